@@ -1,0 +1,147 @@
+"""A gradient's privacy state is its type: PerExample -> BoundedSum -> Private.
+
+Index letters used throughout the kernel: `b` a privacy unit (an example, or a user), `p` a block of coordinates
+(one parameter tensor, in the order of `Layout`), `d` all coordinates, flattened and concatenated.
+
+Only the stages move a gradient from one state to the next, and each arrow has one owner: a clip makes a `BoundedSum`,
+noise makes a `Private`. No state has arithmetic that could undo what the arrow established.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable parameter lies in the flat vector of length `size`. Public: it depends on the model only.
+
+    >>> Layout.of(nn.Linear(3, 2))
+    Layout(names=('weight', 'bias'), shapes=((2, 3), (2,)))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of the trainable parameters of `model`. A tied parameter counts once."""
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        return cls(tuple(name for name, _ in named), tuple(tuple(parameter.shape) for _, parameter in named))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of the flat vector (or of rows of flat vectors), one per parameter, in its shape."""
+        parts = flat.split(list(self.sizes), dim=-1)
+        shapes = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.reshape(*flat.shape[:-1], *shape) for name, part, shape in shapes}
+
+
+@runtime_checkable
+class PerExample(Protocol):
+    """What each privacy unit would add, before any bound. Lazy: it need not hold a gradient per unit.
+
+    Guarantee: the contribution of unit `b` is a function of that unit's records (and of public values) only.
+    """
+
+    def squared_norms(self) -> Tensor:
+        """Squared L2 norms, float64, shape (b, p): one column per block of coordinates."""
+        ...
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum over units of weight times contribution, shape (d,). `weights` is (b,), or (b, p) for one per block."""
+        ...
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        """The contributions themselves, shape (at most `chunk`, d), in order. The definition of the two above."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Contributions held as a matrix, one row per unit: the plain form that every lazy one is compared with.
+
+    >>> each = Dense(torch.tensor([[3.0, 4.0, 1.0]]), sizes=(2, 1))
+    >>> each.squared_norms()
+    tensor([[25.,  1.]], dtype=torch.float64)
+    """
+
+    matrix: Tensor
+    sizes: tuple[int, ...]
+
+    def squared_norms(self) -> Tensor:
+        columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
+        return torch.stack(columns, dim=1).square() if columns else self.matrix.new_zeros((len(self.matrix), 0))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        weights = weights.to(self.matrix.dtype)
+        if weights.ndim == 1:
+            return weights @ self.matrix
+        return torch.cat([weights[:, p] @ block for p, block in enumerate(self._blocks())])
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        yield from self.matrix.split(chunk)
+
+    def _blocks(self) -> Sequence[Tensor]:
+        return self.matrix.split(list(self.sizes), dim=1)
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """A sum to which each unit adds a vector of L2 norm at most `bound`.
+
+    It can be added to the sum of other, disjoint units, which does not raise the bound, and nothing else: a sum that
+    could be rescaled, or divided by the number of units that joined, would carry a bound that is no longer true.
+    """
+
+    value: Tensor
+    bound: float
+
+    def __post_init__(self) -> None:
+        validate.positive(bound=self.bound)
+
+    def __add__(self, other: BoundedSum) -> BoundedSum:
+        if other.bound != self.bound:
+            raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
+        return BoundedSum(self.value + other.value, self.bound)
+
+
+@dataclass(frozen=True)
+class Private:
+    """A released vector. Whatever happens to it from here on is post-processing and costs no privacy."""
+
+    value: Tensor
+    layout: Layout
+
+    def divide(self, public_number: float) -> Private:
+        """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""
+        validate.positive(public_number=public_number)
+        return Private(self.value / public_number, self.layout)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """One tensor per trainable parameter, by name."""
+        return self.layout.split(self.value)
+
+    def write_to(self, model: nn.Module) -> None:
+        """Puts each part into `.grad` of the parameter it belongs to, replacing what was there."""
+        if Layout.of(model) != self.layout:
+            raise UsageError("this gradient belongs to a model with other trainable parameters.")
+        parameters = dict(model.named_parameters())
+        for name, part in self.tensors().items():
+            parameters[name].grad = part.to(parameters[name])
