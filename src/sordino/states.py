@@ -60,6 +60,11 @@ class PerExample(Protocol):
     Guarantee: the contribution of unit `b` is a function of that unit's records (and of public values) only.
     """
 
+    @property
+    def layout(self) -> Layout:
+        """Which blocks the coordinates belong to; the columns of `squared_norms` are its blocks."""
+        ...
+
     def squared_norms(self) -> Tensor:
         """Squared L2 norms, float64, shape (b, p): one column per block of coordinates."""
         ...
@@ -77,13 +82,13 @@ class PerExample(Protocol):
 class Dense:
     """Contributions held as a matrix, one row per unit: the plain form that every lazy one is compared with.
 
-    >>> each = Dense(torch.tensor([[3.0, 4.0, 1.0]]), sizes=(2, 1))
+    >>> each = Dense(torch.tensor([[3.0, 4.0, 1.0]]), Layout(("weight", "bias"), ((2,), (1,))))
     >>> each.squared_norms()
     tensor([[25.,  1.]], dtype=torch.float64)
     """
 
     matrix: Tensor
-    sizes: tuple[int, ...]
+    layout: Layout
 
     def squared_norms(self) -> Tensor:
         columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
@@ -99,7 +104,7 @@ class Dense:
         yield from self.matrix.split(chunk)
 
     def _blocks(self) -> Sequence[Tensor]:
-        return self.matrix.split(list(self.sizes), dim=1)
+        return self.matrix.split(list(self.layout.sizes), dim=1)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ class BoundedSum:
 
     value: Tensor
     bound: float
+    layout: Layout
 
     def __post_init__(self) -> None:
         validate.positive(bound=self.bound)
@@ -119,7 +125,7 @@ class BoundedSum:
     def __add__(self, other: BoundedSum) -> BoundedSum:
         if other.bound != self.bound:
             raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
-        return BoundedSum(self.value + other.value, self.bound)
+        return BoundedSum(self.value + other.value, self.bound, self.layout)
 
 
 @dataclass(frozen=True)
