@@ -1,0 +1,78 @@
+"""A privacy curve answers epsilon for a delta and delta for an epsilon. The Gaussian's is known exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from scipy.special import erfcx, log_ndtr
+
+SMALLEST_DELTA = 1e-300
+
+
+class PrivacyCurve(Protocol):
+    """All the (epsilon, delta) pairs that one accountant proves about one event."""
+
+    @property
+    def name(self) -> str:
+        """The accountant that proves this curve."""
+        ...
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon that holds at `delta`: never negative, never NaN, infinite when nothing is proved."""
+        ...
+
+    def delta(self, epsilon: float) -> float:
+        """A delta in [0, 1] that holds at `epsilon`."""
+        ...
+
+
+@dataclass(frozen=True)
+class GaussianCurve:
+    """The exact curve of telling N(0, 1) from N(mu, 1): every composition of Gaussians has one (Dong, Roth, Su 2019).
+
+    `mu` 0 is no release at all, and an infinite `mu` one without noise.
+
+    >>> round(GaussianCurve(1.0).epsilon(1e-6), 9)
+    4.886554117
+    """
+
+    mu: float
+    name: str = "exact-gaussian"
+
+    def epsilon(self, delta: float) -> float:
+        if self.mu == 0:
+            return 0.0
+        if math.isinf(self.mu):
+            return math.inf
+        log_delta = math.log(delta)
+        low, high = 0.0, self.mu**2 / 2 + self.mu * math.sqrt(-2 * log_delta)
+        if self._log_delta(low) <= log_delta:
+            return 0.0
+        while (middle := (low + high) / 2) not in (low, high):
+            low, high = (low, middle) if self._log_delta(middle) <= log_delta else (middle, high)
+        return high * (1 + 1e-12)
+
+    def delta(self, epsilon: float) -> float:
+        if self.mu == 0:
+            return 0.0
+        if math.isinf(self.mu):
+            return 1.0
+        return min(1.0, math.exp(self._log_delta(epsilon)))
+
+    def _log_delta(self, epsilon: float) -> float:
+        # Balle and Wang (2018), Theorem 8: delta = Phi(-x) - e^epsilon Phi(-y). As e^epsilon pdf(y) = pdf(x), this is
+        # pdf(x) (R(x) - R(y)) with Mills' ratio R, which underflows nowhere.
+        x, y = epsilon / self.mu - self.mu / 2, epsilon / self.mu + self.mu / 2
+        if x < -5:
+            first, second = float(log_ndtr(-x)), epsilon + float(log_ndtr(-y))
+            return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
+        # R(x) - R(y) cancels for a small mu; there the midpoint rule is exact to mu^2 / 12, and R'(t) = t R(t) - 1.
+        middle = (x + y) / 2
+        fall = _mills(x) - _mills(y) if self.mu > 1e-5 else self.mu * (1 - middle * _mills(middle))
+        return -x * x / 2 - math.log(2 * math.pi) / 2 + math.log(fall) if fall > 0 else -math.inf
+
+
+def _mills(x: float) -> float:
+    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))

@@ -1,0 +1,108 @@
+"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are one more and their flat form.
+
+Every noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step). What a
+neighbour changes is a matter of the adjacency, not of the event: see `visible`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import attr
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
+
+from sordino import validate
+from sordino.errors import UnsupportedEvent, UsageError
+
+MOST_STEPS = 10**9
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class RandomAllocationDpEvent(DpEvent):
+    """Balls in bins: in each of `epochs` epochs every unit joins exactly one of `bins` Gaussian steps.
+
+    The bin is uniform and independent between units and between epochs.
+
+    >>> RandomAllocationDpEvent(noise_multiplier=2.0, bins=60, epochs=40).bins
+    60
+    """
+
+    noise_multiplier: float
+    bins: int
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One mechanism, run `count` times (adaptively: each run may depend on the results of those before)."""
+
+    mechanism: DpEvent
+    count: int
+
+
+def flatten(event: DpEvent) -> tuple[Repeated, ...]:
+    """The mechanisms of a composition, each once, with how often it runs.
+
+    Counts are multiplied in this one place, so that no accountant has to remember them.
+
+    >>> from dp_accounting.dp_event import GaussianDpEvent
+    >>> four = ComposedDpEvent([GaussianDpEvent(2.0), SelfComposedDpEvent(GaussianDpEvent(2.0), 3)])
+    >>> flatten(SelfComposedDpEvent(four, 5))
+    (Repeated(mechanism=GaussianDpEvent(noise_multiplier=2.0), count=20),)
+    """
+    counts: Counter[DpEvent] = Counter()
+    for mechanism, count in _leaves(event, 1):
+        if not _is_a_value(mechanism):
+            raise UnsupportedEvent(f"no accountant covers a composition inside {mechanism!r:.200}.")
+        counts[mechanism] += count
+    return tuple(Repeated(mechanism, count) for mechanism, count in counts.items())
+
+
+def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
+    match event:
+        case NoOpDpEvent():
+            return
+        case SelfComposedDpEvent():
+            validate.count(count=event.count, at_least=0, at_most=MOST_STEPS)
+            if event.count:
+                yield from _leaves(event.event, count * int(event.count))
+        case ComposedDpEvent():
+            for part in event.events:
+                yield from _leaves(part, count)
+        case PoissonSampledDpEvent():
+            validate.between(0, 1, sampling_probability=event.sampling_probability)
+            if event.sampling_probability == 1:
+                yield from _leaves(event.event, count)
+            elif event.sampling_probability > 0:
+                yield event, count
+        case SampledWithoutReplacementDpEvent():
+            validate.count(source_dataset_size=event.source_dataset_size)
+            validate.count(sample_size=event.sample_size, at_least=0, at_most=event.source_dataset_size)
+            if event.sample_size:
+                yield event, count
+        case RandomAllocationDpEvent():
+            validate.count(bins=event.bins)
+            validate.count(epochs=event.epochs, at_least=0, at_most=MOST_STEPS)
+            if event.epochs:
+                yield attr.evolve(event, epochs=1), count * event.epochs
+        case DpEvent():
+            yield event, count
+        case _:
+            raise UsageError(f"event must be a DpEvent, got {type(event).__name__}: {event!r:.80}.")
+
+
+def _is_a_value(mechanism: DpEvent) -> bool:
+    try:
+        hash(mechanism)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""What a guarantee for one unit is worth for several of them together, such as a family."""
+
+from __future__ import annotations
+
+import math
+
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+
+from sordino import validate
+from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.answer import check_delta, privacy_of
+from sordino.accounting.curves import GaussianCurve, PrivacyCurve
+from sordino.accounting.events import flatten
+from sordino.accounting.visible import visible
+
+
+def epsilon_for_group(event: DpEvent, adjacency: Adjacency, size: int, delta: float) -> float:
+    """An epsilon that holds at `delta` for any `size` units together; infinite if none is proved.
+
+    >>> round(epsilon_for_group(GaussianDpEvent(4.0), Adjacency.ZERO_OUT, size=4, delta=1e-5), 6)
+    4.377178
+    """
+    validate.count(size=size, at_most=1000)
+    check_delta(delta)
+    curve = privacy_of(event, adjacency)
+    if size == 1:
+        return curve.epsilon(delta)
+    return min(_of_plain_gaussians(event, adjacency, size, delta), by_hybrids(curve, size, delta))
+
+
+def by_hybrids(curve: PrivacyCurve, size: int, delta: float) -> float:
+    """Group privacy of any mechanism: `size` neighbours in a row, each (e, delta(e)) from the one before.
+
+    The chain is (size * e, delta(e) * (1 + exp(e) + ... + exp((size - 1) * e)))-private for every e (Vadhan 2017,
+    Lemma 2.2, with its sum kept exact); the smallest e that meets `delta` is found by bisection.
+    """
+
+    def holds(e: float) -> bool:
+        each = curve.delta(e)
+        log_terms = [j * e for j in range(size)]
+        return each == 0 or math.log(each) + log_terms[-1] + math.log(
+            sum(math.exp(t - log_terms[-1]) for t in log_terms)
+        ) <= math.log(delta)
+
+    low, high = 0.0, max(curve.epsilon(delta), 1e-6)
+    while not holds(high):
+        low, high = high, 2 * high
+        if high > 1e4:
+            return math.inf
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return size * high
+
+
+def _of_plain_gaussians(event: DpEvent, adjacency: Adjacency, size: int, delta: float) -> float:
+    # Forgetting the sampling, a group moves each sum `size` times as far as one unit does.
+    mu_squared = 0.0
+    for part in flatten(event):
+        plain = visible(part.mechanism, adjacency).plain.event
+        if not isinstance(plain, GaussianDpEvent) or plain.noise_multiplier == 0:
+            return math.inf
+        mu_squared += part.count / plain.noise_multiplier**2
+    return GaussianCurve(size * math.sqrt(mu_squared)).epsilon(delta)

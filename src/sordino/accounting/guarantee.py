@@ -1,0 +1,190 @@
+"""What is proved, in a form that can be printed: never a number that is not proved, and never one rounded down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from enum import StrEnum
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+
+from dp_accounting.dp_event import DpEvent
+
+from sordino import validate
+from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.answer import TightestCurve, privacy_of
+from sordino.accounting.attack import best_true_positive_rate
+from sordino.accounting.group import epsilon_for_group
+
+
+class Unit(StrEnum):
+    """Whose data one guarantee protects."""
+
+    EXAMPLE = "example"
+    USER = "user"
+
+
+class View(StrEnum):
+    """What the observer sees whom the guarantee holds against."""
+
+    EVERY_STEP = "every-step"
+    FINAL_MODEL = "final-model"
+
+
+_VIEWS = {
+    View.EVERY_STEP: "sees every step of the training, and anything computed from it",
+    View.FINAL_MODEL: "sees the final model only, and none of the steps before",
+}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy, and everything that an epsilon means nothing without.
+
+    >>> from dp_accounting.dp_event import GaussianDpEvent
+    >>> guarantee = Guarantee.of(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, delta=1e-5)
+    >>> round(guarantee.epsilon, 6), guarantee.accountant
+    (4.377178, 'exact-gaussian')
+    >>> round(guarantee.best_true_positive_rate(0.01), 3)
+    0.092
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+    view: View
+    accountant: str
+    assumptions: tuple[str, ...]
+    event: DpEvent
+
+    @classmethod
+    def of(
+        cls,
+        event: DpEvent,
+        adjacency: Adjacency,
+        *,
+        delta: float,
+        unit: Unit = Unit.EXAMPLE,
+        view: View = View.EVERY_STEP,
+        assumptions: tuple[str, ...] = (),
+        tight: bool = False,
+    ) -> Guarantee:
+        """The guarantee that the accountants prove about `event`."""
+        validate.instance(Unit, unit=unit)
+        validate.instance(View, view=view)
+        answer = privacy_of(event, adjacency, tight=tight).answer(delta)
+        return cls(answer.epsilon, delta, unit, adjacency, view, answer.accountant, tuple(assumptions), event)
+
+    def for_group(self, size: int) -> float:
+        """The epsilon that holds for `size` units together at the same delta; infinite if none is proved."""
+        return epsilon_for_group(self.event, self.adjacency, size, self.delta)
+
+    def best_true_positive_rate(self, false_positive_rate: float = 0.01) -> float:
+        """The most that any membership attack can detect while it accuses at most this share of absent units."""
+        validate.between(0, 1, false_positive_rate=false_positive_rate)
+        return best_true_positive_rate(self._curve, false_positive_rate)
+
+    @cached_property
+    def statement(self) -> str:
+        """One plain paragraph for whoever has to sign."""
+        if math.isinf(self.epsilon):
+            return (
+                f"There is no privacy guarantee (epsilon is infinite under {self.adjacency} adjacency): what was "
+                f"released may reveal everything about any {self.unit}."
+            )
+        return " ".join([self._meaning, self._neighbours, self._family, self._attack, self._proof])
+
+    def __str__(self) -> str:
+        return self.statement
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it, ready for JSON. An infinite epsilon becomes `None`."""
+        return {
+            "epsilon": _finite(self.epsilon),
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "adjacency": str(self.adjacency),
+            "view": str(self.view),
+            "accountant": self.accountant,
+            "assumptions": list(self.assumptions),
+            "statement": self.statement,
+            "group_of_four_epsilon": _finite(self._epsilon_of_four),
+            "best_true_positive_rate_at_1_percent": self._best_rate_at_1_percent,
+            "event": repr(self.event),
+            "versions": {name: _version(name) for name in ("sordino", "dp-accounting")},
+        }
+
+    @property
+    def _meaning(self) -> str:
+        return (
+            f"The training is differentially private for every {self.unit} with epsilon = {rounded_up(self.epsilon)} "
+            f"and delta = {self.delta!r} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is "
+            f"used, no outcome becomes more than {_factor(self.epsilon)} times as likely, up to an "
+            f"additional probability of delta."
+        )
+
+    @property
+    def _neighbours(self) -> str:
+        words = self.adjacency.in_words.replace("unit", str(self.unit))
+        return f"Compared are two data sets in which {words}, by an observer who {_VIEWS[self.view]}."
+
+    @property
+    def _family(self) -> str:
+        if math.isinf(self._epsilon_of_four):
+            return f"For a family of four ({self.unit}s together) nothing is proved at this delta."
+        together = rounded_up(self._epsilon_of_four)
+        return f"For a family of four (four {self.unit}s together) epsilon is {together} at the same delta."
+
+    @property
+    def _attack(self) -> str:
+        rate = self._best_rate_at_1_percent
+        if rate >= 1:
+            return "At 1 % false alarms the bound rules out no membership attack."
+        return (
+            f"At 1 % false alarms no membership attack finds more than {rounded_up(100 * rate, 3)} % of those present."
+        )
+
+    @property
+    def _proof(self) -> str:
+        assumed = "; ".join(self.assumptions) or "none beyond those of the mechanism"
+        return f"Accountant: {self.accountant}. Assumptions: {assumed}."
+
+    @cached_property
+    def _curve(self) -> TightestCurve:
+        return privacy_of(self.event, self.adjacency)
+
+    @cached_property
+    def _epsilon_of_four(self) -> float:
+        return self.for_group(4)
+
+    @cached_property
+    def _best_rate_at_1_percent(self) -> float:
+        return self.best_true_positive_rate(0.01)
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """The value with `digits` significant digits, never below itself.
+
+    >>> rounded_up(2.3816860), rounded_up(0.00012341), rounded_up(24.0)
+    ('2.382', '0.0001235', '24')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value)):f}"
+
+
+def _factor(epsilon: float) -> str:
+    return rounded_up(math.exp(epsilon), 3) if epsilon < 12 else f"exp({rounded_up(epsilon)})"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

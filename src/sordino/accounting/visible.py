@@ -1,0 +1,123 @@
+"""What each accountant may see of a mechanism under an adjacency: the one place where the two meet.
+
+An accountant handed the wrong pair answers without complaint: asked for ten Gaussians of multiplier 5 under
+replace-one, dp_accounting's RDP ignores the relation and says 2.81 where 5.76 is right. The whole table is in
+docs/accounting.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+from dp_accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+)
+from dp_accounting.privacy_accountant import NeighboringRelation
+
+from sordino import validate
+from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.events import RandomAllocationDpEvent
+from sordino.errors import UnsupportedEvent, UsageError
+
+ADD_OR_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+
+
+@dataclass(frozen=True)
+class Sight:
+    """An event, and the relation under which an accountant may read it."""
+
+    event: DpEvent
+    relation: NeighboringRelation = ADD_OR_REMOVE
+
+
+@dataclass(frozen=True)
+class Visible:
+    """One mechanism as the accountants see it.
+
+    `plain` is the mechanism with its sampling forgotten: always valid, and what an accountant without a sight of its
+    own falls back to.
+    """
+
+    plain: Sight
+    pld: Sight | None = None
+    rdp: Sight | None = None
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.plain != self.pld
+
+
+def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
+    """The sights of one mechanism, or `UnsupportedEvent`.
+
+    >>> visible(GaussianDpEvent(5.0), Adjacency.REPLACE_ONE).rdp.event
+    GaussianDpEvent(noise_multiplier=2.5)
+    """
+    # Under replace-one a neighbour moves the sum by two norms, which is as if the noise were half as large.
+    share = 0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    amplifies_absence = adjacency in (Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE)
+    match mechanism:
+        case NonPrivateDpEvent():
+            return _bare(GaussianDpEvent(0.0))
+        case GaussianDpEvent(noise_multiplier=multiplier):
+            return _bare(_gaussian(multiplier, share))
+        case LaplaceDpEvent(noise_multiplier=multiplier):
+            return _bare(_laplace(multiplier, share))
+        case PoissonSampledDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
+            # The replace-one pair of the PLD is q N(-1) + (1-q) N(0) against q N(1) + (1-q) N(0): it doubles the
+            # distance itself, so that the multiplier stays. RDP has no such pair.
+            plain = Sight(_gaussian(multiplier, share))
+            both = Sight(mechanism)
+            return Visible(plain, both, both) if amplifies_absence else Visible(plain, Sight(mechanism, REPLACE_ONE))
+        case PoissonSampledDpEvent(event=LaplaceDpEvent(noise_multiplier=multiplier)):
+            return Visible(Sight(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
+        case TruncatedSubsampledGaussianDpEvent(noise_multiplier=multiplier):
+            if adjacency is Adjacency.ADD_OR_REMOVE:
+                raise UnsupportedEvent(
+                    f"truncated Poisson sampling takes the number of units as public, got adjacency {adjacency}."
+                )
+            validate.between(0, 1, sampling_probability=mechanism.sampling_probability)
+            relation = REPLACE_ONE if adjacency is Adjacency.REPLACE_ONE else REPLACE_SPECIAL
+            return Visible(Sight(_gaussian(multiplier, share)), Sight(mechanism, relation))
+        case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
+            if adjacency is not Adjacency.REPLACE_ONE:
+                raise UnsupportedEvent(f"batches of a fixed size are covered under replace-one only, got {adjacency}.")
+            halved = _gaussian(multiplier, share)
+            if mechanism.sample_size == mechanism.source_dataset_size:
+                return _bare(halved)
+            sampled = SampledWithoutReplacementDpEvent(mechanism.source_dataset_size, mechanism.sample_size, halved)
+            return Visible(Sight(halved), rdp=Sight(sampled, REPLACE_ONE))
+        case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
+            plain = Sight(_gaussian(multiplier, share))
+            return Visible(plain, rdp=Sight(mechanism) if amplifies_absence and bins > 1 else None)
+        case _:
+            raise UnsupportedEvent(f"no accountant covers {mechanism!r:.200} under {adjacency}.")
+
+
+def _bare(event: DpEvent) -> Visible:
+    sight = Sight(event)
+    return Visible(sight, sight, sight)
+
+
+def _gaussian(multiplier: object, share: float) -> GaussianDpEvent:
+    return GaussianDpEvent(_multiplier(multiplier) * share)
+
+
+def _laplace(multiplier: object, share: float) -> LaplaceDpEvent:
+    return LaplaceDpEvent(_multiplier(multiplier) * share)
+
+
+def _multiplier(value: object) -> float:
+    multiplier = float(value) if isinstance(value, Real) else math.nan
+    if not 0 <= multiplier < math.inf:
+        raise UsageError(f"noise_multiplier must be a finite number of at least 0, got {value!r}.")
+    return multiplier
