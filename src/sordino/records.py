@@ -45,6 +45,13 @@ class Batch:
         inputs = tuple(x[rows] for x in self.inputs)
         return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
 
+    def synthetic(self) -> Batch:
+        """The same number of rows with made-up values."""
+        generator = torch.Generator().manual_seed(_TEMPLATE_SEED)
+        inputs = tuple(_synthetic(x, len(x), generator, 0.0, 0.0).to(x.device) for x in self.inputs)
+        target = _synthetic(self.target, len(self.target), generator, 0.0, 1.0).to(self.target.device)
+        return replace(self, inputs=inputs, target=target)
+
 
 @dataclass(frozen=True)
 class Records:

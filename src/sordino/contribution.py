@@ -1,0 +1,110 @@
+"""What each privacy unit contributes to a step, before any bound: the gradient of its loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import UsageError
+from sordino.gradients.row_loss import Loss, RowLoss
+from sordino.gradients.surroundings import device_of, working_dtype
+from sordino.gradients.vmapped import gradients_of_rows
+from sordino.isolation import check_isolation, check_model, layer_at_fault, one_line
+from sordino.records import Batch, Records
+from sordino.states import Dense, Layout, PerExample
+
+_PROBE_ROWS = 6
+
+
+@runtime_checkable
+class Contribution(Protocol):
+    """Turns the records of some units into what each unit would add."""
+
+    def check(self, model: nn.Module, records: Records) -> None:
+        """Refuses a model that cannot be used, on synthetic records only: the answer depends on nothing private."""
+        ...
+
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> PerExample:
+        """What each unit of `batch` adds. `seeds` is one int64 per row, for randomness inside the model."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossGradient:
+    """The gradient of `loss(outputs, targets)`, summed over the rows of a unit.
+
+    Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
+    row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros.
+
+    >>> from sordino.records import as_records
+    >>> batch = as_records((torch.ones(4, 3), torch.zeros(4))).gather(torch.tensor([0, 2]))
+    >>> model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+    >>> each = LossGradient(nn.functional.mse_loss).of(model, batch, seeds=torch.tensor([5, 6]))
+    >>> each.squared_norms().shape  # two examples; weight and bias
+    torch.Size([2, 2])
+    """
+
+    loss: Loss
+
+    def __post_init__(self) -> None:
+        RowLoss.of(self.loss)
+
+    def check(self, model: nn.Module, records: Records) -> None:
+        """Refuses what cannot be trained example by example, naming the layer and a way out."""
+        check_model(model)
+        template = records.template(_PROBE_ROWS).to(device_of(model))
+        check_isolation(model, self.loss, template)
+        try:
+            self._gradients(model, template, torch.arange(_PROBE_ROWS, device=device_of(model)))
+        except UsageError:
+            raise
+        except Exception as error:
+            raise _unusable(model, error) from error
+
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
+        """The gradients of the units of `batch`, one row each, in the layout of `model`."""
+        if seeds.shape != batch.units.shape:
+            raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
+        layout, device = Layout.of(model), device_of(model)
+        matrix = torch.zeros(batch.num_units, layout.size, dtype=working_dtype(model), device=device)
+        self._add_rows(matrix, model, batch.to(device), seeds.to(device))
+        return Dense(matrix, layout)
+
+    def _add_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        """Adds each row's gradient to its unit. Rows are tried together; if that fails, in halves, down to one.
+
+        A single row that fails where a synthetic one does not (an id outside a table, a singular matrix) is absent: an
+        error would tell the world that it was drawn.
+        """
+        rows = len(seeds)
+        if rows == 0:
+            return
+        try:
+            gradients, usable = self._gradients(model, batch, seeds)
+        except (RuntimeError, IndexError):
+            if rows > 1:
+                self._add_rows(matrix, model, batch.take(slice(0, rows // 2)), seeds[: rows // 2])
+                self._add_rows(matrix, model, batch.take(slice(rows // 2, rows)), seeds[rows // 2 :])
+            else:
+                self._refuse_if_synthetic_fails(model, batch, seeds)
+            return
+        counted = (usable & batch.valid)[:, None]
+        columns = torch.split(matrix, list(Layout.of(model).sizes), dim=1)
+        for column, gradient in zip(columns, gradients, strict=True):
+            column.index_add_(0, batch.units, torch.where(counted, gradient.reshape(rows, column.shape[1]), 0.0))
+
+    def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
+        return gradients_of_rows(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds)
+
+    def _refuse_if_synthetic_fails(self, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        try:
+            self._gradients(model, batch.synthetic(), seeds)
+        except (RuntimeError, IndexError) as error:
+            raise _unusable(model, error) from None  # the cause would carry the message about the private row
+
+
+def _unusable(model: nn.Module, error: Exception) -> UsageError:
+    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {one_line(error)}")

@@ -1,0 +1,70 @@
+"""The same gradient whatever is set around it: autocast, default dtype, inference mode, fused kernels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sordino.errors import UsageError
+
+
+@contextmanager
+def pinned(model: nn.Module) -> Iterator[None]:
+    """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back."""
+    dtype, fast_path = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    torch.set_default_dtype(working_dtype(model))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.autocast(device_of(model).type, enabled=False),
+            sdpa_kernel(SDPBackend.MATH),
+            warnings.catch_warnings(),
+            _attributes_kept(model),
+        ):
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # right, only slower
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def original(model: nn.Module) -> nn.Module:
+    """The module inside a `torch.compile` wrapper: a compiled graph cannot be taken apart into rows."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def working_dtype(model: nn.Module) -> torch.dtype:
+    """The one dtype of the trainable parameters, float32 or float64."""
+    dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
+    if not dtypes:
+        raise UsageError("nothing to train: every parameter is frozen (requires_grad is False) or there is none.")
+    if dtypes & {torch.float16, torch.bfloat16}:
+        raise UsageError("trainable parameters are in half precision, which loses small gradients: use model.float().")
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
+        found = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise UsageError(f"trainable parameters must all be float32 or all float64, got {found}.")
+    return dtypes.pop()
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the first parameter."""
+    return next(model.parameters()).device
+
+
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Iterator[None]:
+    # A module that stores an activation as an attribute would carry data out of the kernel.
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)

@@ -1,0 +1,48 @@
+"""Gradients row by row for any model: `vmap` over the gradient of a batch of one.
+
+Guarantee: a row's gradient is computed by a function that sees that row, its seed and the parameters, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from sordino.gradients.recurrent import OwnInitialState
+from sordino.gradients.row_randomness import RowRandomness
+from sordino.gradients.surroundings import original, pinned, working_dtype
+
+Objective = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+
+
+def gradients_of_rows(
+    model: nn.Module, objective: Objective, inputs: tuple[Tensor, ...], target: Tensor, seeds: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """The gradient of each row by each trainable parameter, shape (rows, *parameter), and which rows were usable.
+
+    `objective(outputs, target)` is given a batch of one and answers (loss, usable), two single values.
+    """
+    model = original(model)
+    trained = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    # Copies, so that nothing computed from data can be written into the model.
+    fixed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    fixed |= {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    dtype = working_dtype(model)
+
+    def loss_of_one(
+        parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        with OwnInitialState(zero):
+            outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
+            return objective(outputs, label.unsqueeze(0))
+
+    with pinned(model), RowRandomness(seeds):
+        of_each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different")
+        rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+        labels = target.to(dtype) if target.is_floating_point() else target
+        gradients, usable = of_each(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
+    return list(gradients.values()), usable

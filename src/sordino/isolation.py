@@ -1,0 +1,280 @@
+"""A good message for a model that mixes examples, found on synthetic inputs.
+
+Privacy does not rest on this check: gradients are taken of one row at a time, so a mixing model keeps its sensitivity.
+But it would not train as its author meant, and a model that keeps state would fail in the middle of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sordino.errors import UsageError
+from sordino.gradients.row_loss import Loss, RowLoss
+from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
+from sordino.records import Batch
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuses what can be seen without running the model.
+
+    >>> check_model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: layer '1' (BatchNorm1d) mixes the examples of a batch: use \
+sordino.replace_batchnorm(model), or public statistics in eval mode.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise UsageError(f"parameter {name!r} has no shape yet: run the model once on synthetic inputs.")
+        if parameter._backward_hooks:
+            raise UsageError(
+                f"parameter {name!r} has a gradient hook, which is not run for single examples: remove it."
+            )
+    working_dtype(model)
+    for name, module in original(model).named_modules():
+        for refused, reason in _refusals(module):
+            if refused:
+                raise UsageError(f"{_called(name, module)} {reason}.")
+
+
+def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
+    """Refuses a model or loss in which one example changes what another sees, and a model that changes its own state.
+
+    `batch` is synthetic, of four rows or more: the last one takes the place of one of the others, and nothing may
+    change but in that place. The model is left as it was.
+    """
+    model, row_loss = original(model), RowLoss.of(loss)
+    before, after = _with_one_row_replaced(batch)
+    with pinned(model), torch.enable_grad():
+        first, again, second = _run(model, before), _run(model, before), _run(model, after)
+        _refuse_outputs_without_rows(model, first.outputs, before)
+        if not _same_rows(first.outputs, again.outputs, range(_rows(before))):
+            raise UsageError("the model answers the same inputs differently twice: it keeps state between calls.")
+        if not _same_rows(first.outputs, second.outputs, _others(before)):
+            layer = _first_mixing(first, second, before)
+            raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
+        row_loss.check_targets(first.outputs, before.target)
+        _refuse_mixing_loss(row_loss, first.outputs, before, second.outputs, after)
+        _refuse_other_shape_alone(model, first.outputs, before)
+
+
+def layer_at_fault(model: nn.Module, error: BaseException) -> str:
+    """The innermost layer of `model` that was running when `error` was raised, as words for a message."""
+    names = {id(module): name for name, module in original(model).named_modules()}
+    found, frame = "the model or its loss", error.__traceback__
+    while frame is not None:
+        module = frame.tb_frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and id(module) in names:
+            found = _called(names[id(module)], module)
+        frame = frame.tb_next
+    return found
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's own message."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
+
+
+@dataclass(frozen=True)
+class _Call:
+    layer: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+@dataclass(frozen=True)
+class _Run:
+    calls: list[_Call]
+    outputs: Any
+
+
+def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        batch_statistics = module.training or module.running_mean is None
+        yield (
+            batch_statistics,
+            "mixes the examples of a batch: use sordino.replace_batchnorm(model), or public statistics in eval mode",
+        )
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        keeps = module.training and module.track_running_stats
+        yield keeps, "keeps running statistics of the data: use track_running_stats=False"
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        yield module.sparse, "has sparse gradients, whose pattern shows which ids were drawn: use sparse=False"
+        yield module.max_norm is not None, "rescales its weights when they are looked up: use max_norm=None"
+    hooked = bool(module._backward_hooks or module._backward_pre_hooks)
+    yield hooked, "has a backward hook, which is not run for single examples: remove it"
+
+
+def _called(name: str, module: nn.Module) -> str:
+    return f"layer {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+
+
+def _rows(batch: Batch) -> int:
+    return len(batch.target)
+
+
+def _replaced(batch: Batch) -> int:
+    return _rows(batch) // 2  # in the middle, so that mixing forwards and backwards both show
+
+
+def _others(batch: Batch) -> list[int]:
+    return [row for row in range(_rows(batch)) if row != _replaced(batch)]
+
+
+def _with_one_row_replaced(batch: Batch) -> tuple[Batch, Batch]:
+    before, spare = batch.take(slice(0, -1)), batch.take(slice(-1, None))
+    place = _replaced(before)
+
+    def changed(values: Tensor, other: Tensor) -> Tensor:
+        values = values.clone()
+        values[place] = other[0] if values.is_floating_point() else 1 - values[place].to(torch.int64)
+        return values
+
+    inputs = tuple(changed(x, y) for x, y in zip(before.inputs, spare.inputs, strict=True))
+    return before, replace(before, inputs=inputs, target=changed(before.target, spare.target))
+
+
+def _run(model: nn.Module, batch: Batch) -> _Run:
+    """A forward pass on copies of the parameters and buffers, with what every layer was given and gave."""
+    tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
+    dtype = working_dtype(model)
+    inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
+    with _watched(model) as calls, _own_generator(model):
+        try:
+            outputs = functional_call(model, tensors, inputs)
+        except UsageError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+            raise UsageError(
+                f"{layer_at_fault(model, error)} fails on synthetic inputs of shape {shapes}: {one_line(error)}"
+            ) from error
+    return _Run(calls, outputs)
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[list[_Call]]:
+    """Hooks that record every call of a layer, innermost first, and refuse one that changes its own state."""
+    calls: list[_Call] = []
+    pending: list[tuple[list[Tensor], dict[str, Tensor]]] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
+        pending.append((_copies((args, kwargs)), {name: x.detach().clone() for name, x in _state(module)}))
+
+    def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        inputs, state = pending.pop()
+        for name, now in _state(module):
+            if name not in state or not torch.equal(state[name].nan_to_num(), now.detach().nan_to_num()):
+                raise UsageError(
+                    f"{_called(names[module], module)} changes its own {name!r} when it is run: what it learns from "
+                    "examples would stay in the model. Freeze it (eval mode) or remove it."
+                )
+        calls.append(_Call(_called(names[module], module), inputs, _copies(output)))
+
+    hooks = []
+    for module in names:
+        hooks.append(module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
+        hooks.append(module.register_forward_hook(leaving, with_kwargs=True))
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _state(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+
+
+def _copies(values: Any) -> list[Tensor]:
+    return [x.detach().clone() for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
+@contextmanager
+def _own_generator(model: nn.Module) -> Iterator[None]:
+    device = device_of(model)
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(0)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(0)
+        yield
+
+
+def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
+    """Whether the rows `kept` are the same, up to rounding, in all tensors that have them."""
+    for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
+        if isinstance(a, Tensor) and a.ndim > 0 and len(a) > max(kept):
+            a, b = (x[list(kept)].detach().to(torch.float64) for x in (a, b))
+            if not torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True):
+                return False
+    return True
+
+
+def _first_mixing(first: _Run, second: _Run, batch: Batch) -> str:
+    for one, other in zip(first.calls, second.calls, strict=True):
+        same_inputs = _same_rows(one.inputs, other.inputs, _others(batch))
+        if same_inputs and not _same_rows(one.outputs, other.outputs, _others(batch)):
+            return one.layer
+    return "the model"
+
+
+def _refuse_outputs_without_rows(model: nn.Module, outputs: Any, batch: Batch) -> None:
+    tensors = [x for x in tree_leaves(outputs) if isinstance(x, Tensor)]
+    shapes = [tuple(x.shape) for x in tensors if x.ndim == 0 or len(x) != _rows(batch)]
+    if shapes or not tensors:
+        found = f"shape {shapes[0]}" if shapes else "no tensor"
+        raise UsageError(
+            f"{_called('', model)} must give one output per example, got {found} for {_rows(batch)} examples."
+        )
+
+
+def _refuse_mixing_loss(loss: RowLoss, outputs: Any, before: Batch, changed: Any, after: Batch) -> None:
+    first, second = _loss_gradient(loss, outputs, before), _loss_gradient(loss, changed, after)
+    if not _same_rows(first, second, _others(before)):
+        raise UsageError(
+            "the loss mixes the examples of a batch: write it as a sum over examples, or give a loss that takes "
+            "`reduction`, such as functools.partial(F.cross_entropy, weight=...), and it is summed for you."
+        )
+
+
+def _loss_gradient(loss: RowLoss, outputs: Any, batch: Batch) -> list[Tensor]:
+    outputs = tree_map(_leaf, outputs)
+    leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
+    try:
+        value = loss.summed(outputs, batch.target)
+    except Exception as error:
+        raise UsageError(f"the loss fails on synthetic outputs: {one_line(error)}") from error
+    value = loss.single(value)
+    gradients = torch.autograd.grad(value, leaves, allow_unused=True) if value.requires_grad else ()
+    if all(gradient is None for gradient in gradients):
+        raise UsageError("the loss has no gradient: it does not depend on the outputs in a differentiable way.")
+    return [x for x in gradients if x is not None]
+
+
+def _leaf(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.is_floating_point())
+
+
+def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> None:
+    alone = _run(model, batch.take(slice(0, 1))).outputs
+    for one, many in zip(tree_leaves(alone), tree_leaves(outputs), strict=True):
+        if isinstance(one, Tensor) and one.shape != many[:1].shape:
+            raise UsageError(
+                f"{_called('', model)} gives shape {tuple(one.shape)} for a batch of one, expected "
+                f"{tuple(many[:1].shape)}: name the axis, as in squeeze(-1)."
+            )
