@@ -12,7 +12,8 @@ from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.surroundings import device_of, working_dtype
 from sordino.gradients.vmapped import gradients_of_rows
-from sordino.isolation import check_isolation, check_model, layer_at_fault, one_line
+from sordino.gradients.watching import layer_at_fault, one_line
+from sordino.isolation import check_isolation, check_model
 from sordino.records import Batch, Records
 from sordino.states import Dense, Layout, PerExample
 
@@ -69,32 +70,33 @@ class LossGradient:
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
         layout, device = Layout.of(model), device_of(model)
-        matrix = torch.zeros(batch.num_units, layout.size, dtype=working_dtype(model), device=device)
-        self._add_rows(matrix, model, batch.to(device), seeds.to(device))
-        return Dense(matrix, layout)
+        batch = batch.to(device)
+        matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=device)
+        self._write_rows(matrix, model, batch, seeds.to(device))
+        return Dense(_summed_by_unit(matrix, batch), layout)
 
-    def _add_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
-        """Adds each row's gradient to its unit. Rows are tried together; if that fails, in halves, down to one.
+    def _write_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        """Writes each row's gradient over zeros. Rows are tried together; if that fails, in halves, down to one.
 
-        A single row that fails where a synthetic one does not (an id outside a table, a singular matrix) is absent: an
+        A single row that fails where a synthetic one does not (an id outside a table, a singular matrix) stays zero: an
         error would tell the world that it was drawn.
         """
-        rows = len(seeds)
+        rows, half = len(seeds), len(seeds) // 2
         if rows == 0:
             return
         try:
             gradients, usable = self._gradients(model, batch, seeds)
         except (RuntimeError, IndexError):
             if rows > 1:
-                self._add_rows(matrix, model, batch.take(slice(0, rows // 2)), seeds[: rows // 2])
-                self._add_rows(matrix, model, batch.take(slice(rows // 2, rows)), seeds[rows // 2 :])
+                self._write_rows(matrix[:half], model, batch.take(slice(0, half)), seeds[:half])
+                self._write_rows(matrix[half:], model, batch.take(slice(half, rows)), seeds[half:])
             else:
                 self._refuse_if_synthetic_fails(model, batch, seeds)
             return
-        counted = (usable & batch.valid)[:, None]
+        counted, nothing = (usable & batch.valid)[:, None], matrix.new_zeros(())
         columns = torch.split(matrix, list(Layout.of(model).sizes), dim=1)
         for column, gradient in zip(columns, gradients, strict=True):
-            column.index_add_(0, batch.units, torch.where(counted, gradient.reshape(rows, column.shape[1]), 0.0))
+            torch.where(counted, gradient.reshape(column.shape), nothing, out=column)  # 0 x NaN would be NaN
 
     def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
         return gradients_of_rows(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds)
@@ -104,6 +106,12 @@ class LossGradient:
             self._gradients(model, batch.synthetic(), seeds)
         except (RuntimeError, IndexError) as error:
             raise _unusable(model, error) from None  # the cause would carry the message about the private row
+
+
+def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
+    if torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device)):
+        return matrix
+    return matrix.new_zeros(batch.num_units, matrix.shape[1]).index_add_(0, batch.units, matrix)
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:

@@ -7,19 +7,18 @@ But it would not train as its author meant, and a model that keeps state would f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
+from sordino.gradients.surroundings import original, pinned, working_dtype
+from sordino.gradients.watching import Forward, called, one_line, watched_forward
 from sordino.records import Batch
 
 
@@ -43,7 +42,7 @@ sordino.replace_batchnorm(model), or public statistics in eval mode.
     for name, module in original(model).named_modules():
         for refused, reason in _refusals(module):
             if refused:
-                raise UsageError(f"{_called(name, module)} {reason}.")
+                raise UsageError(f"{called(name, module)} {reason}.")
 
 
 def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
@@ -55,7 +54,7 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
     model, row_loss = original(model), RowLoss.of(loss)
     before, after = _with_one_row_replaced(batch)
     with pinned(model), torch.enable_grad():
-        first, again, second = _run(model, before), _run(model, before), _run(model, after)
+        first, again, second = (watched_forward(model, rows.inputs) for rows in (before, before, after))
         _refuse_outputs_without_rows(model, first.outputs, before)
         if not _same_rows(first.outputs, again.outputs, range(_rows(before))):
             raise UsageError("the model answers the same inputs differently twice: it keeps state between calls.")
@@ -65,37 +64,6 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
         row_loss.check_targets(first.outputs, before.target)
         _refuse_mixing_loss(row_loss, first.outputs, before, second.outputs, after)
         _refuse_other_shape_alone(model, first.outputs, before)
-
-
-def layer_at_fault(model: nn.Module, error: BaseException) -> str:
-    """The innermost layer of `model` that was running when `error` was raised, as words for a message."""
-    names = {id(module): name for name, module in original(model).named_modules()}
-    found, frame = "the model or its loss", error.__traceback__
-    while frame is not None:
-        module = frame.tb_frame.f_locals.get("self")
-        if isinstance(module, nn.Module) and id(module) in names:
-            found = _called(names[id(module)], module)
-        frame = frame.tb_next
-    return found
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's own message."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
-
-
-@dataclass(frozen=True)
-class _Call:
-    layer: str
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-@dataclass(frozen=True)
-class _Run:
-    calls: list[_Call]
-    outputs: Any
 
 
 def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
@@ -111,12 +79,10 @@ def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         yield module.sparse, "has sparse gradients, whose pattern shows which ids were drawn: use sparse=False"
         yield module.max_norm is not None, "rescales its weights when they are looked up: use max_norm=None"
+    if isinstance(module, nn.RReLU):
+        yield module.training, "draws its slopes in a way that cannot be tied to one example: use nn.LeakyReLU"
     hooked = bool(module._backward_hooks or module._backward_pre_hooks)
     yield hooked, "has a backward hook, which is not run for single examples: remove it"
-
-
-def _called(name: str, module: nn.Module) -> str:
-    return f"layer {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
 
 
 def _rows(batch: Batch) -> int:
@@ -144,75 +110,6 @@ def _with_one_row_replaced(batch: Batch) -> tuple[Batch, Batch]:
     return before, replace(before, inputs=inputs, target=changed(before.target, spare.target))
 
 
-def _run(model: nn.Module, batch: Batch) -> _Run:
-    """A forward pass on copies of the parameters and buffers, with what every layer was given and gave."""
-    tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
-    dtype = working_dtype(model)
-    inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
-    with _watched(model) as calls, _own_generator(model):
-        try:
-            outputs = functional_call(model, tensors, inputs)
-        except UsageError:
-            raise
-        except Exception as error:
-            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
-            raise UsageError(
-                f"{layer_at_fault(model, error)} fails on synthetic inputs of shape {shapes}: {one_line(error)}"
-            ) from error
-    return _Run(calls, outputs)
-
-
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[list[_Call]]:
-    """Hooks that record every call of a layer, innermost first, and refuse one that changes its own state."""
-    calls: list[_Call] = []
-    pending: list[tuple[list[Tensor], dict[str, Tensor]]] = []
-    names = {module: name for name, module in model.named_modules()}
-
-    def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
-        pending.append((_copies((args, kwargs)), {name: x.detach().clone() for name, x in _state(module)}))
-
-    def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        inputs, state = pending.pop()
-        for name, now in _state(module):
-            if name not in state or not torch.equal(state[name].nan_to_num(), now.detach().nan_to_num()):
-                raise UsageError(
-                    f"{_called(names[module], module)} changes its own {name!r} when it is run: what it learns from "
-                    "examples would stay in the model. Freeze it (eval mode) or remove it."
-                )
-        calls.append(_Call(_called(names[module], module), inputs, _copies(output)))
-
-    hooks = []
-    for module in names:
-        hooks.append(module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
-        hooks.append(module.register_forward_hook(leaving, with_kwargs=True))
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _state(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-
-
-def _copies(values: Any) -> list[Tensor]:
-    return [x.detach().clone() for x in tree_leaves(values) if isinstance(x, Tensor)]
-
-
-@contextmanager
-def _own_generator(model: nn.Module) -> Iterator[None]:
-    device = device_of(model)
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_gpu else []):
-        torch.default_generator.manual_seed(0)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(0)
-        yield
-
-
 def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
     """Whether the rows `kept` are the same, up to rounding, in all tensors that have them."""
     for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
@@ -223,7 +120,7 @@ def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
     return True
 
 
-def _first_mixing(first: _Run, second: _Run, batch: Batch) -> str:
+def _first_mixing(first: Forward, second: Forward, batch: Batch) -> str:
     for one, other in zip(first.calls, second.calls, strict=True):
         same_inputs = _same_rows(one.inputs, other.inputs, _others(batch))
         if same_inputs and not _same_rows(one.outputs, other.outputs, _others(batch)):
@@ -237,7 +134,7 @@ def _refuse_outputs_without_rows(model: nn.Module, outputs: Any, batch: Batch) -
     if shapes or not tensors:
         found = f"shape {shapes[0]}" if shapes else "no tensor"
         raise UsageError(
-            f"{_called('', model)} must give one output per example, got {found} for {_rows(batch)} examples."
+            f"{called('', model)} must give one output per example, got {found} for {_rows(batch)} examples."
         )
 
 
@@ -271,10 +168,10 @@ def _leaf(value: Any) -> Any:
 
 
 def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> None:
-    alone = _run(model, batch.take(slice(0, 1))).outputs
+    alone = watched_forward(model, batch.take(slice(0, 1)).inputs).outputs
     for one, many in zip(tree_leaves(alone), tree_leaves(outputs), strict=True):
         if isinstance(one, Tensor) and one.shape != many[:1].shape:
             raise UsageError(
-                f"{_called('', model)} gives shape {tuple(one.shape)} for a batch of one, expected "
+                f"{called('', model)} gives shape {tuple(one.shape)} for a batch of one, expected "
                 f"{tuple(many[:1].shape)}: name the axis, as in squeeze(-1)."
             )
