@@ -127,6 +127,14 @@ def test_an_empty_batch_of_a_lazy_data_set_reads_nothing() -> None:
     assert (batch.inputs[0].shape, batch.target.dtype, batch.num_units, data.read) == ((0, 4), torch.int64, 0, read)
 
 
+@pytest.mark.parametrize(
+    "indices", [torch.tensor([-1]), torch.tensor([10]), torch.tensor([1.0]), torch.ones(10) > 0, torch.tensor(1)]
+)
+def test_indices_that_name_no_unit_are_refused(indices: Tensor) -> None:
+    with pytest.raises(UsageError, match="indices must be"):
+        as_records((X, Y)).gather(indices)
+
+
 def test_a_unit_joins_a_batch_at_most_once() -> None:
     with pytest.raises(UsageError, match="at most once"):
         as_records((X, Y)).gather(torch.tensor([1, 2, 1]))

@@ -115,4 +115,8 @@ def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:
-    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {one_line(error)}")
+    if "randomness on an unbatched tensor" in str(error):
+        reason = "it draws into a tensor that all examples share. Use torch.rand_like(x), or fill x.new_empty(...)."
+    else:
+        reason = one_line(error)
+    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {reason}")

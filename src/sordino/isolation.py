@@ -57,7 +57,10 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
         first, again, second = (watched_forward(model, rows.inputs) for rows in (before, before, after))
         _refuse_outputs_without_rows(model, first.outputs, before)
         if not _same_rows(first.outputs, again.outputs, range(_rows(before))):
-            raise UsageError("the model answers the same inputs differently twice: it keeps state between calls.")
+            raise UsageError(
+                "the model answers the same inputs differently twice: it keeps state outside its buffers, or "
+                "draws from a generator of its own."
+            )
         if not _same_rows(first.outputs, second.outputs, _others(before)):
             layer = _first_mixing(first, second, before)
             raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")

@@ -6,18 +6,18 @@ Values are private: a row that cannot be used is marked invalid and counts as ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sordino import validate
+from sordino.accounting.guarantee import Unit
 from sordino.errors import DataError, UsageError
+from sordino.rows import Rows, as_rows, as_tensor
 
 _TEMPLATE_SEED = 20_251
 
@@ -58,7 +58,7 @@ class Records:
     """Data whose privacy units can be gathered by index. Made by `as_records` or `by_user`.
 
     >>> records = as_records((torch.zeros(10, 3), torch.zeros(10, dtype=torch.int64)))
-    >>> records.num_units, records.unit
+    >>> records.num_units, str(records.unit)
     (10, 'example')
     >>> records.gather(torch.tensor([4, 2])).inputs[0].shape
     torch.Size([2, 3])
@@ -74,12 +74,16 @@ class Records:
         return len(self.rows) if self.owners is None else len(self.owners.counts)
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> Unit:
         """What one privacy unit is: an example, or a user with all of their rows."""
-        return "example" if self.owners is None else "user"
+        return Unit.EXAMPLE if self.owners is None else Unit.USER
 
     def gather(self, indices: Tensor) -> Batch:
         """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch."""
+        if indices.dtype != torch.int64 or indices.ndim != 1:
+            raise UsageError(f"indices must be int64 and 1-D, got {indices.dtype} of shape {tuple(indices.shape)}.")
+        if bool(((indices < 0) | (indices >= self.num_units)).any()):
+            raise UsageError(f"indices must be in 0..{self.num_units - 1}.")
         if bool((indices.sort().values.diff() == 0).any()):  # twice in one batch would be twice the sensitivity
             raise UsageError(f"a unit joins a batch at most once, got {len(indices)} indices with repetitions.")
         if self.owners is None:
@@ -140,7 +144,7 @@ def as_records(
         raise UsageError(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
     if isinstance(data, Records):
         return data if input_range is None else replace(data, input_range=input_range)
-    records = Records(_rows(data), None, input_range, dtype)
+    records = Records(as_rows(data), None, input_range, dtype)
     _refuse_too_few(records, allow_single)
     return records
 
@@ -164,7 +168,7 @@ def by_user(
     """
     validate.count(rows_per_user=rows_per_user)
     records = as_records(data, input_range=input_range, allow_single=True, dtype=dtype)
-    ids = owners if isinstance(owners, Tensor) else _tensor(owners, "owners")
+    ids = owners if isinstance(owners, Tensor) else as_tensor(owners, "owners")
     num_rows = len(records.rows)
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != (num_rows,):
         found = f"{ids.dtype} of shape {tuple(ids.shape)}"
@@ -194,136 +198,6 @@ class Owners:
         slots = torch.arange(len(users)).repeat_interleave(counts)
         place_within_user = torch.arange(len(slots)) - (counts.cumsum(0) - counts)[slots]
         return self.order[self.starts[users][slots] + place_within_user], slots
-
-
-class Rows(Protocol):
-    """Rows of (inputs..., target) that can be taken by index."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The rows `indices`, stacked."""
-        ...
-
-    def empty(self) -> tuple[Tensor, ...]:
-        """No rows, in the public shapes and dtypes."""
-        ...
-
-
-@dataclass(frozen=True)
-class _InMemory:
-    tensors: tuple[Tensor, ...]
-
-    def __len__(self) -> int:
-        return len(self.tensors[0])
-
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x[indices.to(x.device)] for x in self.tensors)
-
-    def empty(self) -> tuple[Tensor, ...]:
-        return tuple(x[:0] for x in self.tensors)
-
-
-@dataclass(frozen=True)
-class _Lazy:
-    """A map-style data set, read when a row is drawn. The first row declares the structure."""
-
-    dataset: Dataset[Any]
-    structure: tuple[Tensor, ...]
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        if len(indices) == 0:  # a collate function never sees an empty list
-            return self.empty()
-        rows = [self._row(int(index)) for index in indices]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
-
-    def empty(self) -> tuple[Tensor, ...]:
-        return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
-
-    def _row(self, index: int) -> tuple[Tensor, ...]:
-        row = _row_tensors(self.dataset[index])
-        found, declared = [[(tuple(x.shape), x.dtype) for x in tensors] for tensors in (row, self.structure)]
-        if found != declared:
-            raise DataError(
-                f"each row must have the shapes of the first, {declared}, got {found}: pad or crop the rows."
-            )
-        return row
-
-
-def _rows(data: object) -> Rows:
-    if isinstance(data, DataLoader):
-        raise UsageError("data must be a data set, got a DataLoader: give its .dataset, the run draws its own batches.")
-    if isinstance(data, IterableDataset):
-        raise UsageError("data must be indexable to be sampled, got an IterableDataset: give a map-style Dataset.")
-    if isinstance(data, TensorDataset):
-        data = data.tensors
-    if isinstance(data, (tuple, list)):
-        return _in_memory(data)
-    if isinstance(data, Dataset):
-        return _lazy(data)
-    raise UsageError(f"data must be (inputs..., target) or a map-style Dataset, got {type(data).__name__}.")
-
-
-def _in_memory(parts: Sequence[object]) -> Rows:
-    names = _part_names(len(parts))
-    tensors = tuple(_tensor(part, name) for part, name in zip(parts, names, strict=True))
-    for tensor, name in zip(tensors, names, strict=True):
-        if tensor.ndim == 0:
-            raise DataError(f"{name} must have one entry per row along the first axis, got a single number.")
-    if len({len(x) for x in tensors}) > 1:
-        lengths = ", ".join(f"n of {name} {len(x)}" for x, name in zip(tensors, names, strict=True))
-        raise DataError(f"parts of the data differ in length: {lengths}.")
-    _refuse_boolean_target(tensors[-1])
-    return _InMemory(tensors)
-
-
-def _lazy(dataset: Dataset[Any]) -> Rows:
-    if not hasattr(dataset, "__len__"):
-        raise DataError(f"the data set must know its length, {type(dataset).__name__} has no __len__.")
-    length = len(dataset)
-    if length == 0:
-        raise DataError("the data set is empty.")
-    structure = _row_tensors(dataset[0])
-    _refuse_boolean_target(structure[-1])
-    return _Lazy(dataset, structure, length)
-
-
-def _row_tensors(row: object) -> tuple[Tensor, ...]:
-    if not isinstance(row, (tuple, list)):
-        raise DataError(f"each row of the data set must be a tuple (inputs..., target), got {type(row).__name__}.")
-    parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
-    return tuple(_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
-
-
-def _part_names(number: int) -> list[str]:
-    if number < 2:
-        raise DataError(f"data must have inputs and a target, got {number} part(s).")
-    inputs = ["inputs"] if number == 2 else [f"inputs[{i}]" for i in range(number - 1)]
-    return [*inputs, "targets"]
-
-
-def _tensor(part: object, name: str) -> Tensor:
-    """A plain real tensor that shares memory with `part` where it can."""
-    if isinstance(part, np.ndarray):
-        if part.dtype.kind not in "fiub":
-            raise DataError(f"{name} must hold numbers, got an array of dtype {part.dtype}.")
-        native = np.require(part, part.dtype.newbyteorder("="), ["C", "W"])
-        part = torch.from_numpy(native if native.itemsize <= 8 else native.astype(np.float64))
-    if not isinstance(part, Tensor):
-        raise DataError(f"{name} must be a tensor or an array, got {type(part).__name__}.")
-    if part.is_complex() or part.layout != torch.strided:
-        raise DataError(f"{name} must be a dense real tensor, got {part.dtype} with layout {part.layout}.")
-    unsigned = part.dtype in (torch.uint16, torch.uint32, torch.uint64)
-    return part.detach().to(torch.int64) if unsigned else part.detach()
-
-
-def _refuse_boolean_target(target: Tensor) -> None:
-    if target.dtype == torch.bool:
-        raise DataError("targets are boolean: cast to int64 for class labels or to float32 for a binary loss.")
 
 
 def _refuse_too_few(records: Records, allow_single: bool) -> None:
