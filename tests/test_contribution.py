@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sordino.contribution import Contribution, LossGradient
 from sordino.errors import DataError, UsageError
+from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.row_randomness import RowRandomness
 from sordino.records import Batch, Records, as_records, by_user
 from sordino.states import Dense, Layout, PerExample
@@ -283,6 +284,15 @@ def test_a_label_that_a_loss_of_ones_own_fails_on_contributes_exact_zeros() -> N
     assert [bool(row.any()) for row in got] == [True, True, False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("label", "usable"), [(-1, False), (0, True), (2, True), (3, False), (-100, True), (10**9, False)]
+)
+def test_a_label_is_compared_with_the_classes_before_it_is_looked_up(label: int, usable: bool) -> None:
+    value, known = RowLoss.of(F.cross_entropy)(torch.zeros(1, 3), torch.tensor([label]))
+    assert bool(known) == usable
+    assert bool(value.isfinite())
+
+
 def test_a_model_that_fails_on_anything_raises_instead_of_contributing_zeros() -> None:
     with pytest.raises(UsageError, match=r"layer '0' \(Linear\)"):
         matrix(nn.Sequential(nn.Linear(9, 3)), F.cross_entropy, gathered(*vectors(), labels()))
@@ -339,10 +349,28 @@ def test_what_is_set_around_changes_nothing() -> None:
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
     with torch.no_grad():
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
+    with torch.inference_mode():
+        assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
     torch.set_default_dtype(torch.float64)
     try:
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
         assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_tensor_made_inside_the_model_has_the_precision_of_its_parameters() -> None:
+    class Offset(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3, dtype=torch.float32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x + torch.ones(4))  # in double precision, the layer would fail
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert matrix(Offset(), F.cross_entropy, gathered(*vectors(), labels())).any()
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sordino.batchnorm import replace_batchnorm
 from sordino.contribution import LossGradient
 from sordino.errors import UsageError
+from sordino.isolation import check_isolation
 from sordino.records import Records, as_records
 
 
@@ -138,6 +139,30 @@ def test_batchnorm_without_statistics_is_refused_in_eval_mode_too() -> None:
 def test_a_layer_that_keeps_state_is_refused(layer: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check(around(layer), vectors())
+
+
+def test_state_that_a_hook_changes_before_the_layer_runs_is_seen() -> None:
+    model = around(Averaging(in_place=True))
+    model[0].register_buffer("seen", torch.zeros(()))
+    model[0].register_forward_pre_hook(lambda module, inputs: module.seen.add_(inputs[0].sum()) and None)
+    with pytest.raises(UsageError, match=r"layer '0' \(Linear\) changes its own 'seen'"):
+        check(model, vectors())
+
+
+def test_the_answer_does_not_depend_on_the_global_generator() -> None:
+    drawn: list[float] = []
+
+    def noisy(x: Tensor) -> Tensor:
+        noise = torch.randn_like(x)
+        drawn.append(float(noise.sum()))
+        return x + noise
+
+    model, template = around(Applying(noisy)), vectors().template(6)
+    for seed in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            check_isolation(model, F.cross_entropy, template)
+    assert drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
 
 
 def test_a_layer_that_changes_the_state_of_another_is_refused() -> None:

@@ -135,6 +135,12 @@ def test_indices_that_name_no_unit_are_refused(indices: Tensor) -> None:
         as_records((X, Y)).gather(indices)
 
 
+def test_no_value_of_the_data_is_shown() -> None:
+    users = by_user((torch.full((10, 4), 12345.0), torch.full((10,), 54321)), OWNERS + 777_000, rows_per_user=3)
+    shown = repr(users) + repr(users.gather(torch.arange(3)))
+    assert not any(value in shown for value in ("12345", "54321", "777"))
+
+
 def test_a_unit_joins_a_batch_at_most_once() -> None:
     with pytest.raises(UsageError, match="at most once"):
         as_records((X, Y)).gather(torch.tensor([1, 2, 1]))

@@ -6,7 +6,7 @@ Values are private: a row that cannot be used is marked invalid and counts as ab
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,10 @@ class Batch:
     An invalid row holds zeros and contributes nothing; its unit stays.
     """
 
-    inputs: tuple[Tensor, ...]
-    target: Tensor
-    valid: Tensor
-    units: Tensor
+    inputs: tuple[Tensor, ...] = field(repr=False)  # private values stay out of logs and tracebacks
+    target: Tensor = field(repr=False)
+    valid: Tensor = field(repr=False)
+    units: Tensor = field(repr=False)
     num_units: int
 
     def to(self, device: torch.device) -> Batch:
@@ -64,8 +64,8 @@ class Records:
     torch.Size([2, 3])
     """
 
-    rows: Rows
-    owners: Owners | None
+    rows: Rows = field(repr=False)
+    owners: Owners | None = field(repr=False)
     input_range: tuple[float, float] | None
     dtype: torch.dtype
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -16,7 +15,6 @@ class OwnInitialState(TorchFunctionMode):
     """While active, the initial state of a recurrent operation is a copy per row. `zero` is a zero of each row.
 
     The default state is one tensor of zeros shared by all rows, and the kernels add the first step's values in place.
-    The fused CPU kernel has no batching rule and is left aside: the layer is unrolled into plain operations.
     """
 
     def __init__(self, zero: Tensor) -> None:
@@ -28,12 +26,7 @@ class OwnInitialState(TorchFunctionMode):
     ) -> Any:
         if getattr(function, "__name__", "") not in _RECURRENT:
             return function(*args, **(kwargs or {}))
-        fused = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
-        try:
-            return function(args[0], self._owned(args[1]), *args[2:], **(kwargs or {}))
-        finally:
-            torch._C._set_mkldnn_enabled(fused)
+        return function(args[0], self._owned(args[1]), *args[2:], **(kwargs or {}))
 
     def _owned(self, state: Any) -> Any:
         if isinstance(state, (tuple, list)):

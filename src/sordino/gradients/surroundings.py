@@ -16,9 +16,8 @@ from sordino.errors import UsageError
 @contextmanager
 def pinned(model: nn.Module) -> Iterator[None]:
     """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back."""
-    dtype, fast_path = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    dtype = torch.get_default_dtype()
     torch.set_default_dtype(working_dtype(model))
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with (
             torch.inference_mode(False),
@@ -31,7 +30,6 @@ def pinned(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def original(model: nn.Module) -> nn.Module:
