@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
@@ -11,12 +10,16 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve
-from sordino.accounting.events import flatten
+from sordino.accounting.decomposition import PoissonDecomposition
+from sordino.accounting.events import RandomAllocationDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.rdp import RdpCurve
-from sordino.accounting.visible import Sight, visible
+from sordino.accounting.tight_allocation import TightAllocation
+from sordino.accounting.visible import Sight, Visible, visible
 
-UNAMPLIFIED = "composition-without-amplification"
+EXACT, ALLOCATION, UNAMPLIFIED = "exact-gaussian", "random-allocation", "composition-without-amplification"
+
+Seen = list[tuple[Visible, int]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class TightestCurve:
         check_delta(delta)
         return min((Answer(curve.epsilon(delta), curve.name) for curve in self.curves), key=lambda each: each.epsilon)
 
+    @property
+    def quick(self) -> TightestCurve:
+        """The same without the curves that take a Fourier transform for each answer."""
+        return TightestCurve(tuple(curve for curve in self.curves if isinstance(curve, GaussianCurve | RdpCurve)))
+
     def epsilon(self, delta: float) -> float:
         return self.answer(delta).epsilon
 
@@ -56,14 +64,21 @@ def privacy_of(event: DpEvent, adjacency: Adjacency, *, tight: bool = False) -> 
     Answer(epsilon=5.759..., accountant='exact-gaussian')
     """
     curves = _curves(event, adjacency, tight=tight)
-    return TightestCurve(curves[:1] if curves[0].name == "exact-gaussian" else curves)
+    return TightestCurve(curves[:1] if curves[0].name == EXACT else curves)
 
 
 def opinions(event: DpEvent, adjacency: Adjacency, delta: float) -> list[Answer]:
-    """What every accountant says, tightest first, with composition that forgets the sampling for comparison."""
+    """What every accountant says, tightest first, with composition that forgets the sampling for comparison.
+
+    >>> from dp_accounting.dp_event import SelfComposedDpEvent
+    >>> [each.accountant for each in opinions(SelfComposedDpEvent(GaussianDpEvent(5.0), 10), Adjacency.ZERO_OUT, 1e-5)]
+    ['exact-gaussian', 'pld', 'rdp']
+    """
     check_delta(delta)
-    answers = [Answer(curve.epsilon(delta), curve.name) for curve in _curves(event, adjacency, tight=False)]
-    return sorted(answers, key=lambda each: each.epsilon)
+    best: dict[str, float] = {}
+    for curve in _curves(event, adjacency, tight=False):
+        best[curve.name] = min(curve.epsilon(delta), best.get(curve.name, math.inf))
+    return sorted((Answer(epsilon, name) for name, epsilon in best.items()), key=lambda each: each.epsilon)
 
 
 def check_delta(delta: float) -> None:
@@ -72,22 +87,38 @@ def check_delta(delta: float) -> None:
 
 
 def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[PrivacyCurve, ...]:
+    """All curves that hold. An exact one comes first."""
     validate.instance(Adjacency, adjacency=adjacency)
     seen = [(visible(part.mechanism, adjacency), part.count) for part in flatten(event)]
     plain = [(each.plain, count) for each, count in seen]
-    sampled = any(each.is_sampled for each, _ in seen)
-    curves: list[PrivacyCurve] = [_plain_curve(plain, UNAMPLIFIED if sampled else "exact-gaussian")]
+    if any(sight.event.noise_multiplier == 0 for sight, _ in plain):
+        return (GaussianCurve(math.inf),)
+    is_sampled = any(each.is_sampled for each, _ in seen)
+    curves: list[PrivacyCurve] = []
+    if all(isinstance(sight.event, GaussianDpEvent) for sight, _ in plain):
+        mu = math.sqrt(math.fsum(count / sight.event.noise_multiplier**2 for sight, count in plain))
+        curves.append(GaussianCurve(mu, UNAMPLIFIED if is_sampled else EXACT))
+    elif is_sampled:
+        curves += [PldCurve.of(plain, UNAMPLIFIED), RdpCurve.of(plain, UNAMPLIFIED)]
+    if any(each.rdp for each, _ in seen):
+        curves.append(_renyi_curve(seen))
     if any(each.pld for each, _ in seen):
         curves.append(PldCurve.of((each.pld or each.plain, count) for each, count in seen))
-    if any(each.rdp for each, _ in seen):
-        curves.append(RdpCurve.of((each.rdp or each.plain, count) for each, count in seen))
+    curves += _allocation_curves(seen, tight=tight)
     return tuple(curves)
 
 
-def _plain_curve(sights: Sequence[tuple[Sight, int]], name: str) -> PrivacyCurve:
-    mu_squared = 0.0
-    for sight, count in sights:
-        if not isinstance(sight.event, GaussianDpEvent):
-            return PldCurve(tuple(sights), UNAMPLIFIED)
-        mu_squared += count / sight.event.noise_multiplier**2 if sight.event.noise_multiplier else math.inf
-    return GaussianCurve(math.sqrt(mu_squared), name)
+def _renyi_curve(seen: Seen) -> RdpCurve:
+    sights = [(each.rdp or each.plain, count) for each, count in seen]
+    allocated = any(isinstance(sight.event, RandomAllocationDpEvent) for sight, _ in sights)
+    return RdpCurve.of(sights, ALLOCATION if allocated else "rdp")
+
+
+def _allocation_curves(seen: Seen, *, tight: bool) -> list[PrivacyCurve]:
+    """What is known of random allocation by itself, and not in the company of other releases."""
+    match seen:
+        case [(Visible(rdp=Sight(event=RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins))), epochs)]:
+            single: list[PrivacyCurve] = [PoissonDecomposition(multiplier, bins)] if epochs == 1 else []
+            return [*single, TightAllocation(multiplier, bins, epochs)] if tight else single
+        case _:
+            return []

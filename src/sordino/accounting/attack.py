@@ -29,5 +29,5 @@ def best_true_positive_rate(curve: PrivacyCurve, false_positive_rate: float) -> 
     widest = curve.epsilon(1e-6)
     if not 0 < widest < math.inf:
         return bound(0.0) if widest == 0 else 1.0
-    searched = minimize_scalar(bound, bounds=(0.0, widest), method="bounded", options={"xatol": 1e-3 * widest})
+    searched = minimize_scalar(bound, bounds=(0.0, widest), method="bounded", options={"xatol": 1e-2 * widest})
     return min(bound(0.0), bound(float(searched.x)))

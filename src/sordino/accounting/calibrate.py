@@ -12,7 +12,8 @@ from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import check_delta, privacy_of
 from sordino.errors import UsageError
 
-RELATIVE_TOLERANCE = 1e-5
+RELATIVE_TOLERANCE = 2e-5
+HOPELESS = 1e15
 
 
 def smallest(
@@ -26,7 +27,7 @@ def smallest(
 ) -> float:
     """The smallest noise multiplier whose event costs at most `epsilon` at `delta`.
 
-    Guarantee: the value returned meets the target itself; the true smallest one is at most 1e-5 (relative) below.
+    Guarantee: the value returned meets the target itself; the smallest one of all is at most 2e-5 (relative) below it.
 
     >>> from dp_accounting.dp_event import GaussianDpEvent
     >>> round(smallest(GaussianDpEvent, Adjacency.ZERO_OUT, epsilon=4.377178096, delta=1e-5), 4)
@@ -35,22 +36,58 @@ def smallest(
     validate.positive(epsilon=epsilon, low=low, high=high)
     check_delta(delta)
 
-    def excess(multiplier: float) -> float:
-        return privacy_of(make_event(multiplier), adjacency).epsilon(delta) - epsilon
+    def quick(multiplier: float) -> float:
+        return _log_excess(privacy_of(make_event(multiplier), adjacency).quick.epsilon(delta), epsilon)
 
-    if excess(low) <= 0:
-        return low
-    above = low
-    while excess(above := above * 4) > 0:
-        if above > 1e15:
-            raise UsageError(f"epsilon {epsilon:g} at delta {delta:g} cannot be reached by any noise multiplier.")
-    below = above / 4
-    while above / below > 1 + RELATIVE_TOLERANCE:
-        middle = math.sqrt(below * above)
-        below, above = (below, middle) if excess(middle) <= 0 else (middle, above)
-    if above > high:
+    def tight(multiplier: float) -> float:
+        return _log_excess(privacy_of(make_event(multiplier), adjacency).epsilon(delta), epsilon)
+
+    # The quick bounds are valid too, so that what meets the target by them is enough noise; the rest is refinement.
+    enough = _first_to_meet(quick, start=max(low, min(1.0, high)))
+    too_little = enough
+    while tight(too_little) <= 0:
+        if too_little <= low:
+            return low
+        enough, too_little = too_little, max(low, too_little / 1.25)
+    found = _refined(tight, too_little, enough)
+    if found > high:
         raise UsageError(
-            f"epsilon {epsilon:g} at delta {delta:g} needs a noise multiplier of {above:.3g}, "
+            f"epsilon {epsilon:g} at delta {delta:g} needs a noise multiplier of {found:.4g}, "
             f"which is above the largest allowed, {high:g}."
         )
+    return found
+
+
+def _first_to_meet(excess: Callable[[float], float], start: float) -> float:
+    """A multiplier that meets the target, at most 10 % above the first one that does (or below `start`)."""
+    above = start
+    while excess(above) > 0:
+        above *= 4
+        if above > HOPELESS:
+            raise UsageError("the target epsilon cannot be met by any amount of noise: something else spends it.")
+    below = above / 4
+    while above / below > 1.1:
+        middle = math.sqrt(below * above)
+        below, above = (below, middle) if excess(middle) <= 0 else (middle, above)
     return above
+
+
+def _refined(excess: Callable[[float], float], below: float, above: float) -> float:
+    """Closes the bracket by secant steps in log-log scale, in which epsilon is nearly a straight line."""
+    over, under = excess(below), excess(above)
+    while above > below * (1 + RELATIVE_TOLERANCE):
+        width = math.log(above / below)
+        share = over / (over - under) if math.isfinite(over) and over > under else 0.5
+        # A step that lands just beside the root closes the bracket from both sides, one after the other.
+        margin = min(0.25, RELATIVE_TOLERANCE / (3 * width))
+        guess = below * math.exp(width * min(1 - margin, max(margin, share + (margin if -under > over else -margin))))
+        value = excess(guess)
+        if value <= 0:
+            above, under = guess, value
+        else:
+            below, over = guess, value
+    return above
+
+
+def _log_excess(epsilon: float, target: float) -> float:
+    return math.log(max(epsilon, 1e-300) / target) if math.isfinite(epsilon) else math.inf

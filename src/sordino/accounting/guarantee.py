@@ -118,11 +118,11 @@ class Guarantee:
 
     @property
     def _meaning(self) -> str:
+        epsilon, delta = rounded_up(self.epsilon), repr(float(self.delta))
         return (
-            f"The training is differentially private for every {self.unit} with epsilon = {rounded_up(self.epsilon)} "
-            f"and delta = {self.delta!r} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is "
-            f"used, no outcome becomes more than {_factor(self.epsilon)} times as likely, up to an "
-            f"additional probability of delta."
+            f"What is released is differentially private for every {self.unit} with epsilon = {epsilon} and "
+            f"delta = {delta} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no outcome "
+            f"becomes more than {_factor(self.epsilon)} times as likely, up to an additional probability of delta."
         )
 
     @property

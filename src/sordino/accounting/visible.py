@@ -40,6 +40,13 @@ class Sight:
 
 
 @dataclass(frozen=True)
+class Plain(Sight):
+    """Noise without sampling."""
+
+    event: GaussianDpEvent | LaplaceDpEvent
+
+
+@dataclass(frozen=True)
 class Visible:
     """One mechanism as the accountants see it.
 
@@ -47,7 +54,7 @@ class Visible:
     own falls back to.
     """
 
-    plain: Sight
+    plain: Plain
     pld: Sight | None = None
     rdp: Sight | None = None
 
@@ -75,11 +82,11 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
         case PoissonSampledDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
             # The replace-one pair of the PLD is q N(-1) + (1-q) N(0) against q N(1) + (1-q) N(0): it doubles the
             # distance itself, so that the multiplier stays. RDP has no such pair.
-            plain = Sight(_gaussian(multiplier, share))
+            plain = Plain(_gaussian(multiplier, share))
             both = Sight(mechanism)
             return Visible(plain, both, both) if amplifies_absence else Visible(plain, Sight(mechanism, REPLACE_ONE))
         case PoissonSampledDpEvent(event=LaplaceDpEvent(noise_multiplier=multiplier)):
-            return Visible(Sight(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
+            return Visible(Plain(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
         case TruncatedSubsampledGaussianDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
                 raise UnsupportedEvent(
@@ -87,7 +94,7 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
                 )
             validate.between(0, 1, sampling_probability=mechanism.sampling_probability)
             relation = REPLACE_ONE if adjacency is Adjacency.REPLACE_ONE else REPLACE_SPECIAL
-            return Visible(Sight(_gaussian(multiplier, share)), Sight(mechanism, relation))
+            return Visible(Plain(_gaussian(multiplier, share)), Sight(mechanism, relation))
         case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
             if adjacency is not Adjacency.REPLACE_ONE:
                 raise UnsupportedEvent(f"batches of a fixed size are covered under replace-one only, got {adjacency}.")
@@ -95,16 +102,17 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             if mechanism.sample_size == mechanism.source_dataset_size:
                 return _bare(halved)
             sampled = SampledWithoutReplacementDpEvent(mechanism.source_dataset_size, mechanism.sample_size, halved)
-            return Visible(Sight(halved), rdp=Sight(sampled, REPLACE_ONE))
+            return Visible(Plain(halved), rdp=Sight(sampled, REPLACE_ONE))
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
-            plain = Sight(_gaussian(multiplier, share))
-            return Visible(plain, rdp=Sight(mechanism) if amplifies_absence and bins > 1 else None)
+            if bins == 1:
+                return _bare(_gaussian(multiplier, share))
+            return Visible(Plain(_gaussian(multiplier, share)), rdp=Sight(mechanism) if amplifies_absence else None)
         case _:
             raise UnsupportedEvent(f"no accountant covers {mechanism!r:.200} under {adjacency}.")
 
 
-def _bare(event: DpEvent) -> Visible:
-    sight = Sight(event)
+def _bare(event: GaussianDpEvent | LaplaceDpEvent) -> Visible:
+    sight = Plain(event)
     return Visible(sight, sight, sight)
 
 

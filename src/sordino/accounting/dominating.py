@@ -1,0 +1,178 @@
+"""The worst-case pair of distributions behind each mechanism, and how its privacy loss is integrated.
+
+A mechanism reveals at most as much as telling `upper` from `lower`; the privacy loss is log(upper / lower) at a draw
+from `upper`. Index letters: `x` a point of the line, `i` a component of a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Reals = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Privacy losses with their probabilities; `infinite` is that of the losses too large to integrate."""
+
+    loss: Reals
+    mass: Reals
+    infinite: float
+
+
+class Pair(Protocol):
+    """Two distributions whose privacy loss can be integrated."""
+
+    def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        """The nodes of a quadrature, which leaves out at most a probability of exp(`log_tail`) on either side.
+
+        With an `interval`, the nodes of one cell lie between two neighbouring multiples of it. Losses below `least` are
+        raised to it, which is on the safe side.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class GaussianMixtures:
+    """Two mixtures of Gaussians of width `std` on a line. Their privacy loss grows along it.
+
+    `upper` and `lower` hold pairs (weight, mean); the weights of each add up to 1.
+
+    >>> pair = GaussianMixtures(1.0, upper=((1.0, 1.0),), lower=((1.0, 0.0),))
+    >>> nodes = pair.losses(log_tail=-50.0)
+    >>> round(float(nodes.mass @ nodes.loss), 9)  # the Kullback-Leibler divergence of N(1, 1) from N(0, 1)
+    0.5
+    """
+
+    std: float
+    upper: tuple[tuple[float, float], ...]
+    lower: tuple[tuple[float, float], ...]
+
+    def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        reach = self.std * math.sqrt(-2 * log_tail)
+        low, high = min(self._means) - reach, max(self._means) + reach
+        cells = np.linspace(low, high, 2 + math.ceil((high - low) / self._smooth_width))
+        if interval is not None:
+            cells = np.union1d(cells, self._where_loss_is_a_multiple(interval, cells, least))
+        middle, half = (cells[1:] + cells[:-1]) / 2, np.diff(cells) / 2
+        x = (middle[:, None] + half[:, None] * _NODES).ravel()
+        mass = self._density(x) * (half[:, None] * _WEIGHTS).ravel()
+        # What lies below the range is moved up to its lower end, which only adds to the loss.
+        x, mass = np.append(x, low), np.append(mass, self._probability_below(low))
+        return Losses(np.maximum(self._loss(x), least), mass, self._probability_above(high))
+
+    def _loss(self, x: Reals) -> Reals:
+        return self._log_ratio(self.upper, x) - self._log_ratio(self.lower, x)
+
+    def _log_ratio(self, mixture: tuple[tuple[float, float], ...], x: Reals) -> Reals:
+        """log(mixture / N(0, std)), precise where it is close to 0 and finite where the ratio overflows."""
+        weight = np.array([[weight] for weight, _ in mixture])
+        exponent = np.array([(mean * x - mean**2 / 2) / self.std**2 for _, mean in mixture])
+        above_one = (weight * np.expm1(np.minimum(exponent, 1.0))).sum(axis=0)
+        top = exponent.max(axis=0)
+        close = (top <= 1) & (above_one > -0.5)
+        far = top + np.log((weight * np.exp(exponent - top)).sum(axis=0))
+        return np.where(close, np.log1p(np.where(close, above_one, 0.0)), far)
+
+    def _slope(self, x: Reals) -> Reals:
+        return (self._mean_at(self.upper, x) - self._mean_at(self.lower, x)) / self.std**2
+
+    def _mean_at(self, mixture: tuple[tuple[float, float], ...], x: Reals) -> Reals:
+        """The mean of the component that a draw at `x` comes from."""
+        exponent = np.array([(mean * x - mean**2 / 2) / self.std**2 for _, mean in mixture])
+        share = np.array([[weight] for weight, _ in mixture]) * np.exp(exponent - exponent.max(axis=0))
+        return np.asarray(np.array([mean for _, mean in mixture]) @ share / share.sum(axis=0))
+
+    def _where_loss_is_a_multiple(self, interval: float, cells: Reals, least: float) -> Reals:
+        # A cut need not be exact: the split of a node between two multiples keeps both of its probabilities (see
+        # `Grid.of`), so that a miss by a thousandth of an interval costs a millionth of what the grid itself costs.
+        losses = np.maximum.accumulate(self._loss(cells))
+        first = math.ceil(max(losses[0], least) / interval)
+        targets = np.arange(first, math.floor(losses[-1] / interval) + 1) * interval
+        right = np.searchsorted(losses, targets).clip(1, len(cells) - 1)
+        x = np.interp(targets, losses, cells)
+        for _ in range(5):
+            slope = np.maximum(self._slope(x), 1e-300)
+            x = np.clip(x - (self._loss(x) - targets) / slope, cells[right - 1], cells[right])
+        return x
+
+    def _density(self, x: Reals) -> Reals:
+        shape = sum(weight * np.exp(-(((x - mean) / self.std) ** 2) / 2) for weight, mean in self.upper)
+        return np.asarray(shape / (self.std * math.sqrt(2 * math.pi)))
+
+    def _probability_below(self, x: float) -> float:
+        return float(sum(weight * ndtr((x - mean) / self.std) for weight, mean in self.upper))
+
+    def _probability_above(self, x: float) -> float:
+        return float(sum(weight * ndtr((mean - x) / self.std) for weight, mean in self.upper))
+
+    @cached_property
+    def _means(self) -> list[float]:
+        return [mean for _, mean in self.upper]
+
+    @cached_property
+    def _smooth_width(self) -> float:
+        # Six nodes integrate to about 1e-13 where neither the Gaussian nor the ratio changes much within a cell.
+        farthest = max(abs(mean) for _, mean in (*self.upper, *self.lower))
+        return min(self.std / 4, self.std**2 / (2 * farthest))
+
+
+@dataclass(frozen=True)
+class Laplaces:
+    """Laplace noise of the given scale on a unit that joins with probability `rate`, against one that is absent.
+
+    `present_above` says which of the two is `upper`.
+    """
+
+    scale: float
+    rate: float
+    present_above: bool
+
+    def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        # Outside of [0, 1] the ratio is constant: two atoms. Between them it is exp((2 x - 1) / scale).
+        ends = self._loss(np.array([0.0, 1.0]))
+        step = interval or abs(ends[1] - ends[0]) / 64
+        multiples = np.arange(math.ceil(max(ends.min(), least) / step), math.floor(ends.max() / step) + 1) * step
+        cuts = [x for x in self._inverse(multiples) if 0 < x < 1]
+        cells = np.unique(np.concatenate([np.linspace(0, 1, 65 + math.ceil(8 / self.scale)), cuts]))
+        middle, half = (cells[1:] + cells[:-1]) / 2, np.diff(cells) / 2
+        x = (middle[:, None] + half[:, None] * _NODES).ravel()
+        width = (half[:, None] * _WEIGHTS).ravel() / (2 * self.scale)
+        absent, present = np.exp(-x / self.scale) * width, np.exp((x - 1) / self.scale) * width
+        far = math.exp(-1 / self.scale)
+        absent, present = np.append(absent, [0.5, far / 2]), np.append(present, [far / 2, 0.5])
+        mass = (1 - self.rate) * absent + self.rate * present if self.present_above else absent
+        return Losses(np.maximum(self._loss(np.append(x, [0.0, 1.0])), least), mass, 0.0)
+
+    def _loss(self, x: Reals) -> Reals:
+        loss = np.log1p(self.rate * np.expm1((2 * x - 1) / self.scale))
+        return loss if self.present_above else -loss
+
+    def _inverse(self, loss: Reals) -> Reals:
+        present = loss if self.present_above else -loss
+        inside = np.maximum(np.expm1(present) / self.rate, -1 + 1e-300)
+        return np.asarray((self.scale * np.log1p(inside) + 1) / 2)
+
+
+@dataclass(frozen=True)
+class EitherPair:
+    """One pair or the other, by a coin with P(`first`) = `weight` whose outcome is known to all."""
+
+    weight: float
+    first: Pair
+    second: Pair
+
+    def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        a, b = self.first.losses(log_tail, interval, least), self.second.losses(log_tail, interval, least)
+        mass = np.concatenate([self.weight * a.mass, (1 - self.weight) * b.mass])
+        infinite = self.weight * a.infinite + (1 - self.weight) * b.infinite
+        return Losses(np.concatenate([a.loss, b.loss]), mass, infinite)
