@@ -351,6 +351,7 @@ def test_what_is_set_around_changes_nothing() -> None:
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
     with torch.inference_mode():
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)
+        LossGradient(F.cross_entropy).check(model, as_records((*pictures(), labels())))
     torch.set_default_dtype(torch.float64)
     try:
         assert torch.equal(matrix(model, F.cross_entropy, batch), plain)

@@ -56,7 +56,8 @@ class LossGradient:
     def check(self, model: nn.Module, records: Records) -> None:
         """Refuses what cannot be trained example by example, naming the layer and a way out."""
         check_model(model)
-        template = records.template(_PROBE_ROWS).to(device_of(model))
+        with torch.inference_mode(False):
+            template = records.template(_PROBE_ROWS).to(device_of(model))
         check_isolation(model, self.loss, template)
         try:
             self._gradients(model, template, torch.arange(_PROBE_ROWS, device=device_of(model)))
