@@ -56,7 +56,7 @@ class LossGradient:
     def check(self, model: nn.Module, records: Records) -> None:
         """Refuses what cannot be trained example by example, naming the layer and a way out."""
         check_model(model)
-        with torch.inference_mode(False):
+        with torch.inference_mode(False):  # its tensors could not be differentiated
             template = records.template(_PROBE_ROWS).to(device_of(model))
         check_isolation(model, self.loss, template)
         try:

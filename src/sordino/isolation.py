@@ -48,24 +48,33 @@ sordino.replace_batchnorm(model), or public statistics in eval mode.
 def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
     """Refuses a model or loss in which one example changes what another sees, and a model that changes its own state.
 
-    `batch` is synthetic, of four rows or more: the last one takes the place of one of the others, and nothing may
-    change but in that place. The model is left as it was.
+    `batch` is synthetic, of three rows or more: the last one takes the place of each of the others in turn, and nothing
+    may change but in that place. The model is left as it was.
     """
     model, row_loss = original(model), RowLoss.of(loss)
-    before, after = _with_one_row_replaced(batch)
     with pinned(model), torch.enable_grad():
-        first, again, second = (watched_forward(model, rows.inputs) for rows in (before, before, after))
+        before = batch.take(slice(0, -1))
+        first, again = watched_forward(model, before.inputs), watched_forward(model, before.inputs)
         _refuse_outputs_without_rows(model, first.outputs, before)
         if not _same_rows(first.outputs, again.outputs, range(_rows(before))):
             raise UsageError(
                 "the model answers the same inputs differently twice: it keeps state outside its buffers, or "
                 "draws from a generator of its own."
             )
-        if not _same_rows(first.outputs, second.outputs, _others(before)):
-            layer = _first_mixing(first, second, before)
-            raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
         row_loss.check_targets(first.outputs, before.target)
-        _refuse_mixing_loss(row_loss, first.outputs, before, second.outputs, after)
+        gradient = _loss_gradient(row_loss, first.outputs, before)
+        for place in range(_rows(before)):
+            others = [row for row in range(_rows(before)) if row != place]
+            after = _with_row_replaced(batch, place)
+            second = watched_forward(model, after.inputs)
+            if not _same_rows(first.outputs, second.outputs, others):
+                layer = _first_mixing(first, second, others)
+                raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
+            if not _same_rows(gradient, _loss_gradient(row_loss, second.outputs, after), others):
+                raise UsageError(
+                    "the loss mixes the examples of a batch: write it as a sum over examples, or give a loss that "
+                    "takes `reduction`, such as functools.partial(F.cross_entropy, weight=...), and it is summed."
+                )
         _refuse_other_shape_alone(model, first.outputs, before)
 
 
@@ -92,17 +101,9 @@ def _rows(batch: Batch) -> int:
     return len(batch.target)
 
 
-def _replaced(batch: Batch) -> int:
-    return _rows(batch) // 2  # in the middle, so that mixing forwards and backwards both show
-
-
-def _others(batch: Batch) -> list[int]:
-    return [row for row in range(_rows(batch)) if row != _replaced(batch)]
-
-
-def _with_one_row_replaced(batch: Batch) -> tuple[Batch, Batch]:
+def _with_row_replaced(batch: Batch, place: int) -> Batch:
+    """All rows but the last, which takes the place of row `place`. Whole numbers there become the other of 0 and 1."""
     before, spare = batch.take(slice(0, -1)), batch.take(slice(-1, None))
-    place = _replaced(before)
 
     def changed(values: Tensor, other: Tensor) -> Tensor:
         values = values.clone()
@@ -110,23 +111,25 @@ def _with_one_row_replaced(batch: Batch) -> tuple[Batch, Batch]:
         return values
 
     inputs = tuple(changed(x, y) for x, y in zip(before.inputs, spare.inputs, strict=True))
-    return before, replace(before, inputs=inputs, target=changed(before.target, spare.target))
+    return replace(before, inputs=inputs, target=changed(before.target, spare.target))
 
 
 def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
     """Whether the rows `kept` are the same, up to rounding, in all tensors that have them."""
-    for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
-        if isinstance(a, Tensor) and a.ndim > 0 and len(a) > max(kept):
+    first, second = ([x for x in tree_leaves(values) if isinstance(x, Tensor)] for values in (one, other))
+    if [x.shape for x in first] != [x.shape for x in second]:
+        return False
+    for a, b in zip(first, second, strict=True):
+        if a.ndim > 0 and len(a) > max(kept):
             a, b = (x[list(kept)].detach().to(torch.float64) for x in (a, b))
             if not torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True):
                 return False
     return True
 
 
-def _first_mixing(first: Forward, second: Forward, batch: Batch) -> str:
-    for one, other in zip(first.calls, second.calls, strict=True):
-        same_inputs = _same_rows(one.inputs, other.inputs, _others(batch))
-        if same_inputs and not _same_rows(one.outputs, other.outputs, _others(batch)):
+def _first_mixing(first: Forward, second: Forward, others: Sequence[int]) -> str:
+    for one, other in zip(first.calls, second.calls, strict=False):  # a branch may leave layers out
+        if _same_rows(one.inputs, other.inputs, others) and not _same_rows(one.outputs, other.outputs, others):
             return one.layer
     return "the model"
 
@@ -138,15 +141,6 @@ def _refuse_outputs_without_rows(model: nn.Module, outputs: Any, batch: Batch) -
         found = f"shape {shapes[0]}" if shapes else "no tensor"
         raise UsageError(
             f"{called('', model)} must give one output per example, got {found} for {_rows(batch)} examples."
-        )
-
-
-def _refuse_mixing_loss(loss: RowLoss, outputs: Any, before: Batch, changed: Any, after: Batch) -> None:
-    first, second = _loss_gradient(loss, outputs, before), _loss_gradient(loss, changed, after)
-    if not _same_rows(first, second, _others(before)):
-        raise UsageError(
-            "the loss mixes the examples of a batch: write it as a sum over examples, or give a loss that takes "
-            "`reduction`, such as functools.partial(F.cross_entropy, weight=...), and it is summed for you."
         )
 
 
