@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.errors import UsageError
 
+_ROWS_AT_A_TIME = 32
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -70,7 +72,7 @@ class PerExample(Protocol):
         ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum over units of weight times contribution, shape (d,). `weights` is (b,), or (b, p) for one per block."""
+        """Sum over units of weight times contribution, float64, shape (d,). `weights` is (b,), or (b, p): one per block."""
         ...
 
     def rows(self, chunk: int) -> Iterator[Tensor]:
@@ -95,16 +97,22 @@ class Dense:
         return torch.stack(columns, dim=1).square() if columns else self.matrix.new_zeros((len(self.matrix), 0))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        weights = weights.to(self.matrix.dtype)
-        if weights.ndim == 1:
-            return weights @ self.matrix
-        return torch.cat([weights[:, p] @ block for p, block in enumerate(self._blocks())])
+        weights = weights if weights.ndim == 2 else weights[:, None].expand(-1, len(self.layout.sizes))
+        sums = [_sum_in_float64(weights[:, p], block) for p, block in enumerate(self._blocks())]
+        return torch.cat(sums) if sums else self.matrix.new_zeros(0)
 
     def rows(self, chunk: int) -> Iterator[Tensor]:
         yield from self.matrix.split(chunk)
 
     def _blocks(self) -> Sequence[Tensor]:
         return self.matrix.split(list(self.layout.sizes), dim=1)
+
+def _sum_in_float64(weights: Tensor, rows: Tensor) -> Tensor:
+    """In float32 the rounding of the others' sum would move with each unit, beyond any bound on what the unit adds."""
+    total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+    for weight, chunk in zip(weights.double().split(_ROWS_AT_A_TIME), rows.split(_ROWS_AT_A_TIME), strict=True):
+        total += weight @ chunk.double()
+    return total
 
 
 @dataclass(frozen=True)

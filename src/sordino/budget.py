@@ -1,0 +1,61 @@
+"""One data set, one budget: everything released from the data is composed here."""
+
+from __future__ import annotations
+
+from dp_accounting import ComposedDpEvent, DpEvent
+
+from sordino.accounting import Adjacency, Guarantee, privacy_of
+from sordino.errors import BudgetError, UsageError
+from sordino.records import Records, as_records
+
+
+class Budget:
+    """Holds the data and adds up the events of all that is released from it.
+
+    With `epsilon` and `delta` it is a limit: a release that would exceed it is refused before the data is touched. A release is
+    charged when it is planned, and stays charged if it is stopped early.
+
+    >>> import torch
+    >>> from dp_accounting import GaussianDpEvent
+    >>> budget = Budget((torch.zeros(9, 2), torch.zeros(9)), epsilon=1.0, delta=1e-5)
+    >>> budget.charge(GaussianDpEvent(5.0), Adjacency.ZERO_OUT, what="mean of the inputs")
+    >>> budget.guarantee(delta=1e-5).epsilon < 1.0
+    True
+    """
+
+    def __init__(self, data: object, *, epsilon: float | None = None, delta: float | None = None) -> None:
+        if (epsilon is None) != (delta is None):
+            raise UsageError("a limit needs both epsilon and delta, or neither.")
+        self.records: Records = as_records(data)
+        self.epsilon, self.delta = epsilon, delta
+        self._releases: list[tuple[str, DpEvent]] = []
+        self._adjacency: Adjacency | None = None
+
+    @property
+    def event(self) -> DpEvent:
+        """All releases so far, composed."""
+        return ComposedDpEvent([event for _, event in self._releases])
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """What was released, in order."""
+        return tuple(what for what, _ in self._releases)
+
+    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
+        """Adds a release, or refuses it. Nothing may be computed from the data before it is charged."""
+        if self._adjacency not in (None, adjacency):
+            raise UsageError(f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}.")
+        if self.epsilon is not None and self.delta is not None:
+            total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
+            if total > self.epsilon:
+                raise BudgetError(
+                    f"the {what} would bring epsilon to {total:.4f} at delta {self.delta:g}; "
+                    f"allowed is {self.epsilon:g}."
+                )
+        self._adjacency = adjacency
+        self._releases.append((what, event))
+
+    def guarantee(self, *, delta: float) -> Guarantee:
+        """What all releases together promise."""
+        adjacency = self._adjacency or Adjacency.ZERO_OUT
+        return Guarantee.of(self.event, adjacency, delta=delta, unit=self.records.unit)

@@ -1,0 +1,60 @@
+"""What is done to a gradient before the clip and undone after the noise.
+
+Random sparsification, freezing, projection and anisotropic scaling are one concept: encode before the clip, decode after
+the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No signature here has
+data in it: whatever an encoding learns, it learns from past `Private` values, so it cannot cost privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from sordino.randomness import Stream
+from sordino.states import Layout, PerExample, Private
+
+State = Any  # of the encoding's own choosing: tensors and numbers, saved with the checkpoint
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """One step's pair of maps. `encode` acts on each unit alone; `decode` sees only the released vector."""
+
+    def encode(self, each: PerExample) -> PerExample: ...
+
+    def decode(self, private: Private) -> Private: ...
+
+
+@runtime_checkable
+class Encoding(Protocol):
+    """Makes one codec per step from its state, the step and its own randomness, and learns from what was released."""
+
+    def init(self, layout: Layout) -> State: ...
+
+    def codec(self, state: State, step: int, randomness: Stream) -> Codec: ...
+
+    def update(self, state: State, private: Private) -> State: ...
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The encoding that does nothing, and its own codec.
+
+    >>> Unchanged().init(Layout(("w",), ((2,),))) is None
+    True
+    """
+
+    def init(self, layout: Layout) -> State:
+        return None
+
+    def codec(self, state: State, step: int, randomness: Stream) -> Codec:
+        return self
+
+    def update(self, state: State, private: Private) -> State:
+        return state
+
+    def encode(self, each: PerExample) -> PerExample:
+        return each
+
+    def decode(self, private: Private) -> Private:
+        return private

@@ -1,0 +1,91 @@
+"""Noise: BoundedSum -> Private. It reads the bound from the sum it is given and has no other argument for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, log2
+from typing import Protocol, runtime_checkable
+
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent
+from scipy.stats import norm as normal
+
+from sordino import validate
+from sordino.errors import UsageError
+from sordino.randomness import LARGEST_NORMAL, Stream
+from sordino.states import BoundedSum, Private
+
+_LATTICE_BITS = 16
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
+
+
+@dataclass(frozen=True)
+class NoiseAt:
+    """Where a step's noise comes from: the run's noise stream, at one step."""
+
+    stream: Stream
+    step: int
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """Makes a sum private, and says what that is worth."""
+
+    @property
+    def event(self) -> DpEvent:
+        """The event of one release, its multiplier relative to the bound of the sum."""
+        ...
+
+    def add(self, total: BoundedSum, at: NoiseAt) -> Private: ...
+
+    def with_multiplier(self, noise_multiplier: float) -> Noise:
+        """The same noise at another scale, for calibration."""
+        ...
+
+    def tail_risk(self, sensitivity: float, steps: int) -> float:
+        """The chance that `steps` releases show where the generator's noise ends, at most."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normal noise of standard deviation `noise_multiplier` times the bound of the sum.
+
+    Guarantee: the standard deviation depends on the bound and nothing else, and the result lies on a lattice of 2**-16 to 2**-17
+    standard deviations, so its last bits tell nothing about the sum (see docs/attack-model.md for what remains).
+
+    >>> Gaussian(1.1).event
+    GaussianDpEvent(noise_multiplier=1.1)
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        validate.positive(noise_multiplier=self.noise_multiplier)
+        if not SMALLEST_MULTIPLIER <= self.noise_multiplier <= LARGEST_MULTIPLIER:
+            raise UsageError(
+                f"noise_multiplier must be in [{SMALLEST_MULTIPLIER:g}, {LARGEST_MULTIPLIER:g}], "
+                f"got {self.noise_multiplier!r}."
+            )
+
+    @property
+    def event(self) -> DpEvent:
+        return GaussianDpEvent(self.noise_multiplier)
+
+    def add(self, total: BoundedSum, at: NoiseAt) -> Private:
+        noise_std = self.noise_multiplier * total.bound
+        noise = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
+        return Private(_on_lattice(total.value + noise_std * noise, noise_std), total.layout)
+
+    def with_multiplier(self, noise_multiplier: float) -> Gaussian:
+        return Gaussian(noise_multiplier)
+
+    def tail_risk(self, sensitivity: float, steps: int) -> float:
+        # In the worst direction the record moves one coordinate by sensitivity / multiplier standard deviations.
+        return float(steps * normal.sf(LARGEST_NORMAL - sensitivity / self.noise_multiplier))
+
+
+def _on_lattice(value: torch.Tensor, noise_std: float) -> torch.Tensor:
+    """Rounds to multiples of a power of two, which is exact and the same whatever the sum was."""
+    spacing = 2.0 ** (floor(log2(noise_std)) - _LATTICE_BITS)
+    return torch.round(value / spacing) * spacing

@@ -1,0 +1,205 @@
+"""The step itself. Read this first.
+
+ indices           PerExample          PerExample          BoundedSum        Private           Private
+Sampler --> Contribution --> encode --> Clip (+ sum) --> Noise --> decode --> | any torch optimizer
+   |                                                        |                 |
+   '-- compose(release, steps) <------------- noise.event --'                 '-- the privacy boundary
+
+A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. A `PrivateRun` carries it
+out on one data set and hands out `Private` gradients: never batches, losses or norms.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from dp_accounting import DpEvent
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.accounting import Adjacency, Guarantee, Unit
+from sordino.budget import Budget
+from sordino.clipping import Clip
+from sordino.contribution import Contribution
+from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.errors import UsageError
+from sordino.noise import Noise, NoiseAt
+from sordino.randomness import Key
+from sordino.records import Batch
+from sordino.sampling import Indices, Sampler
+from sordino.states import BoundedSum, Layout, Private
+
+_DENSE_BYTES = 1 << 28
+_SHARE_OF_DELTA = 1e-3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is released in each step, and how often.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    >>> plan.guarantee(delta=1e-5).adjacency
+    <Adjacency.ZERO_OUT: 'zero-out'>
+    """
+
+    sampler: Sampler
+    contribution: Contribution
+    clip: Clip
+    noise: Noise
+    encoding: Encoding = field(default_factory=Unchanged)
+
+    def __post_init__(self) -> None:
+        validate.instance(Sampler, sampler=self.sampler)
+        validate.instance(Contribution, contribution=self.contribution)
+        validate.instance(Clip, clip=self.clip)
+        validate.instance(Noise, noise=self.noise)
+        validate.instance(Encoding, encoding=self.encoding)
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.steps
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.sampler.adjacency
+
+    @property
+    def event(self) -> DpEvent:
+        """What all steps together are worth. Derived from the stages; there is nothing to pass."""
+        return self.sampler.compose(self.noise.event, self.steps)
+
+    def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
+        """What the plan promises once it is carried out, whether or not it is stopped early."""
+        promise = Guarantee.of(self.event, self.adjacency, delta=delta, unit=unit, assumptions=assumptions)
+        risk = self.noise.tail_risk(2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0, self.steps)
+        if risk > _SHARE_OF_DELTA * delta:
+            raise UsageError(
+                f"noise_multiplier is too small: the generator's noise would be seen to end with chance {risk:.1e}, "
+                f"allowed is delta / 1000 = {_SHARE_OF_DELTA * delta:.1e}."
+            )
+        return promise
+
+
+class PrivateRun:
+    """One plan carried out on one data set. Iterate over it for the `Private` gradient of each step.
+
+    The gradient is taken at the parameters that the model has when the step is asked for. `physical_batch_size` is how
+    many units are held in memory at a time; it changes nothing else. With a `seed` the run is reproducible, and its
+    guarantee says that whoever knows the seed can remove the noise.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> model, data = nn.Linear(4, 3), (torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64))
+    >>> plan = so.Plan(so.Poisson(rate=0.5, steps=2), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0))
+    >>> for private in so.PrivateRun(plan, model, data, seed=0):
+    ...     private.divide(10).write_to(model)
+    >>> model.weight.grad.shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        data: object,
+        *,
+        seed: int | None = None,
+        key: Key | None = None,
+        physical_batch_size: int | None = None,
+    ) -> None:
+        validate.instance(Plan, plan=plan)
+        validate.instance(nn.Module, model=model)
+        if seed is not None and key is not None:
+            raise UsageError("seed and key exclude each other: a seed makes the run reproducible, a key keeps it secret.")
+        self.plan = plan
+        self.layout = Layout.of(model)
+        self.physical_batch_size = physical_batch_size or _physical_batch_size(self.layout.size)
+        validate.count(physical_batch_size=self.physical_batch_size)
+        self._budget = data if isinstance(data, Budget) else Budget(data)
+        self._records = self._budget.records
+        plan.sampler.check(self._records.num_units)
+        plan.contribution.check(model, self._records)
+        self._budget.charge(plan.event, plan.adjacency, what="training run")
+        self._model = model
+        self._coding_state = plan.encoding.init(self.layout)
+        self._steps_begun = 0
+        self._process = os.getpid()
+        self._reproducible = seed is not None or (key is not None and key.reproducible)
+        key = Key.from_seed(seed) if seed is not None else key or Key.fresh()
+        self._sampling, self._noise = key.stream("sampling"), key.stream("noise")
+        self._coding, self._dropout = key.stream("coding"), key.stream("dropout")
+        self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
+
+    @property
+    def steps(self) -> int:
+        """How many steps have begun. A step counts from before its noise is drawn."""
+        return self._steps_begun
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The public number to divide a gradient sum by."""
+        return self.plan.sampler.expected_batch_size(self._records.num_units)
+
+    def __len__(self) -> int:
+        return self.plan.steps
+
+    def __iter__(self) -> Iterator[Private]:
+        return self
+
+    def __next__(self) -> Private:
+        return self._private_gradient(next(self._batches))
+
+    def guarantee(self, *, delta: float) -> Guarantee:
+        """What this run promises: that of all steps planned. Stopping early on what was seen does not make it smaller."""
+        assumptions = ("nothing else is released from the same data outside this run's budget",)
+        if self._reproducible:
+            assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
+        return self.plan.guarantee(delta=delta, unit=self._records.unit, assumptions=assumptions)
+
+    def _private_gradient(self, indices: Indices) -> Private:
+        step = self._begin_step()
+        codec = self.plan.encoding.codec(self._coding_state, step, self._coding)
+        total = self._bounded_sum(torch.from_numpy(indices), codec, step)
+        private = codec.decode(self.plan.noise.add(total, NoiseAt(self._noise, step)))
+        self._coding_state = self.plan.encoding.update(self._coding_state, private)
+        return private
+
+    def _bounded_sum(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
+        """Adds up physical micro-batches: they lie below the codec and the step count and can change neither."""
+        parts = indices.split(self.physical_batch_size)  # of an empty batch: one empty part, so that a sum is always made
+        total = self._micro_batch(parts[0], codec, step)
+        for part in parts[1:]:
+            total += self._micro_batch(part, codec, step)
+        return total
+
+    def _micro_batch(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
+        batch = self._records.gather(indices)
+        each = self.plan.contribution.of(self._model, batch, self._seeds(indices, batch, step))
+        return self.plan.clip(codec.encode(each))
+
+    def _seeds(self, indices: Tensor, batch: Batch, step: int) -> Tensor:
+        """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
+        rows = torch.arange(len(batch.units))
+        first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
+        row_of_unit = rows - first_row[batch.units]
+        base = int(self._dropout.words(1, step=step).astype("int64")[0])
+        return base + (indices[batch.units] << 20) + row_of_unit
+
+    def _begin_step(self) -> int:
+        if os.getpid() != self._process:
+            raise UsageError("a run cannot be continued in a forked process: it would draw the same noise twice.")
+        if self._steps_begun >= self.plan.steps:
+            raise UsageError(f"the plan has {self.plan.steps} steps and all have been taken.")
+        step = self._steps_begun
+        self._steps_begun += 1
+        return step
+
+
+def _physical_batch_size(num_parameters: int) -> int:
+    """As many dense gradients as fit into a quarter of a gigabyte. Public: it depends on the model only."""
+    return max(1, min(512, _DENSE_BYTES // (4 * max(1, num_parameters))))

@@ -1,0 +1,46 @@
+"""Planned, taken and accounted steps are the same number, and nothing that is released depends on a secret size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from sordino.accounting import Adjacency
+from sordino.records import Records
+from sordino.run import Plan, PrivateRun
+from sordino.verification.synthetic import fresh_run, ordinary, with_poisson
+from sordino.verification.verdict import Finding, at_most, equal
+
+STEPS, CONSTANTS = "step ledger", "constants on neighbours"
+_STEPS = 30
+
+
+def count_steps(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
+    """A run in which nearly every batch is empty still takes every step, and counts each before its noise."""
+    rare = with_poisson(plan, rate=0.02, steps=_STEPS)
+    run = fresh_run(rare, model, ordinary(records, 2), seed=seed)
+    begun = [run.steps for _ in run]
+    yield equal(STEPS, "steps taken", len(begun), rare.steps)
+    yield equal(STEPS, "steps counted", run.steps, rare.steps)
+    yield equal(STEPS, "steps counted before their gradient is out", sum(k == i + 1 for i, k in enumerate(begun)), _STEPS)
+    event_is_composed = plan.event == plan.sampler.compose(plan.noise.event, plan.sampler.steps)
+    yield equal(STEPS, "event is that of the sampler and the noise", float(event_is_composed), 1.0)
+
+
+def compare_constants(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
+    """On data sets that differ by one record every public constant is the same. Where the size is public, so are they."""
+    if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
+        return
+    larger, smaller = (_constants(PrivateRun(plan, model, ordinary(records, size), seed=seed)) for size in (100, 99))
+    for name, value in larger.items():
+        yield at_most(CONSTANTS, f"change of {name}", abs(value - smaller[name]), 0.0)
+
+
+def _constants(run: PrivateRun) -> dict[str, float]:
+    return {
+        "the divisor": run.expected_batch_size,
+        "the number of steps": len(run),
+        "the physical batch": run.physical_batch_size,
+        "epsilon": run.guarantee(delta=1e-5).epsilon,
+    }

@@ -1,0 +1,46 @@
+"""Neighbour replay: the same step on D and on D', with the randomness frozen, and how far the sum moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from sordino.accounting import Adjacency
+from sordino.records import Records
+from sordino.run import Plan, PrivateRun
+from sordino.verification.synthetic import bounded_sum, fresh_run, hostile, with_poisson
+from sordino.verification.verdict import Finding, at_most
+
+NAME = "sensitivity replay"
+
+
+def replay(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
+    """Takes every unit of a hostile batch out in turn, alone, and in micro-batches of two sizes."""
+    units = hostile(records)
+    everybody = torch.arange(units.num_units)
+    for physical in (units.num_units, 5):
+        run = fresh_run(with_poisson(plan, rate=1.0, steps=1), model, units, seed=seed, physical=physical)
+        yield from _neighbours(run, plan, everybody)
+    nobody = bounded_sum(run, everybody[:0])
+    yield at_most(NAME, "norm of the sum over nobody", float(nobody.norm()), 0.0)
+
+
+def _neighbours(run: PrivateRun, plan: Plan, everybody: Tensor) -> Iterator[Finding]:
+    bound, held = plan.clip.bound, f"{run.physical_batch_size} at a time"
+    whole = bounded_sum(run, everybody)
+    yield at_most(NAME, "non-finite coordinates of the sum", float((~whole.isfinite()).sum()), 0.0)
+    alone = [bounded_sum(run, unit[None]) for unit in everybody]
+    yield at_most(NAME, f"what one unit adds alone ({held})", _largest(alone), bound)
+    others = [bounded_sum(run, everybody[everybody != unit]) for unit in everybody]
+    moved = [whole - rest for rest in others]
+    yield at_most(NAME, f"what one unit adds to the rest ({held})", _largest(moved), bound)
+    if plan.adjacency is Adjacency.REPLACE_ONE:
+        swapped = [left - right for left in others for right in others]
+        yield at_most(NAME, f"replacing one unit ({held})", _largest(swapped), 2 * bound)
+
+
+def _largest(vectors: list[Tensor]) -> float:
+    """The largest norm; NaN if any is, which no limit admits."""
+    return float(torch.stack([vector.norm() for vector in vectors]).max())

@@ -1,0 +1,115 @@
+"""Noise reads the bound from the sum, comes from an address, and goes on far enough."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from contracts import LAYOUT, NoiseContract, stream
+from scipy import stats
+
+from sordino import BoundedSum, Gaussian, Key, UsageError
+from sordino.noise import NoiseAt
+from sordino.randomness import LARGEST_NORMAL, NORMALS_PER_BLOCK, Stream
+
+
+class TestGaussian(NoiseContract):
+    noise = Gaussian(1.3)
+
+
+class TestLittleGaussian(NoiseContract):
+    noise = Gaussian(0.4)
+
+
+def test_the_noise_is_normal_with_the_declared_standard_deviation():
+    total = BoundedSum(torch.zeros(300_000, dtype=torch.float64), 0.5, LAYOUT)
+    noise = Gaussian(3.0).add(total, NoiseAt(stream("noise"), 0)).value.numpy() / 1.5
+    # chi-square on 300,000 draws: a false alarm in a million, and a scale wrong by 0.7 % is seen
+    square = float((noise**2).sum())
+    assert 1e-6 < 2 * min(stats.chi2.cdf(square, 300_000), stats.chi2.sf(square, 300_000))
+    assert stats.kstest(noise, "norm").pvalue > 1e-6
+
+
+def test_steps_and_blocks_are_uncorrelated():
+    rows = np.stack([stream("noise").normals(4 * NORMALS_PER_BLOCK, step=step) for step in range(3)])
+    blocks = rows.reshape(12, NORMALS_PER_BLOCK)
+    correlations = np.corrcoef(blocks) - np.eye(12)
+    # 66 pairs: the largest correlation exceeds 6 / sqrt(65536) with chance 1.3e-7
+    assert np.abs(correlations).max() < 6 / math.sqrt(NORMALS_PER_BLOCK)
+
+
+def test_the_result_lies_on_a_lattice_that_does_not_depend_on_the_sum():
+    for value in (0.0, 1 / 3, 1e-9):
+        total = BoundedSum(torch.full((1000,), value, dtype=torch.float64), 1.0, LAYOUT)
+        released = Gaussian(1.0).add(total, NoiseAt(stream("noise"), 0)).value
+        assert torch.equal(released * 2**16, (released * 2**16).round())
+
+
+class FixedWords(Stream):
+    """A stream whose words are chosen, to walk to the end of the tail."""
+
+    def words(self, number, *, step, block=0):
+        return np.full(number, WORDS[block % 2], np.uint64)
+
+
+WORDS = [0, 0]
+
+
+def radius(word, refined=0):
+    WORDS[:] = [word, refined]
+    return float(FixedWords(b"").normals(NORMALS_PER_BLOCK, step=0).__abs__().max())
+
+
+def test_the_tail_goes_on_without_a_gap_to_thirteen_standard_deviations():
+    words = [2**k for k in range(63, 32, -1)]
+    expected = [math.sqrt(-2 * math.log((word // 2 + 0.5) * 2.0**-63)) for word in words]
+    found = [radius(word) for word in words]
+    # the angle is taken from the same word, so what is drawn is the radius times a cosine or sine: compare from below
+    assert all(f <= e * (1 + 1e-6) for f, e in zip(found, expected, strict=True))
+    assert radius(0, 0) == pytest.approx(LARGEST_NORMAL, rel=1e-6)
+    refined = [radius(0, 2**k) for k in range(1, 64, 6)]
+    assert refined == sorted(refined, reverse=True)
+    assert 9.0 < refined[-1] < 9.6
+
+
+def test_the_chance_to_see_the_end_is_far_below_delta():
+    assert Gaussian(1.0).tail_risk(1.0, 10**6) < 1e-25
+    assert Gaussian(0.6).tail_risk(2.0, 10**6) < 1e-15
+
+
+@pytest.mark.parametrize("multiplier", [0, -1.0, float("nan"), float("inf"), 1e-12, 1e7, "1", None, True])
+def test_a_noise_multiplier_that_protects_nobody_is_refused(multiplier):
+    with pytest.raises(UsageError, match="noise_multiplier must be"):
+        Gaussian(multiplier)
+
+
+def test_streams_of_one_key_share_nothing():
+    key = Key.from_seed(0)
+    words = np.concatenate([key.stream(name).words(1000, step=0) for name in ("sampling", "noise", "coding", "dropout")])
+    assert len(np.unique(words)) == 4000
+
+
+def test_words_never_repeat_over_steps_and_blocks():
+    words = np.concatenate([stream().words(100, step=step, block=block) for step in range(30) for block in range(3)])
+    assert len(np.unique(words)) == len(words)
+
+
+def test_bytes_are_those_of_aes_in_counter_mode():
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    key = Key.from_seed(5).stream("noise")
+    counter = (7).to_bytes(6, "big") + (2).to_bytes(4, "big") + bytes(6)
+    encryptor = Cipher(algorithms.AES(key.secret), modes.CTR(counter)).encryptor()
+    assert key.words(200_000, step=7, block=2).tobytes() == encryptor.update(bytes(1_600_000))
+
+
+def test_a_key_does_not_show_its_secret():
+    key = Key.fresh()
+    assert key.secret.hex() not in repr(key) and str(key.secret) not in repr(key)
+    assert "secret" not in repr(key.stream("noise"))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "0", 2**63, True])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(UsageError, match="seed must be a whole number"):
+        Key.from_seed(seed)

@@ -1,0 +1,68 @@
+"""A gradient's privacy state is its type, and no state has arithmetic that could undo it."""
+
+import pytest
+import torch
+from torch import nn
+
+from sordino import BoundedSum, Layout, Private, UsageError
+
+LAYOUT = Layout(("w",), ((2,),))
+
+
+def bounded(bound=1.0):
+    return BoundedSum(torch.ones(2, dtype=torch.float64), bound, LAYOUT)
+
+
+def test_sums_over_disjoint_units_add_up_and_keep_their_bound():
+    both = bounded() + bounded()
+    assert both.value.tolist() == [2.0, 2.0]
+    assert both.bound == 1.0
+
+
+def test_sums_with_different_bounds_do_not_add_up():
+    with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
+        bounded(1.0) + bounded(2.0)
+
+
+@pytest.mark.parametrize("operation", ["__mul__", "__rmul__", "__truediv__", "__sub__", "__neg__", "__matmul__", "__pow__"])
+def test_a_bounded_sum_cannot_be_rescaled(operation):
+    assert not hasattr(bounded(), operation)
+
+
+def test_a_state_cannot_be_changed_in_place():
+    with pytest.raises(AttributeError):
+        bounded().bound = 2.0
+
+
+@pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf")])
+def test_a_private_gradient_is_divided_by_a_positive_public_number(number):
+    with pytest.raises(UsageError, match="public_number must be a finite number above 0"):
+        Private(torch.ones(2), LAYOUT).divide(number)
+
+
+def test_a_private_gradient_is_written_where_it_belongs():
+    model = nn.Linear(3, 2)
+    private = Private(torch.arange(8, dtype=torch.float64), Layout.of(model))
+    private.divide(2).write_to(model)
+    assert model.weight.grad.tolist() == [[0.0, 0.5, 1.0], [1.5, 2.0, 2.5]]
+    assert model.bias.grad.tolist() == [3.0, 3.5]
+    assert model.weight.grad.dtype == torch.float32
+
+
+def test_a_private_gradient_of_another_model_is_refused():
+    with pytest.raises(UsageError, match="other trainable parameters"):
+        Private(torch.zeros(8), Layout.of(nn.Linear(3, 2))).write_to(nn.Linear(2, 3))
+
+
+def test_frozen_parameters_have_no_place_in_the_layout():
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert Layout.of(model).names == ("weight",)
+
+
+def test_a_tied_parameter_counts_once():
+    model = nn.Module()
+    model.first = nn.Linear(3, 3, bias=False)
+    model.second = nn.Linear(3, 3, bias=False)
+    model.second.weight = model.first.weight
+    assert Layout.of(model).names == ("first.weight",)
