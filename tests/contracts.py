@@ -145,7 +145,9 @@ class ClipContract:
     @given(rows_of_anything)
     def test_two_halves_add_up_to_the_whole(self, rows):
         half = len(rows) // 2
-        parts = self.clip(Dense(torch.as_tensor(rows[:half]), LAYOUT)) + self.clip(Dense(torch.as_tensor(rows[half:]), LAYOUT))
+        parts = self.clip(Dense(torch.as_tensor(rows[:half]), LAYOUT)) + self.clip(
+            Dense(torch.as_tensor(rows[half:]), LAYOUT)
+        )
         torch.testing.assert_close(parts.value, self.sum_of(rows), rtol=1e-9, atol=1e-9)
         assert parts.bound == self.clip.bound
 

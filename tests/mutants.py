@@ -242,9 +242,7 @@ def _(patch):
 @mutant("accounts for epochs instead of steps", ACCOUNTANT)
 def _(patch):
     honest = Poisson.compose
-    patch.setattr(
-        Poisson, "compose", lambda self, release, steps: honest(self, release, math.ceil(steps * self.rate))
-    )
+    patch.setattr(Poisson, "compose", lambda self, release, steps: honest(self, release, math.ceil(steps * self.rate)))
 
 
 assert noise.Gaussian is Gaussian and randomness.Stream is Stream

@@ -85,7 +85,9 @@ def test_a_noise_multiplier_that_protects_nobody_is_refused(multiplier):
 
 def test_streams_of_one_key_share_nothing():
     key = Key.from_seed(0)
-    words = np.concatenate([key.stream(name).words(1000, step=0) for name in ("sampling", "noise", "coding", "dropout")])
+    words = np.concatenate(
+        [key.stream(name).words(1000, step=0) for name in ("sampling", "noise", "coding", "dropout")]
+    )
     assert len(np.unique(words)) == 4000
 
 

@@ -26,7 +26,9 @@ def make_model():
 
 def make_plan(sampler=None, clip=None, noise=None, **stages):
     sampler = sampler or so.Poisson(0.3, 6)
-    return so.Plan(sampler, so.LossGradient(F.cross_entropy), clip or so.ClipByNorm(0.5), noise or so.Gaussian(1.0), **stages)
+    return so.Plan(
+        sampler, so.LossGradient(F.cross_entropy), clip or so.ClipByNorm(0.5), noise or so.Gaussian(1.0), **stages
+    )
 
 
 def released(plan=None, data=DATA, model=None, **arguments):
@@ -57,7 +59,9 @@ def test_a_release_is_the_clipped_sum_of_single_examples_plus_noise():
 
 @pytest.mark.parametrize("physical", [1, 3, 7, 100])
 def test_physical_micro_batches_change_nothing(physical):
-    torch.testing.assert_close(released(physical_batch_size=physical), released(physical_batch_size=40), atol=2e-5, rtol=0)
+    torch.testing.assert_close(
+        released(physical_batch_size=physical), released(physical_batch_size=40), atol=2e-5, rtol=0
+    )
 
 
 def test_micro_batches_do_not_change_dropout_either():

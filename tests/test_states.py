@@ -24,7 +24,9 @@ def test_sums_with_different_bounds_do_not_add_up():
         bounded(1.0) + bounded(2.0)
 
 
-@pytest.mark.parametrize("operation", ["__mul__", "__rmul__", "__truediv__", "__sub__", "__neg__", "__matmul__", "__pow__"])
+@pytest.mark.parametrize(
+    "operation", ["__mul__", "__rmul__", "__truediv__", "__sub__", "__neg__", "__matmul__", "__pow__"]
+)
 def test_a_bounded_sum_cannot_be_rescaled(operation):
     assert not hasattr(bounded(), operation)
 

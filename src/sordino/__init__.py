@@ -1,7 +1,7 @@
 """Sordino trains neural networks on sensitive data with a proof of differential privacy.
 
-The names follow the pipeline: who joins each step, what each contributes, how it is bounded, what noise is added, what that
-is worth. `fit` does all of it at once.
+The names follow the pipeline: who joins each step, what each contributes, how it is bounded, what noise is added, what
+that is worth. `fit` does all of it at once.
 """
 
 from sordino.accounting import Adjacency as Adjacency

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_accounting import ComposedDpEvent, DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino.accounting import Adjacency, Guarantee, privacy_of
 from sordino.errors import BudgetError, UsageError
@@ -12,8 +12,8 @@ from sordino.records import Records, as_records
 class Budget:
     """Holds the data and adds up the events of all that is released from it.
 
-    With `epsilon` and `delta` it is a limit: a release that would exceed it is refused before the data is touched. A release is
-    charged when it is planned, and stays charged if it is stopped early.
+    With `epsilon` and `delta` it is a limit: a release that would exceed it is refused before the data is touched. A
+    release is charged when it is planned, and stays charged if it is stopped early.
 
     >>> import torch
     >>> from dp_accounting import GaussianDpEvent
@@ -44,7 +44,9 @@ class Budget:
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
         """Adds a release, or refuses it. Nothing may be computed from the data before it is charged."""
         if self._adjacency not in (None, adjacency):
-            raise UsageError(f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}.")
+            raise UsageError(
+                f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}."
+            )
         if self.epsilon is not None and self.delta is not None:
             total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
             if total > self.epsilon:

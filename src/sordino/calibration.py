@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dp_accounting import ComposedDpEvent, DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino import validate
 from sordino.accounting import smallest
@@ -24,7 +24,8 @@ def calibrate(
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
-    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), gradient, clip, noise)
     >>> plan = so.calibrate(plan, epsilon=1.0, delta=1e-5)
     >>> 0.99 < plan.guarantee(delta=1e-5).epsilon <= 1.0
     True

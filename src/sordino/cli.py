@@ -14,12 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino.accounting import Adjacency, Unit
+from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError
 from sordino.planning import Planned, Question, SamplerName, compare, solve
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
 
 
 @app.callback()
@@ -48,9 +47,7 @@ def plan(
     ] = False,
 ) -> None:
     """Plan a training without data: leave one number out and it is solved for."""
-    question = Question(
-        examples, batch_size, epochs, steps, noise_multiplier, epsilon, delta, sampler, adjacency, unit
-    )
+    question = Question(examples, batch_size, epochs, steps, noise_multiplier, epsilon, delta, sampler, adjacency, unit)
     planned = solve(question, tight=tight, allow_weak=allow_weak, allow_large_delta=allow_large_delta)
     if comparison:
         _print_comparison(planned, as_json)
@@ -66,8 +63,9 @@ def _print_plan(planned: Planned) -> None:
     shown = ("examples", "batch_size", "sample_rate", "epochs", "steps", "noise_multiplier", "epsilon", "delta")
     for name in (*shown, "sampler", "adjacency", "unit", "view", "accountant"):
         value = numbers[name]
+        shown_value = rounded_up(value, 6) if isinstance(value, float) else str(value)
         mark = "  <- solved" if name.replace("_", " ") == planned.solved_for else ""
-        table.add_row(name.replace("_", " "), (f"{value:.6g}" if isinstance(value, float) else str(value)) + mark)
+        table.add_row(name.replace("_", " "), shown_value + mark)
     console = Console()
     console.print(table)
     for note in planned.notes:
@@ -77,19 +75,19 @@ def _print_plan(planned: Planned) -> None:
 
 
 def _print_comparison(planned: Planned, as_json: bool) -> None:
-    rows = [
-        {"sampler": name, "adjacency": relation, "accountant": answer.accountant, "epsilon": answer.epsilon}
-        for name, relation, answer in compare(planned.question)
-    ]
+    compared = compare(planned.question)
     if as_json:
+        names = ("sampler", "adjacency", "accountant", "epsilon")
+        values = ((name, relation, answer.accountant, answer.epsilon) for name, relation, answer in compared)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
         delta, multiplier = planned.question.delta, planned.question.noise_multiplier
         print(json.dumps({"delta": delta, "noise_multiplier": multiplier, "rows": rows}, indent=2))
         return
     table = Table(title=f"epsilon at delta {planned.question.delta:g}, every step seen")
     for heading in ("sampler", "adjacency", "accountant", "epsilon"):
         table.add_column(heading, justify="right" if heading == "epsilon" else "left")
-    for row in rows:
-        table.add_row(row["sampler"], row["adjacency"], row["accountant"], f"{row['epsilon']:.4f}")
+    for name, relation, answer in compared:
+        table.add_row(name, relation, answer.accountant, rounded_up(answer.epsilon, 5))
     Console().print(table)
 
 

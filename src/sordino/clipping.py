@@ -93,7 +93,7 @@ class ClipPerLayer:
 
 @dataclass(frozen=True)
 class Normalise:
-    """Scales each gradient g to `norm` * g / (|g| + `stabiliser`): automatic clipping (Bu et al. 2023), no threshold to tune."""
+    """Scales each gradient g to `norm` * g / (|g| + `stabiliser`): automatic clipping (Bu et al. 2023)."""
 
     norm: float = 1.0
     stabiliser: float = 0.01
@@ -132,7 +132,7 @@ def _sum_of_rows(each: PerExample, weights: Tensor) -> Tensor:
     """The same sum with absent units left out rather than multiplied by zero, because 0 * NaN is NaN."""
     sizes = torch.tensor(each.layout.sizes, device=weights.device)
     total = torch.zeros(each.layout.size, dtype=torch.float64, device=weights.device)
-    for weight, rows in zip(weights.split(_ROWS_AT_A_TIME), each.rows(_ROWS_AT_A_TIME), strict=True):
+    for weight, rows in zip(torch.split(weights, _ROWS_AT_A_TIME), each.rows(_ROWS_AT_A_TIME), strict=True):
         spread = weight[:, None] if weight.ndim == 1 else weight.repeat_interleave(sizes, dim=1)
         total += torch.where(spread > 0, rows.to(torch.float64) * spread, 0.0).sum(dim=0)
     return total

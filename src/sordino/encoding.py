@@ -1,8 +1,8 @@
 """What is done to a gradient before the clip and undone after the noise.
 
-Random sparsification, freezing, projection and anisotropic scaling are one concept: encode before the clip, decode after
-the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No signature here has
-data in it: whatever an encoding learns, it learns from past `Private` values, so it cannot cost privacy.
+Random sparsification, freezing, projection and anisotropic scaling are one concept: encode before the clip, decode
+after the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No signature
+here has data in it: whatever an encoding learns, it learns from past `Private` values, so it cannot cost privacy.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from math import floor, log2
 from typing import Protocol, runtime_checkable
 
 import torch
-from dp_accounting import DpEvent, GaussianDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from scipy.stats import norm as normal
 
 from sordino import validate
@@ -36,6 +36,10 @@ class Noise(Protocol):
         """The event of one release, its multiplier relative to the bound of the sum."""
         ...
 
+    def std(self, bound: float) -> float:
+        """The standard deviation of the noise on a sum of this bound."""
+        ...
+
     def add(self, total: BoundedSum, at: NoiseAt) -> Private: ...
 
     def with_multiplier(self, noise_multiplier: float) -> Noise:
@@ -51,8 +55,8 @@ class Noise(Protocol):
 class Gaussian:
     """Independent normal noise of standard deviation `noise_multiplier` times the bound of the sum.
 
-    Guarantee: the standard deviation depends on the bound and nothing else, and the result lies on a lattice of 2**-16 to 2**-17
-    standard deviations, so its last bits tell nothing about the sum (see docs/attack-model.md for what remains).
+    Guarantee: the standard deviation depends on the bound and nothing else, and the result lies on a lattice of 2**-17
+    to 2**-16 standard deviations, so its last bits tell nothing about the sum (docs/attack-model.md says what remains).
 
     >>> Gaussian(1.1).event
     GaussianDpEvent(noise_multiplier=1.1)
@@ -72,8 +76,11 @@ class Gaussian:
     def event(self) -> DpEvent:
         return GaussianDpEvent(self.noise_multiplier)
 
+    def std(self, bound: float) -> float:
+        return self.noise_multiplier * bound
+
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
-        noise_std = self.noise_multiplier * total.bound
+        noise_std = self.std(total.bound)
         noise = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
         return Private(_on_lattice(total.value + noise_std * noise, noise_std), total.layout)
 

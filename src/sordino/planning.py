@@ -1,7 +1,7 @@
 """Planning without data: from what is known of a training, solve for what is not.
 
-A `Question` holds the public numbers of a training, some of them unknown; `solve` answers it. Exactly one of noise multiplier,
-epsilon, steps, delta and batch size is solved for.
+A `Question` holds the public numbers of a training, some of them unknown; `solve` answers it. Exactly one of noise
+multiplier, epsilon, steps, delta and batch size is solved for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 
 from sordino import validate
 from sordino.accounting import Adjacency, Answer, Guarantee, Unit, opinions, privacy_of, smallest
@@ -103,7 +103,9 @@ class Planned:
         return numbers | {"sampler": question.sampler.value, "solved_for": self.solved_for, "notes": list(self.notes)}
 
 
-def solve(question: Question, *, tight: bool = False, allow_weak: bool = False, allow_large_delta: bool = False) -> Planned:
+def solve(
+    question: Question, *, tight: bool = False, allow_weak: bool = False, allow_large_delta: bool = False
+) -> Planned:
     """Answers the question for its one unknown.
 
     >>> planned = solve(Question(examples=60_000, batch_size=256, steps=14_062, noise_multiplier=1.1, delta=1e-5))
@@ -134,7 +136,7 @@ def solve(question: Question, *, tight: bool = False, allow_weak: bool = False, 
 def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
     """The same training under each sampler and each accountant, with the adjacency that each number holds for.
 
-    Every sampler is shown under its own adjacency, zero-out wherever there is one, and under replace-one, which all share.
+    Every sampler is shown under zero-out, if it has that guarantee, and under replace-one, which all share.
     """
     rows = []
     delta = question.delta if question.delta is not None else _usual_delta(question.examples)

@@ -1,7 +1,7 @@
 """Cryptographic randomness with an address: the same (key, stream, step, block) always gives the same bytes.
 
-Bytes are AES-256 in counter mode, keyed per stream, so that sampling, dropout, coding and noise never share a bit. There is
-no state to save and none to forget: a resumed step draws what it drew before, and two steps can never draw the same.
+Bytes are AES-256 in counter mode, keyed per stream, so that sampling, dropout, coding and noise never share a bit.
+There is no state to save and none to forget: a resumed step draws what it drew before, and two never draw the same.
 The counter block is (step: 6 bytes, block: 4 bytes, counter: 6 bytes), which is unique for every 16 bytes ever drawn.
 """
 
@@ -47,7 +47,9 @@ class Key:
     def from_seed(cls, seed: int) -> Key:
         """A reproducible key for tests and experiments: the noise is as public as the seed."""
         validate.count(at_least=0, at_most=2**63 - 1, seed=seed)
-        return cls(hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=_KEY_BYTES, person=b"sordino-seed").digest(), True)
+        return cls(
+            hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=_KEY_BYTES, person=b"sordino-seed").digest(), True
+        )
 
     def stream(self, name: str) -> Stream:
         """An independent stream: its key is a keyed hash of its name."""
@@ -73,15 +75,15 @@ class Stream:
         out = np.empty(size + 15, np.uint8)
         for start in range(0, size, len(_ZEROS)):
             stop = min(start + len(_ZEROS), size)
-            encryptor.update_into(memoryview(_ZEROS)[: stop - start], memoryview(out)[start : stop + 15])
+            encryptor.update_into(memoryview(_ZEROS)[: stop - start], out[start : stop + 15].data)
         return out[:size].view(np.uint64)
 
     def uniforms(self, number: int, *, step: int, block: int = 0) -> NDArray[np.float64]:
         """Uniform on [0, 1) with 53 bits: a float32 grid would set a small sampling rate wrong by up to a percent."""
-        return (self.words(number, step=step, block=block) >> np.uint64(11)) * 2.0**-53
+        return (self.words(number, step=step, block=block) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def permutation(self, number: int, *, step: int) -> NDArray[np.int64]:
-        """A uniformly random order of 0..number-1: the ranks of 64-bit words, which tie with chance below n^2 / 2^65."""
+        """A uniformly random order of 0..number-1: the order of 64-bit words, which tie with chance n^2 / 2^65."""
         return np.argsort(self.words(number, step=step), kind="stable")
 
     def normals(self, number: int, *, step: int) -> NDArray[np.float32]:

@@ -5,8 +5,8 @@ Sampler --> Contribution --> encode --> Clip (+ sum) --> Noise --> decode --> | 
    |                                                        |                 |
    '-- compose(release, steps) <------------- noise.event --'                 '-- the privacy boundary
 
-A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. A `PrivateRun` carries it
-out on one data set and hands out `Private` gradients: never batches, losses or norms.
+A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. A `PrivateRun` carries
+it out on one data set and hands out `Private` gradients: never batches, losses or norms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from dp_accounting import DpEvent
+from dp_accounting.dp_event import DpEvent
 from torch import Tensor, nn
 
 from sordino import validate
@@ -42,7 +42,8 @@ class Plan:
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
-    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), gradient, clip, noise)
     >>> plan.guarantee(delta=1e-5).adjacency
     <Adjacency.ZERO_OUT: 'zero-out'>
     """
@@ -95,7 +96,8 @@ class PrivateRun:
     >>> import torch.nn.functional as F
     >>> import sordino as so
     >>> model, data = nn.Linear(4, 3), (torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64))
-    >>> plan = so.Plan(so.Poisson(rate=0.5, steps=2), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0))
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.5, steps=2), gradient, clip, noise)
     >>> for private in so.PrivateRun(plan, model, data, seed=0):
     ...     private.divide(10).write_to(model)
     >>> model.weight.grad.shape
@@ -115,7 +117,9 @@ class PrivateRun:
         validate.instance(Plan, plan=plan)
         validate.instance(nn.Module, model=model)
         if seed is not None and key is not None:
-            raise UsageError("seed and key exclude each other: a seed makes the run reproducible, a key keeps it secret.")
+            raise UsageError(
+                "seed and key exclude each other: a seed makes the run reproducible, a key keeps it secret."
+            )
         self.plan = plan
         self.layout = Layout.of(model)
         self.physical_batch_size = physical_batch_size or _physical_batch_size(self.layout.size)
@@ -155,8 +159,8 @@ class PrivateRun:
         return self._private_gradient(next(self._batches))
 
     def guarantee(self, *, delta: float) -> Guarantee:
-        """What this run promises: that of all steps planned. Stopping early on what was seen does not make it smaller."""
-        assumptions = ("nothing else is released from the same data outside this run's budget",)
+        """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""
+        assumptions: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
             assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
         return self.plan.guarantee(delta=delta, unit=self._records.unit, assumptions=assumptions)
@@ -171,7 +175,9 @@ class PrivateRun:
 
     def _bounded_sum(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
         """Adds up physical micro-batches: they lie below the codec and the step count and can change neither."""
-        parts = indices.split(self.physical_batch_size)  # of an empty batch: one empty part, so that a sum is always made
+        parts = torch.split(
+            indices, self.physical_batch_size
+        )  # an empty batch has one empty part: a sum is always made
         total = self._micro_batch(parts[0], codec, step)
         for part in parts[1:]:
             total += self._micro_batch(part, codec, step)

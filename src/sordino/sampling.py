@@ -13,7 +13,7 @@ from math import ceil
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from dp_accounting import (
+from dp_accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
     NoOpDpEvent,
@@ -108,8 +108,8 @@ class Poisson:
 class TruncatedPoisson:
     """Poisson sampling whose batches are cut to `largest_batch` units, chosen uniformly, so that memory is bounded.
 
-    Ganesh (2025) gives its dominating pair, which depends on the public number of `examples`. At one and a half times the
-    expected batch the cut costs next to nothing.
+    Ganesh (2025) gives its dominating pair, which depends on the public number of `examples`. At one and a half times
+    the expected batch the cut costs next to nothing.
     """
 
     name: ClassVar[str] = "truncated-poisson"

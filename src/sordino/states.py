@@ -50,7 +50,7 @@ class Layout:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of the flat vector (or of rows of flat vectors), one per parameter, in its shape."""
-        parts = flat.split(list(self.sizes), dim=-1)
+        parts = torch.split(flat, list(self.sizes), dim=-1)
         shapes = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.reshape(*flat.shape[:-1], *shape) for name, part, shape in shapes}
 
@@ -72,7 +72,7 @@ class PerExample(Protocol):
         ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Sum over units of weight times contribution, float64, shape (d,). `weights` is (b,), or (b, p): one per block."""
+        """Sum over units of weight times contribution, float64, shape (d,). `weights` is (b,), or (b, p) by block."""
         ...
 
     def rows(self, chunk: int) -> Iterator[Tensor]:
@@ -102,15 +102,17 @@ class Dense:
         return torch.cat(sums) if sums else self.matrix.new_zeros(0)
 
     def rows(self, chunk: int) -> Iterator[Tensor]:
-        yield from self.matrix.split(chunk)
+        yield from torch.split(self.matrix, chunk)
 
     def _blocks(self) -> Sequence[Tensor]:
-        return self.matrix.split(list(self.layout.sizes), dim=1)
+        return torch.split(self.matrix, list(self.layout.sizes), dim=1)
+
 
 def _sum_in_float64(weights: Tensor, rows: Tensor) -> Tensor:
     """In float32 the rounding of the others' sum would move with each unit, beyond any bound on what the unit adds."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-    for weight, chunk in zip(weights.double().split(_ROWS_AT_A_TIME), rows.split(_ROWS_AT_A_TIME), strict=True):
+    chunks = torch.split(rows, _ROWS_AT_A_TIME)
+    for weight, chunk in zip(torch.split(weights.double(), _ROWS_AT_A_TIME), chunks, strict=True):
         total += weight @ chunk.double()
     return total
 

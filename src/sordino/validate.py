@@ -34,7 +34,7 @@ def between(low: float, high: float, *, low_open: bool = False, high_open: bool 
 def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> None:
     """Each argument is a whole number. A float is refused even if it is whole: a unit was probably mixed up."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= value <= at_most:
+        if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= at_most:
             raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}.")
 
 

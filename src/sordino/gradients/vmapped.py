@@ -40,9 +40,19 @@ def gradients_of_rows(
             outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
             return objective(outputs, label.unsqueeze(0))
 
-    with pinned(model), RowRandomness(seeds):
-        of_each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different")
+    def of_each(randomness: str) -> tuple[dict[str, Tensor], Tensor]:
+        mapped = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0), randomness=randomness)
         rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
         labels = target.to(dtype) if target.is_floating_point() else target
-        gradients, usable = of_each(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
+        gradients, usable = mapped(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
+        return gradients, usable
+
+    with pinned(model):
+        try:
+            gradients, usable = of_each("error")  # most models draw nothing, and need not be watched at every operation
+        except RuntimeError as error:
+            if "randomness error mode" not in str(error):
+                raise
+            with RowRandomness(seeds):
+                gradients, usable = of_each("different")
     return list(gradients.values()), usable

@@ -1,7 +1,7 @@
 """Grey-box checks of a plan on synthetic data: cheap, deterministic, and far better at finding bugs than an audit.
 
-`verify` plays the kernel's step on neighbours with the randomness frozen, and compares noise, batches, steps, constants and
-accounting with what the guarantee leans on. It touches no record of the data, only its public shape.
+`verify` plays the kernel's step on neighbours with the randomness frozen, and compares noise, batches, steps, constants
+and accounting with what the guarantee leans on. It touches no record of the data, only its public shape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def verify(plan: Plan, model: nn.Module, data: object, *, delta: float = 1e-5, s
     >>> import torch
     >>> import torch.nn.functional as F
     >>> import sordino as so
-    >>> plan = so.Plan(so.Poisson(rate=0.1, steps=50), so.LossGradient(F.cross_entropy), so.ClipByNorm(2.0), so.Gaussian(1.0))
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(2.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.1, steps=50), gradient, clip, noise)
     >>> print(so.verify(plan, nn.Linear(20, 5), (torch.zeros(100, 20), torch.zeros(100, dtype=torch.int64))).passed)
     True
     """

@@ -1,7 +1,7 @@
 """Does the path from sampler and noise to epsilon give known values? Intervals are rigorous two-sided bounds.
 
-Source: numerical composition of the privacy loss with error bars (Gopi, Lee and Wutschitz 2021, error 0.01), and the closed form of the
-Gaussian mechanism (Balle and Wang 2018).
+Source: numerical composition of the privacy loss with error bars (Gopi, Lee and Wutschitz 2021, error 0.01), and the
+closed form of the Gaussian mechanism (Balle and Wang 2018).
 """
 
 from __future__ import annotations

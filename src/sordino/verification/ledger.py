@@ -23,13 +23,15 @@ def count_steps(plan: Plan, model: nn.Module, records: Records, *, seed: int) ->
     begun = [run.steps for _ in run]
     yield equal(STEPS, "steps taken", len(begun), rare.steps)
     yield equal(STEPS, "steps counted", run.steps, rare.steps)
-    yield equal(STEPS, "steps counted before their gradient is out", sum(k == i + 1 for i, k in enumerate(begun)), _STEPS)
+    yield equal(
+        STEPS, "steps counted before their gradient is out", sum(k == i + 1 for i, k in enumerate(begun)), _STEPS
+    )
     event_is_composed = plan.event == plan.sampler.compose(plan.noise.event, plan.sampler.steps)
     yield equal(STEPS, "event is that of the sampler and the noise", float(event_is_composed), 1.0)
 
 
 def compare_constants(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
-    """On data sets that differ by one record every public constant is the same. Where the size is public, so are they."""
+    """On data sets that differ by one record every constant is the same; where the size is public it may set them."""
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
         return
     larger, smaller = (_constants(PrivateRun(plan, model, ordinary(records, size), seed=seed)) for size in (100, 99))

@@ -1,7 +1,7 @@
-"""Is the noise what the event says: its scale on every parameter, its shape, its independence, its last bits and its end?
+"""Is the noise what the event says: its scale on every parameter, its shape, its independence, its last bits, its end?
 
-A release minus the sum it was made from is the noise, so the production path is looked at and nothing else. Each test has
-a false-alarm rate of one in a million.
+A release minus the sum it was made from is the noise, so the production path is looked at and nothing else. Each test
+has a false-alarm rate of one in a million.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta:
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
     run = fresh_run(with_poisson(plan, rate=_RATE, steps=steps), model, ordinary(records, _UNITS), seed=seed)
     noise = torch.stack(list(noise_of(run))).double().numpy()
-    noise_std = plan.noise.event.noise_multiplier * plan.clip.bound
+    noise_std = plan.noise.std(plan.clip.bound)
     yield from _scale_and_shape(noise / noise_std, Layout.of(model))
     yield from _independence(noise / noise_std)
     yield _last_bits(noise, noise_std)
@@ -48,12 +48,13 @@ def _scale_and_shape(standard: NDArray[np.float64], layout: Layout) -> Iterator[
     for name, start, stop in zip(layout.names, starts[:-1], starts[1:], strict=True):
         block = standard[:, start:stop].ravel()
         if block.size:
-            yield probable(SCALE, f"variance on {name}", _two_sided(stats.chi2(block.size), float((block**2).sum())))
+            yield probable(SCALE, f"variance on {name}", _chi_square(block))
     for step, row in enumerate(standard):
-        yield probable(SCALE, f"variance at step {step}", _two_sided(stats.chi2(row.size), float((row**2).sum())))
+        yield probable(SCALE, f"variance at step {step}", _chi_square(row))
     everything = standard.ravel()
-    yield probable(SCALE, "mean", 2 * stats.norm.sf(abs(everything.mean()) * sqrt(everything.size)))
-    yield probable(SCALE, "normal shape", stats.kstest(everything, "norm").pvalue)
+    score = abs(float(everything.mean())) * sqrt(everything.size)
+    yield probable(SCALE, "mean", 2 * float(stats.norm.sf(score)))
+    yield probable(SCALE, "normal shape", float(stats.kstest(everything, "norm").pvalue))
 
 
 def _independence(standard: NDArray[np.float64]) -> Iterator[Finding]:
@@ -82,7 +83,7 @@ def _tail(plan: Plan, noise_std: float, delta: float) -> Iterator[Finding]:
     layout = Layout(("probe",), ((64,),))
     total = BoundedSum(torch.zeros(64, dtype=torch.float64), plan.clip.bound, layout)
     end = float(plan.noise.add(total, NoiseAt(_ZeroStream(b""), 0)).value.abs().max()) / noise_std
-    shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) / plan.noise.event.noise_multiplier
+    shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) * plan.clip.bound / noise_std
     chance = float(plan.steps * stats.norm.sf(end - shift))
     yield at_most(TAIL, "chance of meeting the generator's end", chance, delta / 1000)
 
@@ -99,5 +100,7 @@ def _smallest_p_value(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]
     return min(1.0, len(scores) * 2 * float(stats.norm.sf(max(scores)))) if scores else 1.0
 
 
-def _two_sided(law: stats.rv_frozen, value: float) -> float:
-    return 2 * min(float(law.cdf(value)), float(law.sf(value)))
+def _chi_square(standard: NDArray[np.float64]) -> float:
+    """Two-sided p-value of the sum of squares."""
+    square = float((standard**2).sum())
+    return 2 * min(float(stats.chi2.cdf(square, standard.size)), float(stats.chi2.sf(square, standard.size)))

@@ -7,7 +7,7 @@ from itertools import islice
 from math import sqrt
 
 import numpy as np
-from dp_accounting import (
+from dp_accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
     PoissonSampledDpEvent,
@@ -67,7 +67,7 @@ def _law(event: DpEvent, joined: Joined) -> Iterator[Finding]:
 
 
 def _independent(joined: Joined, rate: float) -> Iterator[Finding]:
-    """Every entry is its own coin: the total, the units, the batches and neighbouring batches all scatter binomially."""
+    """Every entry is its own coin: the total, the units, the batches and successive batches scatter binomially."""
     yield probable(NAME, "sampling rate", float(stats.binomtest(int(joined.sum()), joined.size, rate).pvalue))
     yield from _units_alike(joined, rate)
     yield probable(NAME, "scatter of batch sizes", _scatter(joined.sum(axis=1), joined.shape[1], rate))
