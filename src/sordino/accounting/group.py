@@ -37,7 +37,7 @@ def by_hybrids(curve: PrivacyCurve, size: int, delta: float) -> float:
     """Group privacy of any mechanism: `size` neighbours in a row, each (e, delta(e)) from the one before.
 
     The chain is (size * e, delta(e) * (1 + exp(e) + ... + exp((size - 1) * e)))-private for every e (Vadhan 2017,
-    Lemma 2.2, with its sum kept exact); the smallest e that meets `delta` is found by bisection.
+    with the sum kept exact); the smallest e that meets `delta` is found by bisection.
     """
 
     def holds(e: float) -> bool:
@@ -46,6 +46,8 @@ def by_hybrids(curve: PrivacyCurve, size: int, delta: float) -> float:
         return each == 0 or math.log(each) + log_sum <= math.log(delta)
 
     low, high = 0.0, max(curve.epsilon(delta), 1e-6)
+    if math.isinf(high):
+        return math.inf
     while not holds(high):
         low, high = high, 2 * high
         if high > 1e4:
@@ -70,7 +72,7 @@ def _of_plain_gaussians(event: DpEvent, adjacency: Adjacency, size: int, delta: 
 def _joining_together(event: DpEvent, adjacency: Adjacency, size: int) -> PrivacyCurve | None:
     """The curve of Poisson-sampled Gaussians: a binomial number of the group joins each step, at worst all aligned.
 
-    Choquette-Choo et al. (2024), mixtures of Gaussians, whose Lemma 4.5 reduces vectors to their norms.
+    Choquette-Choo et al. (2024), on mixtures of Gaussians: vectors are no worse than their norms on a line.
     """
     if adjacency is Adjacency.REPLACE_ONE:
         return None

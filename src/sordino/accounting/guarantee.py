@@ -121,8 +121,8 @@ class Guarantee:
         epsilon, delta = rounded_up(self.epsilon), repr(float(self.delta))
         return (
             f"What is released is differentially private for every {self.unit} with epsilon = {epsilon} and "
-            f"delta = {delta} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no outcome "
-            f"becomes more than {_factor(self.epsilon)} times as likely, up to an additional probability of delta."
+            f"delta = {delta} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no "
+            f"outcome becomes more than {_factor(self.epsilon)} times as likely, apart from a probability of delta."
         )
 
     @property

@@ -63,7 +63,7 @@ class PldCurve:
 def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
     """The worst-case pairs of one mechanism: with the unit against without it, and the other way round.
 
-    Zhu, Dong and Wang (2022), Theorem 11, for Poisson sampling; Ganesh (2025) for its truncation.
+    Zhu, Dong and Wang (2022) for Poisson sampling, Ganesh (2025) for its truncation.
     """
     match sight.event:
         case GaussianDpEvent(noise_multiplier=std):

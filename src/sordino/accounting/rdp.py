@@ -67,7 +67,7 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
         case GaussianDpEvent(noise_multiplier=multiplier) if multiplier > 0:
             divergences = ORDERS / (2 * multiplier**2)
         case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=multiplier)):
-            # Mironov, Talwar, Zhang (2019), Theorem 5: the direction of removal is the worse one.
+            # Mironov, Talwar, Zhang (2019): the direction of removal is the worse one.
             divergences = _poisson(rate, multiplier)
         case LaplaceDpEvent() | SampledWithoutReplacementDpEvent():
             divergences = _from_dp_accounting(sight)
@@ -91,7 +91,7 @@ def _poisson(rate: float, multiplier: float) -> Reals:
 def _log_excess_at_whole(order: int, rate: float, multiplier: float) -> float:
     """log(A - 1), where A is the mean of (ratio of densities)^order under the data without the unit.
 
-    A is a mean of exp((i^2 - i) / (2 multiplier^2)) over a binomial i (Mironov, Talwar, Zhang 2019, Section 3.3).
+    A is a mean of exp((i^2 - i) / (2 multiplier^2)) over a binomial i (Mironov, Talwar, Zhang 2019).
     Taking 1 off every term leaves only positive ones, so that nothing cancels when A is close to 1.
     """
     i = np.arange(2, order + 1)

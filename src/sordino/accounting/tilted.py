@@ -43,7 +43,9 @@ class Grid:
         moved_up = losses.mass * np.expm1(below * interval - losses.loss) / math.expm1(-interval)
         size = int(k.max()) + 2
         mass = np.bincount(k, losses.mass - moved_up, size) + np.bincount(k + 1, moved_up, size)
-        return cls(interval, lowest, np.maximum(mass, 0.0), losses.infinite)
+        mass = np.maximum(mass, 0.0)
+        # A quadrature that fell short of probability 1 is scaled up to it.
+        return cls(interval, lowest, mass / min(1.0, float(mass.sum()) + losses.infinite), losses.infinite)
 
     @property
     def losses(self) -> Reals:
@@ -105,15 +107,15 @@ def compose(grids: Sequence[Grid], counts: Sequence[int], *, tilt: float, low: f
         tilted = grid.mass * np.exp(tilt * grid.losses - grid.log_moment(tilt))
         spectrum *= fft.rfft(_around_a_circle(tilted, grid.lowest, size)) ** count
     tilted = np.roll(fft.irfft(spectrum, size), -(lowest % size))
-    # Each of the factors has a relative error of a few roundings, and no entry is above the mean of the spectrum.
-    floor = 8 * ROUNDING * (sum(counts) + math.log2(size)) * float(np.abs(spectrum).mean())
+    # Each factor of the spectrum is off by some log2(size) roundings, and no entry is above the mean of the spectrum.
+    floor = 4 * ROUNDING * (1 + sum(counts)) * math.log2(size) * float(np.abs(spectrum).mean())
     tilted = np.maximum(tilted, 0.0) + floor
 
     middle = int(tilted.argmax())
     first = max(0, middle - int(500 / max(tilt * interval, 1e-9)))
     mass = tilted[first:] * np.exp(-tilt * interval * (np.arange(first, size) - middle))
-    # delta[k - 1] - delta[k] is (1 - exp(-interval)) * later[k] with later[k] = mass[k] + exp(-interval) * later[k + 1]:
-    # sums of positive numbers, where the definition of delta would cancel.
+    # delta[k - 1] - delta[k] = (1 - exp(-interval)) * later[k]; later[k] = mass[k] + exp(-interval) * later[k + 1].
+    # These are sums of positive numbers, where the definition of delta would cancel.
     later = signal.lfilter([1.0], [1.0, -math.exp(-interval)], mass[::-1])[::-1]
     tail_sums = np.append(np.cumsum(later[:0:-1])[::-1], 0.0)
     log_scale = _log_moment(grids, counts, tilt) - tilt * (lowest + middle) * interval
