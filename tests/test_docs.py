@@ -1,0 +1,53 @@
+"""The examples in README and docs run, and promise what they say."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_examples(page):
+    """All Python blocks of a page, one after the other, as a reader would."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_the_readme_runs_and_its_guarantees_hold(capsys):
+    names = run_examples("README.md")
+    assert 2.9 < names["fitted"].guarantee.epsilon <= 3.0
+    assert 2.9 < names["plan"].guarantee(delta=1e-4).epsilon <= 3.0
+    assert names["budget"].guarantee(delta=1e-4).epsilon <= 4.0
+    assert capsys.readouterr().out.count("zero-out") >= 2
+
+
+def test_the_quickstart_runs_and_its_guarantees_hold():
+    names = run_examples("docs/quickstart.md")
+    assert 2.9 < names["fitted"].guarantee.epsilon <= 3.0
+    assert names["verdict"].passed
+
+
+def test_the_demo_reaches_ninety_percent_at_epsilon_three(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["digits.py"])
+    runpy.run_path(str(ROOT / "examples" / "digits.py"), run_name="__main__")
+    output = capsys.readouterr().out
+    assert float(re.search(r"Test accuracy ([\d.]+) %", output)[1]) >= 90
+    assert "epsilon = 3.000" in output and "remove the noise" in output
+
+
+def test_the_number_in_the_readme_is_that_of_its_result_file():
+    result = json.loads((ROOT / "results" / "digits.json").read_text())
+    assert f"{100 * result['mean_test_accuracy']:.1f} %" in (ROOT / "README.md").read_text()
+    assert {"command", "commit", "seeds", "machine"} <= result.keys()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / target).exists(), target
