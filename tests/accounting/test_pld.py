@@ -11,7 +11,7 @@ from dp_accounting.dp_event import (
     TruncatedSubsampledGaussianDpEvent,
 )
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
-from oracles import hockey_stick
+from oracles import epsilon_by_convolution, hockey_stick
 
 from sordino.accounting import GaussianCurve
 from sordino.accounting.pld import PldCurve, dominating_pairs
@@ -81,6 +81,14 @@ def test_composed_gaussians_come_out_just_above_the_exact_curve(multiplier, step
 def test_delta_of_composed_gaussians_comes_out_just_above_the_exact_one(epsilon):
     exact = GaussianCurve(math.sqrt(10) / 5).delta(epsilon)
     assert exact <= PldCurve.of([(Sight(GaussianDpEvent(5.0)), 10)]).delta(epsilon) <= exact * 1.06
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "steps"), [(0.01, 0.5, 3), (1e-4, 0.6, 4), (0.3, 0.8, 3)])
+@pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-20])
+def test_few_steps_with_rare_large_losses_lie_between_direct_sums_rounded_down_and_up(rate, multiplier, steps, delta):
+    epsilon = PldCurve.of([(poisson(rate, multiplier), steps)]).epsilon(delta)
+    assert epsilon >= epsilon_by_convolution(rate, multiplier, steps, delta, upwards=False)
+    assert epsilon <= epsilon_by_convolution(rate, multiplier, steps, delta, upwards=True)
 
 
 @pytest.mark.parametrize(("rate", "multiplier", "steps"), [(0.01, 1.0, 1000), (0.3, 2.0, 50), (0.001, 0.7, 300)])

@@ -59,14 +59,14 @@ def smallest(
 
 
 def _first_to_meet(excess: Callable[[float], float], start: float) -> float:
-    """A multiplier that meets the target, at most 10 % above the first one that does (or below `start`)."""
+    """A multiplier that meets the target, at most a quarter above the first one that does (or below `start`)."""
     above = start
     while excess(above) > 0:
         above *= 4
         if above > HOPELESS:
             raise UsageError("the target epsilon cannot be met by any amount of noise: something else spends it.")
     below = above / 4
-    while above / below > 1.1:
+    while above / below > 1.25:
         middle = math.sqrt(below * above)
         below, above = (below, middle) if excess(middle) <= 0 else (middle, above)
     return above

@@ -58,8 +58,10 @@ class GaussianMixtures:
     lower: tuple[tuple[float, float], ...]
 
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
-        reach = self.std * math.sqrt(-2 * log_tail)
-        low, high = min(self._means) - reach, max(self._means) + reach
+        # A rare component may be cut off closer to its mean, for the same probability left out.
+        reach = [self.std * math.sqrt(2 * max(0.0, math.log(weight) - log_tail)) for weight, _ in self.upper]
+        low = min(mean - far for (_, mean), far in zip(self.upper, reach, strict=True))
+        high = max(mean + far for (_, mean), far in zip(self.upper, reach, strict=True))
         cells = np.linspace(low, high, 2 + math.ceil((high - low) / self._smooth_width))
         if interval is not None:
             cells = np.union1d(cells, self._where_loss_is_a_multiple(interval, cells, least))
@@ -114,10 +116,6 @@ class GaussianMixtures:
 
     def _probability_above(self, x: float) -> float:
         return float(sum(weight * ndtr((mean - x) / self.std) for weight, mean in self.upper))
-
-    @cached_property
-    def _means(self) -> list[float]:
-        return [mean for _, mean in self.upper]
 
     @cached_property
     def _smooth_width(self) -> float:
