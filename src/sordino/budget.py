@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
+from sordino import validate
 from sordino.accounting import Adjacency, Guarantee, privacy_of
+from sordino.accounting.curves import SMALLEST_DELTA
+from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
 from sordino.records import Records, as_records
 
@@ -26,6 +29,9 @@ class Budget:
     def __init__(self, data: object, *, epsilon: float | None = None, delta: float | None = None) -> None:
         if (epsilon is None) != (delta is None):
             raise UsageError("a limit needs both epsilon and delta, or neither.")
+        if epsilon is not None:
+            validate.positive(epsilon=epsilon)
+            validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
         self.records: Records = as_records(data)
         self.epsilon, self.delta = epsilon, delta
         self._releases: list[tuple[str, DpEvent]] = []
@@ -51,8 +57,8 @@ class Budget:
             total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
             if total > self.epsilon:
                 raise BudgetError(
-                    f"the {what} would bring epsilon to {total:.4f} at delta {self.delta:g}; "
-                    f"allowed is {self.epsilon:g}."
+                    f"the {what} would bring epsilon to {rounded_up(total, 6)} under {adjacency} at delta "
+                    f"{self.delta:g}; allowed is {self.epsilon:g}."
                 )
         self._adjacency = adjacency
         self._releases.append((what, event))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import attr
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino import validate
@@ -32,12 +34,18 @@ def calibrate(
     """
     check_target(epsilon, delta, allow_weak=allow_weak)
 
+    single: Any = plan.noise.event  # whatever the noise is, its event has a multiplier
+
     def event(noise_multiplier: float) -> DpEvent:
-        candidate = plan.sampler.compose(plan.noise.with_multiplier(noise_multiplier).event, plan.steps)
+        # An event has no largest noise as a stage has, so that the search can say how much a target would need.
+        release = attr.evolve(single, noise_multiplier=noise_multiplier)
+        candidate = plan.sampler.compose(release, plan.steps)
         return candidate if budget is None else ComposedDpEvent([budget.event, candidate])
 
     multiplier = smallest(event, plan.adjacency, epsilon=epsilon, delta=delta)
-    return replace(plan, noise=plan.noise.with_multiplier(multiplier))
+    calibrated = replace(plan, noise=plan.noise.with_multiplier(multiplier))
+    calibrated.check_noise(delta)
+    return calibrated
 
 
 def check_target(epsilon: float, delta: float, *, allow_weak: bool = False) -> None:
@@ -47,5 +55,14 @@ def check_target(epsilon: float, delta: float, *, allow_weak: bool = False) -> N
     if epsilon > WEAKEST_EPSILON and not allow_weak:
         raise UsageError(
             f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {epsilon!r}; "
-            "pass allow_weak to go on all the same."
+            "pass allow_weak (--allow-weak) to go on all the same."
+        )
+
+
+def check_delta_for(examples: int, delta: float, *, allow_large_delta: bool = False) -> None:
+    """Refuses a delta that allows one example in the (public) number of them to be published outright."""
+    if delta >= 1 / examples and not allow_large_delta:
+        raise UsageError(
+            f"delta must be below 1 / examples = {1 / examples:.2g}, got {delta!r}; "
+            "pass allow_large_delta (--allow-large-delta) to go on all the same."
         )

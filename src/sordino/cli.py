@@ -7,18 +7,38 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from sordino.accounting import Adjacency, Unit
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError
 from sordino.planning import Planned, Question, SamplerName, compare, solve
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _number(meaning: str) -> Any:
+    def parse(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise typer.BadParameter(f"must be a number, got {text!r}.") from None
+
+    return typer.Option(parser=parse, metavar="NUMBER", help=meaning)
+
+
+def _whole_number(meaning: str) -> Any:
+    def parse(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise typer.BadParameter(f"must be a whole number, got {text!r}.") from None
+
+    return typer.Option(parser=parse, metavar="WHOLE", help=meaning)
 
 
 @app.callback()
@@ -28,13 +48,13 @@ def sordino() -> None:
 
 @app.command()
 def plan(
-    examples: Annotated[int, typer.Option(help="Number of examples (or users), a public number.")],
-    batch_size: Annotated[int | None, typer.Option(help="Expected batch size.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps, instead of epochs.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise std over clip norm.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Target epsilon.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Target delta, below 1 / examples.")] = None,
+    examples: Annotated[int, _whole_number("Number of examples (or users), a public number.")],
+    batch_size: Annotated[int | None, _whole_number("Expected batch size.")] = None,
+    epochs: Annotated[float | None, _number("Passes over the data.")] = None,
+    steps: Annotated[int | None, _whole_number("Optimizer steps, instead of epochs.")] = None,
+    noise_multiplier: Annotated[float | None, _number("Noise std over clip norm.")] = None,
+    epsilon: Annotated[float | None, _number("Target epsilon.")] = None,
+    delta: Annotated[float | None, _number("Target delta, below 1 / examples.")] = None,
     sampler: Annotated[SamplerName, typer.Option(help="How batches are drawn.")] = SamplerName.POISSON,
     adjacency: Annotated[Adjacency | None, typer.Option(help="Which data sets are neighbours.")] = None,
     unit: Annotated[Unit, typer.Option(help="Whose privacy: an example's or a user's.")] = Unit.EXAMPLE,
@@ -59,43 +79,52 @@ def plan(
 
 def _print_plan(planned: Planned) -> None:
     numbers = planned.as_dict()
-    table = Table(show_header=False, box=None)
-    shown = ("examples", "batch_size", "sample_rate", "epochs", "steps", "noise_multiplier", "epsilon", "delta")
-    for name in (*shown, "sampler", "adjacency", "unit", "view", "accountant"):
-        value = numbers[name]
-        shown_value = rounded_up(value, 6) if isinstance(value, float) else str(value)
-        mark = "  <- solved" if name.replace("_", " ") == planned.solved_for else ""
-        table.add_row(name.replace("_", " "), shown_value + mark)
-    console = Console()
-    console.print(table)
+    shown = {name: str(numbers[name]) for name in _SHOWN}
+    shown |= {name: f"{numbers[name]:.6g}" for name in ("sample_rate", "epochs")}
+    shown["epsilon"] = f"{rounded_up(planned.guarantee.epsilon, 6)} under {planned.guarantee.adjacency}"
+    named = [(name.replace("_", " "), value) for name, value in shown.items()]
+    _print_columns([(name, value, "<- solved" if name == planned.solved_for else "") for name, value in named])
     for note in planned.notes:
-        console.print(f"({note})")
-    console.print()
-    console.print(planned.guarantee.statement)
+        print(f"({note})")
+    print()
+    console = Console(highlight=False, markup=False)
+    console.print(planned.guarantee.statement, soft_wrap=not console.is_terminal)  # in a file it is one line
+
+
+_SHOWN = (
+    *("examples", "batch_size", "sample_rate", "epochs", "steps", "noise_multiplier", "epsilon", "delta"),
+    *("sampler", "adjacency", "unit", "view", "accountant"),
+)
 
 
 def _print_comparison(planned: Planned, as_json: bool) -> None:
     compared = compare(planned.question)
+    delta, multiplier = planned.guarantee.delta, planned.question.noise_multiplier
+    headings = ("sampler", "adjacency", "accountant", "epsilon")
     if as_json:
-        names = ("sampler", "adjacency", "accountant", "epsilon")
         values = ((name, relation, answer.accountant, answer.epsilon) for name, relation, answer in compared)
-        rows = [dict(zip(names, row, strict=True)) for row in values]
-        delta, multiplier = planned.question.delta, planned.question.noise_multiplier
+        rows = [dict(zip(headings, row, strict=True)) for row in values]
         print(json.dumps({"delta": delta, "noise_multiplier": multiplier, "rows": rows}, indent=2))
         return
-    table = Table(title=f"epsilon at delta {planned.question.delta:g}, every step seen")
-    for heading in ("sampler", "adjacency", "accountant", "epsilon"):
-        table.add_column(heading, justify="right" if heading == "epsilon" else "left")
-    for name, relation, answer in compared:
-        table.add_row(name, relation, answer.accountant, rounded_up(answer.epsilon, 5))
-    Console().print(table)
+    print(f"epsilon at delta {delta} with noise multiplier {multiplier}, every step seen")
+    print()
+    texts = [(name, relation, answer.accountant, rounded_up(answer.epsilon, 6)) for name, relation, answer in compared]
+    _print_columns([headings, *texts])
+
+
+def _print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Each column as wide as its longest entry, however narrow the terminal: no word is ever cut."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: every refusal is one line on standard error."""
     command = typer.main.get_command(app)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = command.main(arguments, prog_name="sordino", standalone_mode=False)
+        code = command.main(arguments or ["--help"], prog_name="sordino", standalone_mode=False)
     except SordinoError as error:
         _fail(str(error), error.exit_code)
     except Exception as error:

@@ -12,16 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from sordino import validate
 from sordino.accounting import Adjacency, Answer, Guarantee, Unit, opinions, privacy_of, smallest
-from sordino.calibration import check_target
+from sordino.accounting.curves import SMALLEST_DELTA
+from sordino.accounting.guarantee import rounded_up
+from sordino.calibration import WEAKEST_EPSILON, check_delta_for, check_target
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.noise import Gaussian
-from sordino.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sampler, Shuffled, TruncatedPoisson
+from sordino.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sampler, Shuffled, TruncatedPoisson, steps_for
 
 _LARGEST_STEPS = 10**8
+_DIGITS = 6  # of a solved number: what is printed is what was solved for, so it can be typed in again
 _TRUNCATION = 1.5  # times the expected batch: the cut then costs next to nothing
 
 
@@ -53,6 +56,9 @@ class Question:
 
     def __post_init__(self) -> None:
         validate.count(examples=self.examples)
+        validate.instance(SamplerName, sampler=self.sampler)
+        validate.instance((Adjacency, type(None)), adjacency=self.adjacency)
+        validate.instance(Unit, unit=self.unit)
         if self.batch_size is not None:
             validate.count(at_most=self.examples, batch_size=self.batch_size)
         if self.steps is not None and self.epochs is not None:
@@ -60,13 +66,13 @@ class Question:
         if self.steps is not None:
             validate.count(steps=self.steps)
         if self.epochs is not None:
-            validate.positive(epochs=self.epochs)
+            validate.between(0, 1e9, low_open=True, epochs=self.epochs)
         if self.noise_multiplier is not None:
             Gaussian(self.noise_multiplier)
         if self.epsilon is not None:
             validate.positive(epsilon=self.epsilon)
         if self.delta is not None:
-            validate.between(1e-300, 1, high_open=True, delta=self.delta)
+            validate.between(SMALLEST_DELTA, 1, high_open=True, delta=self.delta)
 
     @property
     def relation(self) -> Adjacency:
@@ -82,7 +88,7 @@ class Question:
             return self.steps
         if self.epochs is None or self.batch_size is None:
             raise UsageError("steps are unknown: say steps, or epochs and batch size.")
-        return math.ceil(self.epochs * self.examples / self.batch_size - 1e-9)
+        return steps_for(self.epochs, self.examples, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -120,32 +126,41 @@ def solve(
     if len(unknowns) != 1:
         wanted = "one of batch size, steps (or epochs), noise multiplier, epsilon and delta"
         raise UsageError(f"exactly {wanted} must be left open, got {' and '.join(unknowns) or 'none'} open.")
-    if question.delta is not None and question.delta >= 1 / question.examples and not allow_large_delta:
-        raise UsageError(
-            f"delta must be below 1 / examples = {1 / question.examples:.2g}, got {question.delta!r}; "
-            "pass --allow-large-delta to go on all the same."
-        )
+    if question.delta is not None:
+        check_delta_for(question.examples, question.delta, allow_large_delta=allow_large_delta)
     if question.epsilon is not None:
         check_target(question.epsilon, question.delta or 0.5, allow_weak=allow_weak)
     answered = _SOLVERS[unknowns[0]](question, tight)
-    event = _event(answered)
-    guarantee = Guarantee.of(event, answered.relation, delta=_known(answered.delta), unit=answered.unit, tight=tight)
-    return Planned(replace(answered, epsilon=guarantee.epsilon), unknowns[0], guarantee, notes)
+    delta = _known(answered.delta)
+    check_delta_for(question.examples, delta, allow_large_delta=allow_large_delta)
+    guarantee = Guarantee.of(_event(answered), answered.relation, delta=delta, unit=answered.unit, tight=tight)
+    if guarantee.epsilon > WEAKEST_EPSILON:
+        notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
+    return Planned(answered, unknowns[0], guarantee, notes)
 
 
 def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
     """The same training under each sampler and each accountant, with the adjacency that each number holds for.
 
-    Every sampler is shown under zero-out, if it has that guarantee, and under replace-one, which all share.
+    Every sampler is shown under the adjacency asked for, or under its own if it has no such guarantee. If none was
+    asked for, it is shown under its own and under replace-one, which all share.
     """
     rows = []
     delta = question.delta if question.delta is not None else _usual_delta(question.examples)
     for name in SamplerName:
-        own = replace(question, sampler=name, adjacency=None)
-        for relation in dict.fromkeys((own.relation, Adjacency.REPLACE_ONE)):
-            event = _event(replace(own, adjacency=relation))
+        named = replace(question, sampler=name)
+        for relation in _compared_under(named):
+            event = _event(replace(named, adjacency=relation))
             rows += [(name, relation, answer) for answer in opinions(event, relation, delta)]
     return rows
+
+
+def _compared_under(question: Question) -> tuple[Adjacency, ...]:
+    own = replace(question, adjacency=None).relation
+    if question.adjacency is None:
+        return tuple(dict.fromkeys((own, Adjacency.REPLACE_ONE)))
+    covered = question.sampler in _SIZE_MAY_BE_SECRET or question.adjacency in (own, Adjacency.REPLACE_ONE)
+    return (question.adjacency if covered else own,)
 
 
 def make_sampler(question: Question) -> Sampler:
@@ -170,10 +185,10 @@ def make_sampler(question: Question) -> Sampler:
             return FixedSize(int(batch_size), question.examples, steps, relation)
 
 
-def _event(question: Question) -> DpEvent:
-    noise = Gaussian(_known(question.noise_multiplier))
+def _event(question: Question, noise_multiplier: float | None = None) -> DpEvent:
+    release = GaussianDpEvent(_known(noise_multiplier or question.noise_multiplier))
     sampler = make_sampler(question)
-    return sampler.compose(noise.event, min(question.num_steps, sampler.steps))
+    return sampler.compose(release, min(question.num_steps, sampler.steps))
 
 
 def _solve_epsilon(question: Question, tight: bool) -> Question:
@@ -182,18 +197,19 @@ def _solve_epsilon(question: Question, tight: bool) -> Question:
 
 def _solve_noise(question: Question, tight: bool) -> Question:
     def event(noise_multiplier: float) -> DpEvent:
-        return _event(replace(question, noise_multiplier=noise_multiplier))
+        return _event(question, noise_multiplier)
 
     target = {"epsilon": _known(question.epsilon), "delta": _known(question.delta)}
-    return replace(question, noise_multiplier=smallest(event, question.relation, **target))
+    enough = smallest(event, question.relation, **target)
+    return replace(question, noise_multiplier=float(rounded_up(enough, _DIGITS)))
 
 
 def _solve_delta(question: Question, tight: bool) -> Question:
     curve = privacy_of(_event(question), question.relation, tight=tight)
-    delta = curve.delta(_known(question.epsilon))
-    if not 0 < delta < 1:
+    delta = max(curve.delta(_known(question.epsilon)), SMALLEST_DELTA)
+    if delta >= 1:
         raise UsageError(f"no delta below 1 reaches epsilon {question.epsilon!r} with this noise.")
-    return replace(question, delta=delta)
+    return replace(question, delta=float(rounded_up(delta, _DIGITS)))
 
 
 def _solve_steps(question: Question, tight: bool) -> Question:
@@ -223,6 +239,8 @@ def _largest(question: Question, at: Callable[[int], Question], most: int, least
         low, high = (middle, high) if allowed(middle) else (low, middle)
     return at(low)
 
+
+_SIZE_MAY_BE_SECRET = (SamplerName.POISSON, SamplerName.BALLS_IN_BINS)
 
 _SOLVERS: dict[str, Callable[[Question, bool], Question]] = {
     "epsilon": _solve_epsilon,

@@ -77,13 +77,17 @@ class Plan:
     def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """What the plan promises once it is carried out, whether or not it is stopped early."""
         promise = Guarantee.of(self.event, self.adjacency, delta=delta, unit=unit, assumptions=assumptions)
+        self.check_noise(delta)
+        return promise
+
+    def check_noise(self, delta: float) -> None:
+        """Refuses so little noise that the end of the generator's range, which no normal has, might be seen."""
         risk = self.noise.tail_risk(2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0, self.steps)
         if risk > _SHARE_OF_DELTA * delta:
             raise UsageError(
                 f"noise_multiplier is too small: the generator's noise would be seen to end with chance {risk:.1e}, "
                 f"allowed is delta / 1000 = {_SHARE_OF_DELTA * delta:.1e}."
             )
-        return promise
 
 
 class PrivateRun:
@@ -120,24 +124,29 @@ class PrivateRun:
             raise UsageError(
                 "seed and key exclude each other: a seed makes the run reproducible, a key keeps it secret."
             )
+        if key is None:
+            key = Key.fresh() if seed is None else Key.from_seed(seed)
+        validate.instance(Key, key=key)
         self.plan = plan
         self.layout = Layout.of(model)
-        self.physical_batch_size = physical_batch_size or _physical_batch_size(self.layout.size)
-        validate.count(physical_batch_size=self.physical_batch_size)
+        if physical_batch_size is None:
+            physical_batch_size = _physical_batch_size(self.layout.size)
+        validate.count(physical_batch_size=physical_batch_size)
+        self.physical_batch_size = physical_batch_size
         self._budget = data if isinstance(data, Budget) else Budget(data)
         self._records = self._budget.records
         plan.sampler.check(self._records.num_units)
         plan.contribution.check(model, self._records)
-        self._budget.charge(plan.event, plan.adjacency, what="training run")
         self._model = model
         self._coding_state = plan.encoding.init(self.layout)
         self._steps_begun = 0
         self._process = os.getpid()
-        self._reproducible = seed is not None or (key is not None and key.reproducible)
-        key = Key.from_seed(seed) if seed is not None else key or Key.fresh()
+        self._reproducible = key.reproducible
         self._sampling, self._noise = key.stream("sampling"), key.stream("noise")
         self._coding, self._dropout = key.stream("coding"), key.stream("dropout")
         self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
+        self._check_stages_fit()
+        self._budget.charge(plan.event, plan.adjacency, what="training run")
 
     @property
     def steps(self) -> int:
@@ -161,6 +170,9 @@ class PrivateRun:
     def guarantee(self, *, delta: float) -> Guarantee:
         """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""
         assumptions: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
+        releases = len(self._budget.releases)
+        if releases > 1:
+            assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         if self._reproducible:
             assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
         return self.plan.guarantee(delta=delta, unit=self._records.unit, assumptions=assumptions)
@@ -195,6 +207,11 @@ class PrivateRun:
         row_of_unit = rows - first_row[batch.units]
         base = int(self._dropout.words(1, step=step).astype("int64")[0])
         return base + (indices[batch.units] << 20) + row_of_unit
+
+    def _check_stages_fit(self) -> None:
+        """A step of nobody, thrown away: a clip or an encoding made for another model is refused before any charge."""
+        codec = self.plan.encoding.codec(self._coding_state, 0, self._coding)
+        self._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0)
 
     def _begin_step(self) -> int:
         if os.getpid() != self._process:

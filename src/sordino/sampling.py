@@ -293,6 +293,16 @@ class FixedSize:
         _check_size(self.name, self.examples, num_units)
 
 
+def steps_for(epochs: float, num_units: int, batch_size: int) -> int:
+    """As many steps as `epochs` passes need at this expected batch size; a rounding error does not make one more.
+
+    >>> steps_for(1.1, num_units=100, batch_size=11)
+    10
+    """
+    validate.between(0, 1e9, low_open=True, epochs=epochs)
+    return max(1, ceil(epochs * num_units / batch_size * (1 - 1e-12)))
+
+
 def _repeated(event: DpEvent, times: int) -> DpEvent:
     return SelfComposedDpEvent(event, times) if times else NoOpDpEvent()
 

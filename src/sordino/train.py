@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from sordino import validate
 from sordino.accounting import Guarantee
 from sordino.budget import Budget
-from sordino.calibration import calibrate, check_target
+from sordino.calibration import calibrate, check_delta_for, check_target
 from sordino.clipping import Clip, ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.errors import UsageError
 from sordino.noise import Gaussian
 from sordino.run import Plan, PrivateRun
-from sordino.sampling import Poisson, Sampler
+from sordino.sampling import Poisson, Sampler, steps_for
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -68,23 +68,21 @@ def fit(
     True
     """
     check_target(epsilon, delta, allow_weak=allow_weak)
+    validate.instance(nn.Module, model=model)
     validate.count(batch_size=batch_size)
     validate.positive(learning_rate=learning_rate)
+    optimizer = _make_optimizer(model, optimizer, learning_rate)
     budget = data if isinstance(data, Budget) else Budget(data)
     if sampler is None:
         sampler = _poisson(batch_size, budget.records.num_units, epochs=epochs, steps=steps)
     elif epochs is not None or steps is not None:
         raise UsageError("epochs and steps are the sampler's when a sampler is given.")
     public_size = getattr(sampler, "expected_examples", None) or budget.records.num_units
-    if delta >= 1 / public_size and not allow_large_delta:
-        raise UsageError(
-            f"delta must be below 1 / examples = {1 / public_size:.2g}, got {delta!r}; "
-            "pass allow_large_delta to go on all the same."
-        )
+    validate.count(at_most=public_size, batch_size=batch_size)
+    check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
     plan = Plan(sampler, LossGradient(loss), clip, Gaussian(1.0), encoding or Unchanged())
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
-    optimizer = _make_optimizer(model, optimizer, learning_rate)
     run = PrivateRun(plan, model, budget, seed=seed, physical_batch_size=physical_batch_size)
     guarantee = run.guarantee(delta=delta)
     with _progress_bar(progress) as bar:
@@ -97,12 +95,10 @@ def fit(
 def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:
     if (epochs is None) == (steps is None):
         raise UsageError("say either epochs or steps, not both and not neither.")
-    if batch_size > num_units:
-        raise UsageError(f"batch_size must be at most the number of examples, {num_units}, got {batch_size}.")
-    if steps is None:
-        validate.positive(epochs=epochs)
-        steps = math.ceil(epochs * num_units / batch_size) if epochs is not None else 0
-    return Poisson(rate=batch_size / num_units, steps=steps)
+    validate.count(at_most=num_units, batch_size=batch_size)
+    if epochs is not None:
+        steps = steps_for(epochs, num_units, batch_size)
+    return Poisson(rate=batch_size / num_units, steps=steps or 0)
 
 
 def _make_optimizer(
@@ -113,8 +109,11 @@ def _make_optimizer(
         raise UsageError("the model has no trainable parameter: nothing to train.")
     if optimizer is None:
         optimizer = torch.optim.SGD(trainable, lr=learning_rate, momentum=0.9)
-    elif not isinstance(optimizer, torch.optim.Optimizer):
+    elif not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
         optimizer = optimizer(trainable)
+    validate.instance(torch.optim.Optimizer, optimizer=optimizer)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UsageError("LBFGS asks for several gradients within a step, and each would be a release: use another.")
     groups = optimizer.param_groups
     validate.positive(**{f"lr of parameter group {i}": float(group["lr"]) for i, group in enumerate(groups)})
     held = {id(parameter) for group in groups for parameter in group["params"]}
@@ -125,4 +124,4 @@ def _make_optimizer(
 
 def _progress_bar(visible: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=not visible)
+    return Progress(*columns, console=Console(stderr=True), disable=not visible)
