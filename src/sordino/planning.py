@@ -206,10 +206,14 @@ def _solve_noise(question: Question, tight: bool) -> Question:
 
 def _solve_delta(question: Question, tight: bool) -> Question:
     curve = privacy_of(_event(question), question.relation, tight=tight)
-    delta = max(curve.delta(_known(question.epsilon)), SMALLEST_DELTA)
+    target = _known(question.epsilon)
+    delta = float(rounded_up(max(curve.delta(target), SMALLEST_DELTA), _DIGITS))
+    # The two directions of a numerical curve agree up to its grid only; the epsilon that is printed has to hold.
+    while delta < 1 and curve.epsilon(delta) > target:
+        delta = float(rounded_up(1.0002 * delta, _DIGITS))
     if delta >= 1:
-        raise UsageError(f"no delta below 1 reaches epsilon {question.epsilon!r} with this noise.")
-    return replace(question, delta=float(rounded_up(delta, _DIGITS)))
+        raise UsageError(f"no delta below 1 reaches epsilon {target!r} with this noise.")
+    return replace(question, delta=delta)
 
 
 def _solve_steps(question: Question, tight: bool) -> Question:
@@ -233,7 +237,9 @@ def _largest(question: Question, at: Callable[[int], Question], most: int, least
     low, high = 1, 2
     while high <= most and allowed(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
+    if high > most and allowed(most):
+        return at(most)
+    high = min(high, most)
     while high - low > max(1, low // 1000):  # a thousandth is finer than anybody chooses steps
         middle = (low + high) // 2
         low, high = (middle, high) if allowed(middle) else (low, middle)

@@ -134,6 +134,8 @@ class TruncatedPoisson:
             yield joined
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
+        if self.rate == 1 and self.largest_batch == self.examples:
+            return _repeated(release, steps)  # everybody joins and nobody is cut
         multiplier = _gaussian_multiplier(self.name, release)
         event = TruncatedSubsampledGaussianDpEvent(self.examples, self.rate, self.largest_batch, multiplier)
         return _repeated(event, steps)
