@@ -18,7 +18,7 @@ def epsilon(**changes):
     return solve(question(**changes)).guarantee.epsilon
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(target=st.floats(0.05, 15), batch_size=st.integers(1, 5_000), steps=st.integers(1, 3_000))
 def test_solved_noise_meets_the_target_closely(target, batch_size, steps):
     open_noise = question(noise_multiplier=None, epsilon=target, batch_size=batch_size, steps=steps)
@@ -30,10 +30,10 @@ def test_solved_noise_meets_the_target_closely(target, batch_size, steps):
 
 @pytest.mark.parametrize("sampler", list(SamplerName))
 def test_solved_noise_meets_the_target_for_every_sampler(sampler):
-    planned = solve(question(noise_multiplier=None, epsilon=2.0, sampler=sampler))
+    planned = solve(question(noise_multiplier=None, epsilon=2.0, steps=20, sampler=sampler))
     assert 1.99 < planned.guarantee.epsilon <= 2.0
     assert planned.solved_for == "noise multiplier"
-    again = epsilon(noise_multiplier=planned.question.noise_multiplier, sampler=sampler)
+    again = epsilon(noise_multiplier=planned.question.noise_multiplier, steps=20, sampler=sampler)
     assert again == planned.guarantee.epsilon
 
 

@@ -53,10 +53,10 @@ def test_the_target_is_reached_closely_from_below(epsilon):
 
 def test_adam_an_optimizer_of_ones_own_and_a_function_that_makes_one_all_train():
     model = make_model()
-    own = torch.optim.Adam(model.parameters(), lr=0.05)
-    fit(model, optimizer=own, steps=30)
+    own = torch.optim.Adam(model.parameters(), lr=0.1)
+    fit(model, optimizer=own, steps=10)
     made = make_model()
-    fit(made, optimizer=functools.partial(torch.optim.Adam, lr=0.05), steps=30)
+    fit(made, optimizer=functools.partial(torch.optim.Adam, lr=0.1), steps=10)
     assert accuracy(model) > 0.9
     for one, other in zip(model.parameters(), made.parameters(), strict=True):
         assert torch.equal(one, other)
