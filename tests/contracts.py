@@ -34,6 +34,11 @@ def stream(name: str = "test", seed: int = 0):
     return Key.from_seed(seed).stream(name)
 
 
+def relative_error(found, expected):
+    """In the norm, because single coordinates may cancel."""
+    return float((found - expected).norm() / expected.norm())
+
+
 class SamplerContract:
     """Draws what its event says, by address."""
 
@@ -101,19 +106,24 @@ class PerExampleContract:
         each = self.make()
         blocks = self.rows().split(list(each.layout.sizes), dim=1)
         expected = torch.stack([block.square().sum(dim=1) for block in blocks], dim=1)
-        torch.testing.assert_close(each.squared_norms(), expected, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(each.squared_norms(), expected, rtol=5e-6, atol=1e-12)
 
     def test_weighted_sums_are_those_of_the_rows(self):
         each, rows = self.make(), self.rows()
         weights = torch.linspace(0, 1, len(rows), dtype=torch.float64)
-        torch.testing.assert_close(each.weighted_sum(weights), weights @ rows, rtol=1e-6, atol=1e-9)
+        assert relative_error(each.weighted_sum(weights), weights @ rows) < 1e-6
 
     def test_weights_may_differ_by_block(self):
         each, rows = self.make(), self.rows()
         blocks = len(each.layout.sizes)
         weights = torch.linspace(0, 1, len(rows) * blocks, dtype=torch.float64).reshape(len(rows), blocks)
         spread = weights.repeat_interleave(torch.tensor(each.layout.sizes), dim=1)
-        torch.testing.assert_close(each.weighted_sum(weights), (spread * rows).sum(dim=0), rtol=1e-6, atol=1e-9)
+        assert relative_error(each.weighted_sum(weights), (spread * rows).sum(dim=0)) < 1e-6
+
+    def test_parts_make_up_the_whole(self):
+        each, rows = self.make(), self.rows()
+        parts = torch.cat([torch.cat(list(part.rows(2))) for part in each.parts()])
+        assert relative_error(parts.double(), rows) < 1e-6
 
     def test_norms_and_sums_are_float64(self):
         each = self.make()

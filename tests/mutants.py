@@ -16,6 +16,7 @@ from pytest import MonkeyPatch
 from sordino import clipping, noise, randomness, sampling
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
+from sordino.gradients.taped import Held
 from sordino.noise import Gaussian
 from sordino.randomness import Stream
 from sordino.run import PrivateRun
@@ -129,14 +130,16 @@ def _(patch):
 
 @mutant("does not clip the bias", SENSITIVITY)
 def _(patch):
-    honest = Dense.squared_norms
+    def forgetful(honest):
+        def squared_norms(self):
+            squares = honest(self).clone()
+            squares[:, 1::2] = 0
+            return squares
 
-    def squared_norms(self):
-        squares = honest(self).clone()
-        squares[:, 1::2] = 0
-        return squares
+        return squared_norms
 
-    patch.setattr(Dense, "squared_norms", squared_norms)
+    for form in (Dense, Held):
+        patch.setattr(form, "squared_norms", forgetful(form.squared_norms))
 
 
 @mutant("a record that is not finite poisons the sum", SENSITIVITY)
@@ -150,7 +153,8 @@ def _(patch):
 
     def of(self, model, batch, seeds):
         each = honest(self, model, batch, seeds)
-        return Dense(torch.where(batch.valid[:, None], each.matrix, torch.nan), each.layout)
+        rows = torch.cat([*each.rows(16), torch.zeros(0, each.layout.size)])
+        return Dense(torch.where(batch.valid[:, None], rows, torch.nan), each.layout)
 
     patch.setattr(LossGradient, "of", of)
 

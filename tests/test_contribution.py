@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from sordino.clipping import ClipByNorm
 from sordino.contribution import Contribution, LossGradient
 from sordino.errors import DataError, UsageError
 from sordino.gradients.row_loss import RowLoss
@@ -162,11 +163,16 @@ def gathered(*parts: Tensor) -> Batch:
     return as_records(parts).gather(torch.arange(len(parts[-1])))
 
 
+def rows_of(each: PerExample) -> Tensor:
+    """The gradients themselves, whatever form they are held in."""
+    return torch.cat([*each.rows(3), torch.zeros(0, each.layout.size)])
+
+
 def matrix(
     model: nn.Module, loss: Callable[[Any, Tensor], Tensor], batch: Batch, seeds: Tensor | None = None
 ) -> Tensor:
     seeds = torch.arange(len(batch.units)) if seeds is None else seeds
-    return LossGradient(loss).of(model, batch, seeds).matrix
+    return rows_of(LossGradient(loss).of(model, batch, seeds))
 
 
 def labels() -> Tensor:
@@ -181,7 +187,7 @@ def test_gradients_are_those_of_a_loop_over_single_examples(name: str) -> None:
     contribution = LossGradient(F.cross_entropy)
     contribution.check(model, records)
     each = contribution.of(model, records.gather(torch.arange(ROWS)), torch.arange(ROWS))
-    torch.testing.assert_close(each.matrix, loop(model, F.cross_entropy, inputs, target), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(rows_of(each), loop(model, F.cross_entropy, inputs, target), rtol=1e-4, atol=1e-6)
     assert each.layout == Layout.of(model)
 
 
@@ -301,7 +307,7 @@ def test_a_model_that_fails_on_anything_raises_instead_of_contributing_zeros() -
 def test_an_empty_batch_has_no_rows() -> None:
     records = as_records((*vectors(), labels()))
     each = LossGradient(F.cross_entropy).of(mlp(), records.gather(torch.arange(0)), torch.arange(0))
-    assert each.matrix.shape == (0, 51)
+    assert rows_of(each).shape == (0, 51)
     assert isinstance(each, PerExample)
     assert each.squared_norms().shape == (0, 4)
 
@@ -387,7 +393,7 @@ def test_a_compiled_model_gives_the_gradients_of_the_original() -> None:
     model, batch = mlp(), gathered(*vectors(), labels())
     compiled = torch.compile(model, backend="eager")
     each = LossGradient(F.cross_entropy).of(compiled, batch, torch.arange(ROWS))
-    assert torch.equal(each.matrix, matrix(model, F.cross_entropy, batch))
+    assert torch.equal(rows_of(each), matrix(model, F.cross_entropy, batch))
     assert each.layout == Layout.of(compiled)
 
 
@@ -567,9 +573,15 @@ def records_of(target: Tensor) -> Records:
 
 def test_a_contribution_has_the_protocol() -> None:
     assert isinstance(LossGradient(F.cross_entropy), Contribution)
-    assert isinstance(
-        LossGradient(F.cross_entropy).of(mlp(), gathered(*vectors(), labels()), torch.arange(ROWS)), Dense
-    )
+    each = LossGradient(F.cross_entropy).of(mlp(), gathered(*vectors(), labels()), torch.arange(ROWS))
+    assert isinstance(each, PerExample)
+
+
+def test_no_repr_shows_a_gradient() -> None:
+    each = LossGradient(F.cross_entropy).of(mlp(), gathered(*vectors(), labels()), torch.arange(ROWS))
+    dense = Dense(rows_of(each), each.layout)
+    for holder in (each, next(iter(each.parts())), dense, ClipByNorm(1.0)(dense)):
+        assert "tensor" not in repr(holder)
 
 
 def test_floating_class_labels_are_refused() -> None:

@@ -265,6 +265,6 @@ def test_the_check_sees_no_data() -> None:
 def test_a_mixing_model_that_was_not_checked_still_keeps_examples_apart(function: Callable[[Tensor], Tensor]) -> None:
     model, records = around(Applying(function)), vectors()
     contribution, seeds = LossGradient(F.cross_entropy), torch.arange(8)
-    each = contribution.of(model, records.gather(torch.arange(8)), seeds).matrix
-    without_the_last = contribution.of(model, records.gather(torch.arange(7)), seeds[:7]).matrix
+    each = torch.cat(list(contribution.of(model, records.gather(torch.arange(8)), seeds).rows(8)))
+    without_the_last = torch.cat(list(contribution.of(model, records.gather(torch.arange(7)), seeds[:7]).rows(7)))
     torch.testing.assert_close(each[:7], without_the_last, rtol=1e-5, atol=1e-7)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.surroundings import device_of, working_dtype
+from sordino.gradients.tape import Unrecorded, record, survey
+from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.gradients.watching import layer_at_fault, one_line
 from sordino.isolation import check_isolation, check_model
@@ -66,14 +68,28 @@ class LossGradient:
         except Exception as error:
             raise _unusable(model, error) from error
 
-    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
-        """The gradients of the units of `batch`, one row each, in the layout of `model`."""
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
+        """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
-        layout, device = Layout.of(model), device_of(model)
-        batch = batch.to(device)
-        matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=device)
-        self._write_rows(matrix, model, batch, seeds.to(device))
+        batch, seeds = batch.to(device_of(model)), seeds.to(device_of(model))
+        return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
+
+    def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | None:
+        """None if a unit has several rows, or where the model or a row needs the patience of the other way."""
+        if len(seeds) == 0 or not _one_row_per_unit(batch):
+            return None
+        try:
+            plan = survey(model, batch.take(slice(0, 1)).synthetic().inputs)
+            tape = record(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, plan)
+        except (Unrecorded, RuntimeError, IndexError):
+            return None
+        return Taped(tape, tape.usable & batch.valid, Layout.of(model))
+
+    def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
+        layout = Layout.of(model)
+        matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=seeds.device)
+        self._write_rows(matrix, model, batch, seeds)
         return Dense(_summed_by_unit(matrix, batch), layout)
 
     def _write_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
@@ -110,9 +126,13 @@ class LossGradient:
 
 
 def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
-    if torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device)):
+    if _one_row_per_unit(batch):
         return matrix
     return matrix.new_zeros(batch.num_units, matrix.shape[1]).index_add_(0, batch.units, matrix)
+
+
+def _one_row_per_unit(batch: Batch) -> bool:
+    return torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device))
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:

@@ -10,7 +10,7 @@ noise makes a `Private`. No state has arithmetic that could undo what the arrow 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, runtime_checkable
 
@@ -67,6 +67,10 @@ class PerExample(Protocol):
         """Which blocks the coordinates belong to; the columns of `squared_norms` are its blocks."""
         ...
 
+    def parts(self) -> Iterator[PerExample]:
+        """The same units, a few at a time if that is cheaper, in order."""
+        ...
+
     def squared_norms(self) -> Tensor:
         """Squared L2 norms, float64, shape (b, p): one column per block of coordinates."""
         ...
@@ -80,7 +84,7 @@ class PerExample(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dense:
     """Contributions held as a matrix, one row per unit: the plain form that every lazy one is compared with.
 
@@ -91,6 +95,9 @@ class Dense:
 
     matrix: Tensor
     layout: Layout
+
+    def parts(self) -> Iterator[Dense]:
+        yield self
 
     def squared_norms(self) -> Tensor:
         columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
@@ -125,7 +132,7 @@ class BoundedSum:
     could be rescaled, or divided by the number of units that joined, would carry a bound that is no longer true.
     """
 
-    value: Tensor
+    value: Tensor = field(repr=False)  # no message may show what has no noise yet
     bound: float
     layout: Layout
 

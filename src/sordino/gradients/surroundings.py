@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -30,6 +32,20 @@ def pinned(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def in_full_precision(method: Method) -> Method:
+    """A method whose products of matrices no autocast around it may turn into half precision."""
+
+    @wraps(method)
+    def precise(*args: Any) -> Any:
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return method(*args)
+
+    return cast(Method, precise)
 
 
 def original(model: nn.Module) -> nn.Module:

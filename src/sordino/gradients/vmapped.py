@@ -6,7 +6,7 @@ Guarantee: a row's gradient is computed by a function that sees that row, its se
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from sordino.gradients.row_randomness import RowRandomness
 from sordino.gradients.surroundings import original, pinned, working_dtype
 
 Objective = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+Result = TypeVar("Result")
 
 
 def gradients_of_rows(
@@ -27,11 +28,7 @@ def gradients_of_rows(
     `objective(outputs, target)` is given a batch of one and answers (loss, usable), two single values.
     """
     model = original(model)
-    trained = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    # Copies, so that nothing computed from data can be written into the model.
-    fixed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
-    fixed |= {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    dtype = working_dtype(model)
+    trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
 
     def loss_of_one(
         parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
@@ -40,19 +37,35 @@ def gradients_of_rows(
             outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
             return objective(outputs, label.unsqueeze(0))
 
-    def of_each(randomness: str) -> tuple[dict[str, Tensor], Tensor]:
-        mapped = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0), randomness=randomness)
+    def attempt(randomness: str) -> tuple[dict[str, Tensor], Tensor]:
+        of_each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0), randomness=randomness)
         rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
         labels = target.to(dtype) if target.is_floating_point() else target
-        gradients, usable = mapped(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
+        gradients, usable = of_each(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
         return gradients, usable
 
     with pinned(model):
-        try:
-            gradients, usable = of_each("error")  # most models draw nothing, and need not be watched at every operation
-        except RuntimeError as error:
-            if "randomness error mode" not in str(error):
-                raise
-            with RowRandomness(seeds):
-                gradients, usable = of_each("different")
+        gradients, usable = drawing_by_row(attempt, seeds)
     return list(gradients.values()), usable
+
+
+def trained_values(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the trainable parameters, in the order of the layout."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def fixed_values(model: nn.Module) -> dict[str, Tensor]:
+    """Frozen parameters and buffers: copies, so that nothing computed from data can be written into the model."""
+    fixed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    return fixed | {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def drawing_by_row(attempt: Callable[[str], Result], seeds: Tensor) -> Result:
+    """`attempt(randomness)` with each row drawing from its own seed, if the model draws at all."""
+    try:
+        return attempt("error")  # most models draw nothing, and need not be watched at every operation
+    except RuntimeError as error:
+        if "randomness error mode" not in str(error):
+            raise
+    with RowRandomness(seeds):
+        return attempt("different")

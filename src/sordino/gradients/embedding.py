@@ -1,0 +1,66 @@
+"""Tables of vectors looked up by token: a gradient with a few rows in a large table, which is never formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sordino.gradients.rules import Block
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """y[t] = W[token[t]]. A padding token is not trained."""
+
+    names: tuple[str | None]
+    padding: int | None
+    table: tuple[int, int]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Embedding | None:
+        if arguments["max_norm"] is not None or arguments["scale_grad_by_freq"] or arguments["sparse"]:
+            return None
+        weight, padding = arguments["weight"], arguments["padding_idx"]
+        if padding is not None and padding < 0:
+            padding += len(weight)
+        return cls((name_of(weight),), padding, (weight.shape[0], weight.shape[1]))
+
+    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        tokens = arguments["input"]
+        return F.embedding(tokens, arguments["weight"], self.padding), tokens
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        tokens = saved.reshape(len(saved), -1)
+        g = output_gradient.reshape(len(tokens), -1, self.table[1])
+        if self.padding is not None:
+            g = torch.where((tokens == self.padding)[..., None], g.new_zeros(()), g)
+        return (Scattered(tokens, g, self.table),)
+
+
+@dataclass(frozen=True, repr=False)
+class Scattered:
+    """Gradient vectors `g[r, t]` that belong to the rows `tokens[r, t]` of a table."""
+
+    tokens: Tensor
+    g: Tensor
+    table: tuple[int, int]
+
+    def squared_norms(self) -> Tensor:
+        """Vectors of the same token add up before they are squared: the Gram matrix, where tokens are equal."""
+        g = self.g.double()
+        same = self.tokens[:, :, None] == self.tokens[:, None, :]
+        return (torch.bmm(g, g.transpose(1, 2)) * same).sum(dim=(1, 2)).clamp(min=0)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total = self.g.new_zeros(self.table)
+        weighted = weights.to(self.g.dtype)[:, None, None] * self.g
+        return total.index_add_(0, self.tokens.flatten(), weighted.flatten(0, 1)).flatten()
+
+    def dense(self) -> Tensor:
+        gradients = self.g.new_zeros(len(self.g), *self.table)
+        rows = torch.arange(len(self.g), device=self.g.device)[:, None].expand_as(self.tokens)
+        return gradients.index_put_((rows, self.tokens), self.g, accumulate=True).flatten(1)

@@ -1,0 +1,39 @@
+"""`linear` on vectors and on sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sordino.gradients.rules import Block, Instantiated, Outer
+
+
+@dataclass(frozen=True)
+class Linear:
+    """y = x W^T + b, at one place per row or at many."""
+
+    names: tuple[str | None, str | None]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Linear:
+        return cls((name_of(arguments["weight"]), name_of(arguments["bias"])))
+
+    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        return F.linear(x, arguments["weight"], arguments["bias"]), x
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        x = saved.reshape(len(saved), -1, saved.shape[-1])
+        g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
+        weight = (Outer(g[:, 0], x[:, 0]) if x.shape[1] == 1 else _product(g, x)) if self.names[0] else None
+        bias = Instantiated(g.sum(dim=1)) if self.names[1] else None
+        return weight, bias
+
+
+def _product(g: Tensor, x: Tensor) -> Instantiated:
+    """sum_t g[r, t, o] x[r, t, i]: as many operations as plain training needs, and reused for the sum."""
+    return Instantiated(torch.bmm(g.transpose(1, 2), x).flatten(1))

@@ -1,0 +1,92 @@
+"""The operations whose parameters' gradients are known row by row, by the function that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from sordino.gradients.convolution import Convolution
+from sordino.gradients.embedding import Embedding
+from sordino.gradients.linear import Linear
+from sordino.gradients.normalisation import ChannelNorm, LastAxesNorm
+from sordino.gradients.rules import Rule
+
+NameOf = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A function of torch, its arguments in order with their defaults, and the rule that its settings make."""
+
+    arguments: dict[str, Any]
+    recognise: Callable[[dict[str, Any], NameOf], Rule | None]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name."""
+        return self.arguments | dict(zip(self.arguments, args, strict=False)) | kwargs
+
+
+_CONVOLUTION = Operation(
+    {"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1},
+    Convolution.recognise,
+)
+
+OPERATIONS: dict[Any, Operation] = {
+    F.linear: Operation({"input": None, "weight": None, "bias": None}, Linear.recognise),
+    F.conv1d: _CONVOLUTION,
+    F.conv2d: _CONVOLUTION,
+    F.conv3d: _CONVOLUTION,
+    F.layer_norm: Operation(
+        {"input": None, "normalized_shape": None, "weight": None, "bias": None, "eps": 1e-5},
+        LastAxesNorm.recognise_layer_norm,
+    ),
+    F.rms_norm: Operation(
+        {"input": None, "normalized_shape": None, "weight": None, "eps": None}, LastAxesNorm.recognise_rms_norm
+    ),
+    F.group_norm: Operation(
+        {"input": None, "num_groups": None, "weight": None, "bias": None, "eps": 1e-5},
+        ChannelNorm.recognise_group_norm,
+    ),
+    F.embedding: Operation(
+        {
+            "input": None,
+            "weight": None,
+            "padding_idx": None,
+            "max_norm": None,
+            "norm_type": 2.0,
+            "scale_grad_by_freq": False,
+            "sparse": False,
+        },
+        Embedding.recognise,
+    ),
+}
+
+
+def recognise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name_of: NameOf) -> Recognised | None:
+    """The rule and the bound arguments of an operation that trains a parameter, or None."""
+    operation = OPERATIONS.get(function)
+    if operation is None:
+        return None
+    arguments = operation.bind(args, kwargs)
+    rule = operation.recognise(arguments, name_of)
+    return Recognised(rule, arguments) if rule is not None and any(rule.names) else None
+
+
+@dataclass(frozen=True)
+class Recognised:
+    rule: Rule
+    arguments: dict[str, Any]
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """The tensors among arguments or results, one level of nesting deep."""
+    if isinstance(values, Tensor):
+        return [values]
+    if not isinstance(values, (tuple, list)):
+        return []
+    flat = (inner for value in values for inner in (value if isinstance(value, (tuple, list)) else (value,)))
+    return [value for value in flat if isinstance(value, Tensor)]

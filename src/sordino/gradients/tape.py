@@ -1,0 +1,211 @@
+"""One forward and one backward pass that leave, row by row, the inputs and output gradients of trained operations.
+
+To each output of a recorded operation a zero is added that belongs to the row. The gradient by that zero is that of the
+output, and nothing else is differentiated: no weight's gradient is formed, nor the gradient of the first input.
+All of it happens inside `vmap` over a batch of one, so that rows are apart by construction, as in `vmapped`.
+
+A parameter that anything but a known operation uses is differentiated directly, row by row, in the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
+
+from sordino.gradients.operations import recognise, tensors_in
+from sordino.gradients.recurrent import OwnInitialState
+from sordino.gradients.rules import Rule
+from sordino.gradients.surroundings import original, pinned, working_dtype
+from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
+
+
+class Unrecorded(Exception):
+    """The forward pass did something with a parameter that the survey did not see. The row-by-row path answers."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of trained parameters by a known operation, with the shape of its output for a batch of one."""
+
+    rule: Rule
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a model's forward pass does with its trained parameters. Depends on the model and on public shapes only."""
+
+    uses: tuple[Use, ...]
+    direct: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Tape:
+    """What one pass left behind, rows in front: per use what was saved and the output's gradient, and the rest."""
+
+    names: tuple[str, ...]
+    uses: tuple[Use, ...]
+    saved: tuple[Tensor, ...]
+    output_gradients: tuple[Tensor, ...]
+    direct: dict[str, Tensor]
+    usable: Tensor
+
+
+_surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
+
+
+def survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
+    """What the model does with a synthetic row, remembered for as long as the model and the row look the same."""
+    model = original(model)
+    looks = (
+        tuple((x.shape, x.dtype) for x in row),
+        tuple(name for name, p in model.named_parameters() if p.requires_grad),
+        tuple(module.training for module in model.modules()),
+    )
+    known = _surveys.get(model)
+    if known is None or known[0] != looks:
+        known = _surveys[model] = looks, _survey(model, row)
+    return known[1]
+
+
+def _survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
+    """Looks at every operation on a parameter. The global generator is left as it was."""
+    trained, fixed = trained_values(model), fixed_values(model)
+    watch = _Surveyor({id(value): name for name, value in trained.items()})
+    with pinned(model), torch.no_grad(), torch.random.fork_rng(devices=[]), watch:
+        dtype = working_dtype(model)
+        functional_call(model, {**fixed, **trained}, tuple(x.to(dtype) if x.is_floating_point() else x for x in row))
+    used = {name for use in watch.uses for name in use.rule.names if name} | watch.direct
+    direct = tuple(name for name in trained if name in watch.direct or name not in used)
+    kept = (replace(use, rule=_without(use.rule, direct)) for use in watch.uses)
+    return Survey(tuple(use for use in kept if any(use.rule.names)), direct)
+
+
+def record(
+    model: nn.Module,
+    objective: Objective,
+    inputs: tuple[Tensor, ...],
+    target: Tensor,
+    seeds: Tensor,
+    plan: Survey,
+) -> Tape:
+    """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
+    model = original(model)
+    trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
+    order = tuple(trained)
+    direct = {name: trained.pop(name) for name in plan.direct}
+    names = {id(value): name for name, value in trained.items()}
+
+    def loss_of_one(
+        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
+        recorder = _Recorder(plan, names, zeros)
+        with OwnInitialState(zero):
+            with recorder:
+                values = {**fixed, **trained, **direct}
+                outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
+            loss, usable = objective(outputs, label.unsqueeze(0))
+        if len(recorder.saved) != len(plan.uses):
+            raise Unrecorded
+        return loss, (usable, recorder.saved)
+
+    rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+    labels = target.to(dtype) if target.is_floating_point() else target
+    zero = torch.zeros(len(seeds), dtype=dtype, device=seeds.device)
+    zeros = [zero.reshape(-1, *[1] * len(use.output_shape)).expand(-1, *use.output_shape) for use in plan.uses]
+
+    def attempt(randomness: str) -> Any:
+        of_each = vmap(
+            grad(loss_of_one, argnums=(0, 1), has_aux=True), in_dims=(0, None, 0, 0, 0), randomness=randomness
+        )
+        return of_each(zeros, direct, rows, labels, zero)
+
+    with pinned(model):
+        (output_gradients, direct_gradients), (usable, saved) = drawing_by_row(attempt, seeds)
+    return Tape(order, plan.uses, tuple(saved), tuple(output_gradients), direct_gradients, usable)
+
+
+class _Tagged(torch.autograd.Function):
+    """output + zero, without the addition: both get the output's gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(output: Tensor, zero: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Tensor, Tensor], result: Tensor) -> None:
+        """Nothing is needed of the values."""
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient
+
+
+class _Surveyor(TorchFunctionMode):
+    """Notes which known operation uses which parameter, and which parameters anything else uses."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self._names = names
+        self.uses: list[Use] = []
+        self.direct: set[str] = set()
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = recognise(function, args, kwargs, self._name_of)
+        result = function(*args, **kwargs)
+        if found is not None:
+            self.uses.append(Use(found.rule, tuple(result.shape)))
+        elif tensors_in(result):  # a question about a shape is no use
+            used = (self._name_of(value) for value in tensors_in((*args, *kwargs.values())))
+            self.direct.update(name for name in used if name)
+        return result
+
+    def _name_of(self, value: Any) -> str | None:
+        return self._names.get(id(value))
+
+
+class _Recorder(TorchFunctionMode):
+    """Carries the known operations out, adding the row's zero to each output, and checks that the survey was right."""
+
+    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor]) -> None:
+        super().__init__()
+        self._uses, self._names, self._zeros = plan.uses, names, zeros
+        self.saved: list[Tensor] = []
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = recognise(function, args, kwargs, self._name_of)
+        if found is None:
+            result = function(*args, **kwargs)
+            if tensors_in(result) and any(self._name_of(value) for value in tensors_in((*args, *kwargs.values()))):
+                raise Unrecorded
+            return result
+        place = len(self.saved)
+        if place >= len(self._uses) or found.rule != self._uses[place].rule:
+            raise Unrecorded
+        output, saved = found.rule.run(found.arguments)
+        self.saved.append(saved)
+        return cast(Tensor, _Tagged.apply(output, self._zeros[place]))  # type: ignore[no-untyped-call]
+
+    def _name_of(self, value: Any) -> str | None:
+        return self._names.get(id(value))
+
+
+def _without(rule: Any, direct: tuple[str, ...]) -> Rule:
+    names = tuple(None if name in direct else name for name in rule.names)
+    changed: Rule = replace(rule, names=names)
+    return changed

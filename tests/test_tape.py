@@ -1,0 +1,267 @@
+"""The lazy gradients of the tape are those of a loop over single examples, for every layer it knows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from contracts import PerExampleContract
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import sordino as so
+from sordino.gradients.row_loss import RowLoss
+from sordino.gradients.rules import Outer
+from sordino.gradients.tape import record, survey
+from sordino.gradients.taped import Taped
+from sordino.records import as_records
+
+ROWS = 7
+
+
+def gradients(model, *inputs, classes=3):
+    """The taped gradients of a batch, and the same from a loop with plain autograd."""
+    labels = torch.randint(0, classes, (len(inputs[0]),), generator=torch.Generator().manual_seed(0))
+    batch = as_records((*inputs, labels)).gather(torch.arange(len(labels)))
+    each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(len(labels)))
+    rows = []
+    for r in range(len(labels)):
+        model.zero_grad()
+        F.cross_entropy(model(*(x[r : r + 1] for x in batch.inputs)), labels[r : r + 1]).backward()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        rows.append(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]))
+    return each, torch.stack(rows)
+
+
+def random(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Tokens(nn.Module):
+    """A table that is also the output layer, a layer used twice, a bare parameter and a padding token."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 6, padding_idx=2)
+        self.place = nn.Parameter(random(5, 6))
+        self.norm = nn.LayerNorm(6)
+        self.twice = nn.Linear(6, 6)
+
+    def forward(self, tokens):
+        h = self.table(tokens) + self.place
+        h = h + self.twice(torch.tanh(self.norm(h)))
+        h = h + self.twice(h)
+        return h.mean(dim=1) @ self.table.weight.T
+
+
+class Repeated(nn.Module):
+    """An embedding that nothing else uses, on sequences in which tokens repeat."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, tokens):
+        return self.out(torch.tanh(self.table(tokens)).mean(dim=1))
+
+
+class Frozen(nn.Module):
+    """A frozen weight with a trained bias, and a trained weight with a frozen bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 3)
+        self.first.weight.requires_grad_(False)
+        self.second.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def picture(*layers):
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LazyLinear(3))
+
+
+MODELS = {
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(16, 3, bias=False)),
+        (random(ROWS, 8),),
+    ),
+    "frozen": (Frozen, (random(ROWS, 8),)),
+    "sequence": (
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5), nn.Flatten(), nn.Linear(20, 3)),
+        (random(ROWS, 4, 8),),
+    ),
+    "conv": (lambda: picture(nn.Conv2d(2, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 4, 3)), (random(ROWS, 2, 9, 8),)),
+    "sliding conv": (lambda: picture(nn.Conv2d(16, 5, (3, 2), padding=(1, 0))), (random(ROWS, 16, 13, 12),)),
+    "sliding dilated conv": (
+        lambda: picture(nn.Conv2d(17, 4, 3, dilation=2, padding="same")),
+        (random(ROWS, 17, 12, 13),),
+    ),
+    "strided grouped conv": (
+        lambda: picture(nn.Conv2d(4, 6, 3, stride=(2, 1), groups=2, padding=1), nn.GELU()),
+        (random(ROWS, 4, 9, 9),),
+    ),
+    "depthwise conv": (lambda: picture(nn.Conv2d(4, 8, 3, groups=4, bias=False)), (random(ROWS, 4, 7, 7),)),
+    "reflecting conv": (
+        lambda: picture(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")),
+        (random(ROWS, 2, 7, 7),),
+    ),
+    "conv1d": (
+        lambda: nn.Sequential(nn.Conv1d(3, 4, 5, stride=2, dilation=2, padding=3), nn.Flatten(), nn.LazyLinear(3)),
+        (random(ROWS, 3, 17),),
+    ),
+    "sliding conv1d": (
+        lambda: nn.Sequential(nn.Conv1d(16, 4, 3), nn.Flatten(), nn.LazyLinear(3)),
+        (random(ROWS, 16, 140),),
+    ),
+    "conv3d": (
+        lambda: nn.Sequential(nn.Conv3d(2, 4, (2, 3, 1), padding=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)),
+        (random(ROWS, 2, 4, 5, 3),),
+    ),
+    "sliding conv3d": (
+        lambda: nn.Sequential(nn.Conv3d(16, 2, 2, padding=1), nn.Flatten(), nn.LazyLinear(3)),
+        (random(ROWS, 16, 5, 6, 5),),
+    ),
+    "group norm": (lambda: picture(nn.Conv2d(2, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()), (random(ROWS, 2, 6, 6),)),
+    "layer norm of two axes": (
+        lambda: nn.Sequential(nn.LayerNorm((3, 4)), nn.Flatten(), nn.Linear(24, 3)),
+        (random(ROWS, 2, 3, 4),),
+    ),
+    "rms norm": (lambda: nn.Sequential(nn.RMSNorm(8), nn.Linear(8, 3)), (random(ROWS, 8),)),
+    "tokens": (Tokens, (torch.randint(0, 9, (ROWS, 5), generator=torch.Generator().manual_seed(3)),)),
+    "repeated tokens": (Repeated, (torch.randint(0, 4, (ROWS, 6), generator=torch.Generator().manual_seed(3)),)),
+}
+
+
+def make(name):
+    torch.manual_seed(0)
+    build, inputs = MODELS[name]
+    model = build()
+    with torch.no_grad():
+        model(*(x[:1] for x in inputs))  # lazy layers learn their size
+    return model, inputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestTaped(PerExampleContract):
+    @pytest.fixture(autouse=True)
+    def _named(self, name):
+        self.name = name
+
+    def make(self):
+        model, inputs = make(self.name)
+        return gradients(model, *inputs, classes=9 if self.name == "tokens" else 3)[0]
+
+    def test_it_is_taped_and_agrees_with_the_loop(self, name):
+        model, inputs = make(name)
+        each, expected = gradients(model, *inputs, classes=9 if name == "tokens" else 3)
+        assert isinstance(each, Taped)
+        torch.testing.assert_close(torch.cat(list(each.rows(3))), expected, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("norm", [0.01, 1.0, 100.0])
+    def test_the_clipped_sum_is_that_of_the_loop(self, name, norm):
+        model, inputs = make(name)
+        each, expected = gradients(model, *inputs, classes=9 if name == "tokens" else 3)
+        rows = expected.double()
+        clipped = (rows * (norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+        error = (so.ClipByNorm(norm)(each).value - clipped).norm() / clipped.norm()
+        assert float(error) < 1e-5
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_random_convolutions_agree_with_the_loop(data):
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    groups, kernel, dilation = draw(1, 2), (draw(1, 4), draw(1, 3)), draw(1, 2)
+    inputs, outputs = groups * draw(1, 9), groups * draw(1, 3)
+    conv = nn.Conv2d(
+        inputs, outputs, kernel, stride=draw(1, 3), padding=(draw(0, 3), draw(0, 2)), dilation=dilation, groups=groups
+    )
+    model = nn.Sequential(conv, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, 3))
+    each, expected = gradients(model, random(3, inputs, draw(7, 14), draw(6, 13)))
+    assert isinstance(each, Taped)
+    torch.testing.assert_close(torch.cat(list(each.rows(2))), expected, rtol=1e-3, atol=1e-5)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.sampled_from(["linear", "norm", "tanh", "conv", "groups"]), min_size=1, max_size=5), st.data())
+def test_random_networks_agree_with_the_loop(layers, data):
+    make_layer = {
+        "linear": lambda: nn.Linear(6, 6),
+        "norm": lambda: nn.LayerNorm(6),
+        "tanh": nn.Tanh,
+        "conv": lambda: nn.Conv1d(4, 4, 3, padding=1),
+        "groups": lambda: nn.GroupNorm(2, 4),
+    }
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    model = nn.Sequential(*(make_layer[layer]() for layer in layers), nn.Flatten(), nn.Linear(24, 3))
+    each, expected = gradients(model, random(6, 4, 6))
+    clip = so.ClipByNorm(data.draw(st.sampled_from([0.01, 1.0, 100.0])))
+    norms = expected.double().norm(dim=1, keepdim=True)
+    clipped = expected.double() * (clip.norm / norms).clamp(max=1)
+    assert isinstance(each, Taped)
+    assert float((clip(each).value - clipped.sum(dim=0)).norm()) < 1e-5 * float(clipped.norm(dim=1).sum())
+
+
+def test_vectors_through_a_linear_layer_are_never_a_matrix_of_gradients():
+    model, inputs = make("mlp")
+    part = next(gradients(model, *inputs)[0].parts())
+    assert isinstance(part.blocks[0], Outer) and isinstance(part.blocks[2], Outer)
+
+
+def test_only_what_no_rule_knows_is_differentiated_directly():
+    assert set(survey(Tokens(), (torch.zeros(1, 5, dtype=torch.int64),)).direct) == {"table.weight", "place"}
+    assert survey(make("conv")[0], (random(1, 2, 9, 8),)).direct == ()
+
+
+def test_a_row_that_does_not_count_has_gradients_of_zeros():
+    model, (inputs,) = make("conv")
+    poisoned = inputs.clone()
+    poisoned[2] = float("nan")
+    batch = as_records((poisoned, torch.tensor([0, 1, 2, 0, 99, 1, -1]))).gather(torch.arange(ROWS))
+    each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(ROWS))
+    rows = torch.cat(list(each.rows(ROWS)))
+    assert isinstance(each, Taped)
+    assert rows.abs().sum(dim=1).gt(0).tolist() == [True, True, False, True, False, True, False]
+    assert torch.equal(each.squared_norms().sum(dim=1) == 0, rows.abs().sum(dim=1) == 0)
+
+
+def test_a_model_that_changes_its_mind_is_taken_row_by_row():
+    class Fickle(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            Fickle.calls += 1
+            return super().forward(x) if Fickle.calls % 2 else x @ self.weight.T + self.bias
+
+    model = Fickle(4, 3)
+    batch = as_records((random(5, 4), torch.zeros(5, dtype=torch.int64))).gather(torch.arange(5))
+    each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(5))
+    assert not isinstance(each, Taped)
+    straight = so.LossGradient(F.cross_entropy).of(nn.Linear(4, 3), batch, torch.arange(5))
+    assert isinstance(straight, Taped)
+
+
+def test_dropout_on_the_tape_draws_from_the_seed_of_the_row():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 30), nn.Dropout(0.5), nn.Linear(30, 3))
+    batch = as_records((random(6, 8), torch.zeros(6, dtype=torch.int64))).gather(torch.arange(6))
+    seeds = torch.arange(6)
+    whole = so.LossGradient(F.cross_entropy).of(model, batch, seeds)
+    alone = so.LossGradient(F.cross_entropy).of(
+        model, as_records((batch.inputs[0], batch.target)).gather(torch.tensor([4])), seeds[4:5]
+    )
+    assert isinstance(whole, Taped) and isinstance(alone, Taped)
+    torch.testing.assert_close(torch.cat(list(whole.rows(6)))[4:5], torch.cat(list(alone.rows(1))))
+
+
+def test_recording_leaves_the_model_and_the_global_generator_alone():
+    model, inputs = make("group norm")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    plan = survey(model, tuple(x[:1] for x in inputs))
+    record(model, RowLoss.of(F.cross_entropy), inputs, torch.zeros(ROWS, dtype=torch.int64), torch.arange(ROWS), plan)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
