@@ -28,8 +28,8 @@ def test_solved_noise_meets_the_target_closely(target, batch_size, steps):
     assert again > 0.995 * target or noise_multiplier == 0.01
 
 
-@pytest.mark.parametrize("sampler", list(SamplerName))
-def test_solved_noise_meets_the_target_for_every_sampler(sampler):
+@pytest.mark.parametrize("sampler", [SamplerName.TRUNCATED_POISSON, SamplerName.SHUFFLED, SamplerName.FIXED_SIZE])
+def test_solved_noise_meets_the_target_for_other_samplers(sampler):
     planned = solve(question(noise_multiplier=None, epsilon=2.0, steps=20, sampler=sampler))
     assert 1.99 < planned.guarantee.epsilon <= 2.0
     assert planned.solved_for == "noise multiplier"

@@ -160,7 +160,7 @@ def test_so_little_noise_that_its_end_would_show_is_refused_before_anything_is_c
 
 def test_epochs_are_turned_into_steps():
     assert fit(steps=None, epochs=0.5).plan.steps == 3
-    assert fit(steps=None, epochs=1.1, batch_size=60).plan.steps == 11
+    assert fit(steps=None, epochs=1.1, batch_size=60, epsilon=2.0).plan.steps == 11
 
 
 @pytest.mark.parametrize("length", [dict(steps=3, epochs=1), dict(steps=None), dict(sampler=so.Poisson(0.1, 3))])

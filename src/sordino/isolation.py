@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
@@ -91,6 +92,8 @@ def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         yield module.sparse, "has sparse gradients, whose pattern shows which ids were drawn: use sparse=False"
         yield module.max_norm is not None, "rescales its weights when they are looked up: use max_norm=None"
+    if isinstance(module, _SpectralNorm):  # a probe would miss it where the iteration has converged
+        yield module.training, "changes its own '_u' when it is run: freeze it (eval mode) or remove it"
     if isinstance(module, nn.RReLU):
         yield module.training, "draws its slopes in a way that cannot be tied to one example: use nn.LeakyReLU"
     hooked = bool(module._backward_hooks or module._backward_pre_hooks)
