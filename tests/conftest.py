@@ -10,3 +10,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 inherited = [HealthCheck.differing_executors, HealthCheck.too_slow]
 settings.register_profile("ours", derandomize=True, deadline=None, suppress_health_check=inherited)
 settings.load_profile("ours")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints the mutation score: how many of the planted bugs a check noticed."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    mutants = [r for r in reports if "test_the_mutant_is_caught" in r.nodeid and r.when == "call"]
+    if mutants:
+        caught = sum(report.passed for report in mutants)
+        terminalreporter.write_line(f"mutation score: {caught} of {len(mutants)} planted bugs caught")

@@ -131,3 +131,23 @@ def test_a_rate_that_is_no_probability_is_refused(rate):
 def test_steps_that_are_no_number_of_steps_are_refused(steps):
     with pytest.raises(UsageError, match="steps must be a whole number"):
         Poisson(0.1, steps)
+
+
+@pytest.mark.parametrize("multiplier", [0.001, 0.005, 0.02, 0.1, 1e6])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Poisson(0.1, 10),
+        Poisson(0.05, 200),
+        Poisson(0.1, 10, Adjacency.REPLACE_ONE),
+        TruncatedPoisson(1.0, 10, 100, 50),
+        BallsInBins(10, 2),
+        Shuffled(10, 2),
+        FixedSize(10, 100, 10),
+    ],
+    ids=lambda sampler: f"{sampler.name} {sampler.adjacency}",
+)
+def test_every_sampler_has_an_answer_for_next_to_no_noise_and_for_next_to_nothing_else(sampler, multiplier):
+    curve = privacy_of(sampler.compose(Gaussian(multiplier).event, sampler.steps), sampler.adjacency)
+    assert 0 <= curve.epsilon(1e-5) < float("inf")
+    assert 0 <= curve.delta(1.0) <= 1

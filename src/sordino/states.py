@@ -52,7 +52,7 @@ class Layout:
         """Views of the flat vector (or of rows of flat vectors), one per parameter, in its shape."""
         parts = torch.split(flat, list(self.sizes), dim=-1)
         shapes = zip(self.names, parts, self.shapes, strict=True)
-        return {name: part.reshape(*flat.shape[:-1], *shape) for name, part, shape in shapes}
+        return {name: part.reshape((*flat.shape[:-1], *shape)) for name, part, shape in shapes}
 
 
 @runtime_checkable

@@ -119,7 +119,8 @@ class TotalLosses:
         # Below `least` any tilt will do; reflecting the values there makes the search end at one that is not extreme.
         tilt = _minimiser(lambda tilt: max(predicted(tilt), 2 * least - predicted(tilt)))
         # At an epsilon below the mean loss no tilt is needed; a small one keeps the window as narrow as the losses are.
-        tilt = max(tilt, 1 / self.spread(tilt))
+        spread = self.spread(tilt)
+        tilt = max(tilt, 1 / spread) if spread > 0 else tilt
         return tilt, predicted(tilt)
 
     def spread(self, tilt: float) -> float:

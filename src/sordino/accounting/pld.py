@@ -21,7 +21,7 @@ from sordino.accounting.dominating import EitherPair, GaussianMixtures, Laplaces
 from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
 
-SMALLEST_MULTIPLIER = 2e-3
+SMALLEST_MULTIPLIER = 0.05
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PldCurve:
 
     @cached_property
     def _answers(self) -> bool:
-        # With next to no noise the losses overflow, and every other accountant is as good.
+        # With next to no noise the losses need huge grids, epsilon means nothing, and any other accountant will do.
         return all(_multiplier(sight) >= SMALLEST_MULTIPLIER for sight, _ in self.sights)
 
     @cached_property
@@ -99,14 +99,20 @@ _Mixture = tuple[tuple[float, float], ...]
 
 
 def _mixtures(std: float, present: _Mixture) -> tuple[Pair, Pair]:
+    present = _possible(present)
     # Going back the line is mirrored, so that the loss grows along it again.
     nothing: _Mixture = ((1.0, 0.0),)
     return GaussianMixtures(std, present, nothing), GaussianMixtures(std, nothing, _mirrored(present))
 
 
 def _replaced(std: float, present: _Mixture) -> tuple[Pair, Pair]:
+    present = _possible(present)
     pair = GaussianMixtures(std, present, _mirrored(present))
     return pair, pair
+
+
+def _possible(mixture: _Mixture) -> _Mixture:
+    return tuple((weight, mean) for weight, mean in mixture if weight > 0)
 
 
 def _mirrored(mixture: _Mixture) -> _Mixture:

@@ -17,6 +17,7 @@ from sordino.accounting.dominating import Reals
 
 LARGEST_ORDER = 320
 ROUNDING_OF_LOG = 1e-10
+SMALLEST_MULTIPLIER_FOR_QUADRATURE = 0.2
 
 
 def renyi_of_removing(multiplier: float, bins: int, orders: Reals) -> Reals:
@@ -66,6 +67,8 @@ def renyi_of_adding(multiplier: float, bins: int, orders: Reals) -> Reals:
     """
     # Jensen: the logarithm of a mean is at least the mean of the logarithms, which is Gaussian.
     by_jensen = orders / (2 * multiplier**2 * bins) + (1 - 1 / bins) / (2 * multiplier**2)
+    if multiplier < SMALLEST_MULTIPLIER_FOR_QUADRATURE:
+        return np.asarray(by_jensen)
     highest = 1 + min(255.0, 60 * multiplier)
     # Divergences grow with the order, so that the lowest order computed serves those below it.
     computed = np.clip(orders, 1.5, highest)
