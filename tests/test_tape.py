@@ -65,6 +65,21 @@ class Repeated(nn.Module):
         return self.out(torch.tanh(self.table(tokens)).mean(dim=1))
 
 
+class CausalAttention(nn.Module):
+    """Attention that looks back only, asked for its weights, with places in front."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, bias=False)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(len(x))
+        mixed, weights = self.attention(x, x, x, attn_mask=mask)
+        return self.out(mixed.mean(dim=0)) * weights.sum() / weights.sum().detach()
+
+
 class Frozen(nn.Module):
     """A frozen weight with a trained bias, and a trained weight with a frozen bias."""
 
@@ -128,6 +143,13 @@ MODELS = {
         lambda: nn.Sequential(nn.LayerNorm((3, 4)), nn.Flatten(), nn.Linear(24, 3)),
         (random(ROWS, 2, 3, 4),),
     ),
+    "self-attention": (
+        lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, dropout=0.0), nn.Flatten(), nn.Linear(40, 3)
+        ),
+        (random(ROWS, 5, 8),),
+    ),
+    "causal attention, places first": (CausalAttention, (random(ROWS, 5, 8),)),
     "rms norm": (lambda: nn.Sequential(nn.RMSNorm(8), nn.Linear(8, 3)), (random(ROWS, 8),)),
     "tokens": (Tokens, (torch.randint(0, 9, (ROWS, 5), generator=torch.Generator().manual_seed(3)),)),
     "repeated tokens": (Repeated, (torch.randint(0, 4, (ROWS, 6), generator=torch.Generator().manual_seed(3)),)),

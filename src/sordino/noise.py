@@ -82,7 +82,7 @@ class Gaussian:
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
         noise_std = self.std(total.bound)
         noise = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
-        return Private(_on_lattice(total.value + noise_std * noise, noise_std), total.layout)
+        return Private(_on_lattice_(noise.mul_(noise_std).add_(total.value), noise_std), total.layout)
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:
         return Gaussian(noise_multiplier)
@@ -92,7 +92,7 @@ class Gaussian:
         return float(steps * normal.sf(LARGEST_NORMAL - sensitivity / self.noise_multiplier))
 
 
-def _on_lattice(value: torch.Tensor, noise_std: float) -> torch.Tensor:
-    """Rounds to multiples of a power of two, which is exact and the same whatever the sum was."""
+def _on_lattice_(value: torch.Tensor, noise_std: float) -> torch.Tensor:
+    """Rounds in place to multiples of a power of two, which is exact and the same whatever the sum was."""
     spacing = 2.0 ** (floor(log2(noise_std)) - _LATTICE_BITS)
-    return torch.round(value / spacing) * spacing
+    return value.div_(spacing).round_().mul_(spacing)

@@ -217,6 +217,8 @@ def _finite_rows(tensor: Tensor) -> Tensor:
 
 
 def _zero_unless(valid: Tensor, tensor: Tensor) -> Tensor:
+    if bool(valid.all()):
+        return tensor
     return torch.where(valid.reshape(-1, *[1] * (tensor.ndim - 1)), tensor, torch.zeros_like(tensor))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 
+from sordino.gradients.attention import attend, written_out
 from sordino.gradients.operations import recognise, tensors_in
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.rules import Rule
@@ -163,6 +164,10 @@ class _Surveyor(TorchFunctionMode):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        attention = written_out(function, args, kwargs)
+        if attention is not None:
+            with self:
+                return attend(attention)
         found = recognise(function, args, kwargs, self._name_of)
         result = function(*args, **kwargs)
         if found is not None:
@@ -188,6 +193,10 @@ class _Recorder(TorchFunctionMode):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        attention = written_out(function, args, kwargs)
+        if attention is not None:
+            with self:
+                return attend(attention)
         found = recognise(function, args, kwargs, self._name_of)
         if found is None:
             result = function(*args, **kwargs)
