@@ -199,10 +199,8 @@ def _origin() -> dict[str, str]:
 
 def _line(row: dict[str, Any]) -> str:
     peer = "" if row["ratio_to_best_opacus"] is None else f"  to best Opacus {row['ratio_to_best_opacus']:.2f}"
-    return (
-        f"{row['model']:9} batch {row['batch_size']:5}  plain {row['plain_ms']:8.1f} ms"
-        f"  sordino {row['sordino_ms']:8.1f} ms  ratio {row['ratio_to_plain']:.2f}  memory {row['peak_memory_ratio']:.2f}{peer}"
-    )
+    times = f"plain {row['plain_ms']:8.1f} ms  sordino {row['sordino_ms']:8.1f} ms  ratio {row['ratio_to_plain']:.2f}"
+    return f"{row['model']:9} batch {row['batch_size']:5}  {times}  memory {row['peak_memory_ratio']:.2f}{peer}"
 
 
 if __name__ == "__main__":
