@@ -191,14 +191,10 @@ class BallsInBins:
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """A fresh random partition into `batches_per_epoch` batches each epoch, accounted without amplification.
+class _Partition:
+    """Disjoint batches that make up the data set, once per epoch. Each epoch costs one whole release."""
 
-    Every unit takes part once per epoch and nobody has proved how much the shuffle hides (Chua et al. 2024 show that it
-    hides less than Poisson sampling), so each epoch costs one whole Gaussian release.
-    """
-
-    name: ClassVar[str] = "shuffled"
+    name: ClassVar[str]
     batches_per_epoch: int
     epochs: int
     adjacency: Adjacency = Adjacency.ZERO_OUT
@@ -211,11 +207,6 @@ class Shuffled:
     @property
     def steps(self) -> int:
         return self.batches_per_epoch * self.epochs
-
-    def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
-        for epoch in range(start // self.batches_per_epoch, self.epochs):
-            parts = np.array_split(randomness.permutation(num_units, step=epoch), self.batches_per_epoch)
-            yield from parts[max(0, start - epoch * self.batches_per_epoch) :]
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
         return _repeated(release, ceil(steps / self.batches_per_epoch))
@@ -228,36 +219,31 @@ class Shuffled:
 
 
 @dataclass(frozen=True)
-class Cyclic:
-    """The same disjoint batches in the same order in every epoch; each unit takes part once per epoch."""
+class Shuffled(_Partition):
+    """A fresh random partition into `batches_per_epoch` batches each epoch, accounted without amplification.
+
+    Every unit takes part once per epoch and nobody has proved how much the shuffle hides (Chua et al. 2024 show that it
+    hides less than Poisson sampling).
+    """
+
+    name: ClassVar[str] = "shuffled"
+
+    def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
+        for epoch in range(start // self.batches_per_epoch, self.epochs):
+            parts = np.array_split(randomness.permutation(num_units, step=epoch), self.batches_per_epoch)
+            yield from parts[max(0, start - epoch * self.batches_per_epoch) :]
+
+
+@dataclass(frozen=True)
+class Cyclic(_Partition):
+    """The same disjoint batches in the same order in every epoch."""
 
     name: ClassVar[str] = "cyclic"
-    batches_per_epoch: int
-    epochs: int
-    adjacency: Adjacency = Adjacency.ZERO_OUT
-
-    def __post_init__(self) -> None:
-        validate.count(batches_per_epoch=self.batches_per_epoch, epochs=self.epochs)
-        validate.count(steps=self.steps)
-        _refuse_add_or_remove(self.name, self.adjacency, "a partition moves everybody when one record goes")
-
-    @property
-    def steps(self) -> int:
-        return self.batches_per_epoch * self.epochs
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         parts = np.array_split(np.arange(num_units), self.batches_per_epoch)
         for step in range(start, self.steps):
             yield parts[step % self.batches_per_epoch]
-
-    def compose(self, release: DpEvent, steps: int) -> DpEvent:
-        return _repeated(release, ceil(steps / self.batches_per_epoch))
-
-    def expected_batch_size(self, num_units: int) -> float:
-        return num_units / self.batches_per_epoch
-
-    def check(self, num_units: int) -> None:
-        """A partition may have empty parts; their steps are noise."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ A parameter that anything but a known operation uses is differentiated directly,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 
 from sordino.gradients.attention import attend, written_out
-from sordino.gradients.operations import recognise, tensors_in
+from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
@@ -151,58 +152,65 @@ class _Tagged(torch.autograd.Function):
         return gradient, gradient
 
 
-class _Surveyor(TorchFunctionMode):
-    """Notes which known operation uses which parameter, and which parameters anything else uses."""
+class _Watching(TorchFunctionMode, ABC):
+    """Sees every operation of a forward pass, and tells the known ones on trained parameters from the rest."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self._names = names
+
+    @abstractmethod
+    def known(self, found: Recognised) -> Tensor:
+        """Carries out a known operation."""
+
+    @abstractmethod
+    def other(self, names: set[str]) -> None:
+        """Hears of any other operation that used the parameters `names`."""
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        attention = written_out(function, args, kwargs)
+        if attention is not None:
+            with self:
+                return attend(attention)
+        found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
+        if found is not None:
+            return self.known(found)
+        result = function(*args, **kwargs)
+        used = {self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names}
+        if used and tensors_in(result):  # a question about a shape is no use
+            self.other(used)
+        return result
+
+
+class _Surveyor(_Watching):
+    """Notes which known operation uses which parameter, and which parameters anything else uses."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__(names)
         self.uses: list[Use] = []
         self.direct: set[str] = set()
 
-    def __torch_function__(
-        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        attention = written_out(function, args, kwargs)
-        if attention is not None:
-            with self:
-                return attend(attention)
-        found = recognise(function, args, kwargs, self._name_of)
-        result = function(*args, **kwargs)
-        if found is not None:
-            self.uses.append(Use(found.rule, tuple(result.shape)))
-        elif tensors_in(result):  # a question about a shape is no use
-            used = (self._name_of(value) for value in tensors_in((*args, *kwargs.values())))
-            self.direct.update(name for name in used if name)
-        return result
+    def known(self, found: Recognised) -> Tensor:
+        output, _ = found.rule.run(found.arguments)
+        self.uses.append(Use(found.rule, tuple(output.shape)))
+        return output
 
-    def _name_of(self, value: Any) -> str | None:
-        return self._names.get(id(value))
+    def other(self, names: set[str]) -> None:
+        self.direct |= names
 
 
-class _Recorder(TorchFunctionMode):
-    """Carries the known operations out, adding the row's zero to each output, and checks that the survey was right."""
+class _Recorder(_Watching):
+    """Carries the known operations out, tags each output with the row's zero, and checks that the survey was right."""
 
     def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor]) -> None:
-        super().__init__()
-        self._uses, self._names, self._zeros = plan.uses, names, zeros
+        super().__init__(names)
+        self._uses, self._zeros = plan.uses, zeros
         self.saved: list[Tensor] = []
 
-    def __torch_function__(
-        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        attention = written_out(function, args, kwargs)
-        if attention is not None:
-            with self:
-                return attend(attention)
-        found = recognise(function, args, kwargs, self._name_of)
-        if found is None:
-            result = function(*args, **kwargs)
-            if tensors_in(result) and any(self._name_of(value) for value in tensors_in((*args, *kwargs.values()))):
-                raise Unrecorded
-            return result
+    def known(self, found: Recognised) -> Tensor:
         place = len(self.saved)
         if place >= len(self._uses) or found.rule != self._uses[place].rule:
             raise Unrecorded
@@ -210,8 +218,8 @@ class _Recorder(TorchFunctionMode):
         self.saved.append(saved)
         return cast(Tensor, _Tagged.apply(output, self._zeros[place]))  # type: ignore[no-untyped-call]
 
-    def _name_of(self, value: Any) -> str | None:
-        return self._names.get(id(value))
+    def other(self, names: set[str]) -> None:
+        raise Unrecorded
 
 
 def _without(rule: Any, direct: tuple[str, ...]) -> Rule:
