@@ -91,8 +91,8 @@ def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     sizes = [size for size in _PHYSICAL if size <= batch_size]
     plain = {size: plain_step(benchmark.make(), data, size) for size in sizes}
     ours = {size: private_step(benchmark.make(), data, size) for size in sizes}
-    best_plain = min(sizes, key=lambda size: _milliseconds(plain[size], 2))
-    best_ours = min(sizes, key=lambda size: _milliseconds(ours[size], 2))
+    best_plain = min(sizes, key=lambda size: milliseconds(plain[size], 2))
+    best_ours = min(sizes, key=lambda size: milliseconds(ours[size], 2))
     pairs = [(_once(plain[best_plain]), _once(ours[best_ours])) for _ in range(repeats)]
     return {
         "plain_ms": median(p for p, _ in pairs),
@@ -118,7 +118,7 @@ def opacus_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     for mode in _OPACUS_MODES:
         try:
             step = opacus_step(BENCHMARKS[name].make(), BENCHMARKS[name].batch(batch_size), mode)
-            times[mode] = _milliseconds(step, repeats)
+            times[mode] = milliseconds(step, repeats)
         except Exception as error:  # whatever the peer raises is its answer
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
     return times
@@ -153,13 +153,14 @@ def _in_process(work: str, name: str, batch_size: int, number: int) -> Any:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
-def _once(step: Callable[[], None]) -> float:
+def _once(step: Callable[[], object]) -> float:
     start = time.perf_counter()
     step()
     return 1e3 * (time.perf_counter() - start)
 
 
-def _milliseconds(step: Callable[[], None], repeats: int) -> float:
+def milliseconds(step: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after one that warms up."""
     step()
     return median(_once(step) for _ in range(repeats))
 
@@ -188,13 +189,14 @@ def main() -> None:
             if not chosen.json:
                 print(_line(rows[-1]), flush=True)
     if chosen.json:
-        print(json.dumps(_origin() | {"rows": rows}, indent=2))
+        print(json.dumps(origin("bench.step") | {"rows": rows}, indent=2))
 
 
-def _origin() -> dict[str, str]:
+def origin(module: str) -> dict[str, str]:
+    """How a result was made: command, commit, machine."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    return {"command": "python -m bench.step " + " ".join(sys.argv[1:]), "commit": commit, "machine": machine}
+    return {"command": f"python -m {module} " + " ".join(sys.argv[1:]), "commit": commit, "machine": machine}
 
 
 def _line(row: dict[str, Any]) -> str:
