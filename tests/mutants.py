@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pytest import MonkeyPatch
 
-from sordino import clipping, noise, randomness, sampling
+from sordino import clipping, sampling
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.gradients.taped import Held
@@ -247,6 +247,3 @@ def _(patch):
 def _(patch):
     honest = Poisson.compose
     patch.setattr(Poisson, "compose", lambda self, release, steps: honest(self, release, math.ceil(steps * self.rate)))
-
-
-assert noise.Gaussian is Gaussian and randomness.Stream is Stream

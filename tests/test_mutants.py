@@ -25,7 +25,7 @@ def test_there_are_nineteen_mutants():
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_mutant_is_caught(mutant, monkeypatch, record_property):
+def test_the_mutant_is_caught(mutant, monkeypatch):
     mutant.plant(monkeypatch)
     found = verdict()
     assert not found.passed

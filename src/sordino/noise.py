@@ -11,11 +11,13 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from scipy.stats import norm as normal
 
 from sordino import validate
+from sordino.accounting.adjacency import Adjacency
 from sordino.errors import UsageError
 from sordino.randomness import LARGEST_NORMAL, Stream
 from sordino.states import BoundedSum, Private
 
-_LATTICE_BITS = 16
+LATTICE_BITS = 16  # the lattice's spacing is 2**-LATTICE_BITS of the largest power of two within a standard deviation
+_SHARE_OF_DELTA = 1e-3
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
 
 
@@ -92,7 +94,22 @@ class Gaussian:
         return float(steps * normal.sf(LARGEST_NORMAL - sensitivity / self.noise_multiplier))
 
 
+def check_tail(noise: Noise, adjacency: Adjacency, *, steps: int, delta: float) -> None:
+    """Refuses so little noise that the end of the generator's range, which no normal has, might be seen."""
+    if delta < smallest_delta(noise, adjacency, steps=steps):
+        risk = _SHARE_OF_DELTA * smallest_delta(noise, adjacency, steps=steps)
+        raise UsageError(
+            f"noise_multiplier is too small: the generator's noise would be seen to end with chance {risk:.1e}, "
+            f"allowed is delta / 1000 = {_SHARE_OF_DELTA * delta:.1e}."
+        )
+
+
+def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
+    """A thousand times the chance that `steps` releases show where the generator's noise ends."""
+    return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _SHARE_OF_DELTA
+
+
 def _on_lattice_(value: torch.Tensor, noise_std: float) -> torch.Tensor:
     """Rounds in place to multiples of a power of two, which is exact and the same whatever the sum was."""
-    spacing = 2.0 ** (floor(log2(noise_std)) - _LATTICE_BITS)
+    spacing = 2.0 ** (floor(log2(noise_std)) - LATTICE_BITS)
     return value.div_(spacing).round_().mul_(spacing)

@@ -20,7 +20,7 @@ from sordino.accounting.curves import SMALLEST_DELTA
 from sordino.accounting.guarantee import rounded_up
 from sordino.calibration import WEAKEST_EPSILON, check_delta_for, check_target
 from sordino.errors import UnsupportedEvent, UsageError
-from sordino.noise import Gaussian
+from sordino.noise import Gaussian, check_tail, smallest_delta
 from sordino.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sampler, Shuffled, TruncatedPoisson, steps_for
 
 _LARGEST_STEPS = 10**8
@@ -133,6 +133,8 @@ def solve(
     answered = _SOLVERS[unknowns[0]](question, tight)
     delta = _known(answered.delta)
     check_delta_for(question.examples, delta, allow_large_delta=allow_large_delta)
+    noise = Gaussian(_known(answered.noise_multiplier))
+    check_tail(noise, answered.relation, steps=make_sampler(answered).steps, delta=delta)
     guarantee = Guarantee.of(_event(answered), answered.relation, delta=delta, unit=answered.unit, tight=tight)
     if guarantee.epsilon > WEAKEST_EPSILON:
         notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
@@ -207,7 +209,9 @@ def _solve_noise(question: Question, tight: bool) -> Question:
 def _solve_delta(question: Question, tight: bool) -> Question:
     curve = privacy_of(_event(question), question.relation, tight=tight)
     target = _known(question.epsilon)
-    delta = float(rounded_up(max(curve.delta(target), SMALLEST_DELTA), _DIGITS))
+    noise, steps = Gaussian(_known(question.noise_multiplier)), make_sampler(question).steps
+    least = max(SMALLEST_DELTA, smallest_delta(noise, question.relation, steps=steps))
+    delta = float(rounded_up(max(curve.delta(target), least), _DIGITS))
     # The two directions of a numerical curve agree up to its grid only; the epsilon that is printed has to hold.
     while delta < 1 and curve.epsilon(delta) > target:
         delta = float(rounded_up(1.0002 * delta, _DIGITS))

@@ -26,14 +26,13 @@ from sordino.clipping import Clip
 from sordino.contribution import Contribution
 from sordino.encoding import Codec, Encoding, Unchanged
 from sordino.errors import UsageError
-from sordino.noise import Noise, NoiseAt
+from sordino.noise import Noise, NoiseAt, check_tail
 from sordino.randomness import Key
 from sordino.records import Batch
 from sordino.sampling import Indices, Sampler
 from sordino.states import BoundedSum, Layout, Private
 
 _DENSE_BYTES = 1 << 28
-_SHARE_OF_DELTA = 1e-3
 
 
 @dataclass(frozen=True)
@@ -81,13 +80,8 @@ class Plan:
         return promise
 
     def check_noise(self, delta: float) -> None:
-        """Refuses so little noise that the end of the generator's range, which no normal has, might be seen."""
-        risk = self.noise.tail_risk(2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0, self.steps)
-        if risk > _SHARE_OF_DELTA * delta:
-            raise UsageError(
-                f"noise_multiplier is too small: the generator's noise would be seen to end with chance {risk:.1e}, "
-                f"allowed is delta / 1000 = {_SHARE_OF_DELTA * delta:.1e}."
-            )
+        """Refuses a plan that the generator cannot carry out at this delta."""
+        check_tail(self.noise, self.adjacency, steps=self.steps, delta=delta)
 
 
 class PrivateRun:
@@ -187,9 +181,8 @@ class PrivateRun:
 
     def _bounded_sum(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
         """Adds up physical micro-batches: they lie below the codec and the step count and can change neither."""
-        parts = torch.split(
-            indices, self.physical_batch_size
-        )  # an empty batch has one empty part: a sum is always made
+        # An empty batch has one empty part, so that a sum is always made.
+        parts = torch.split(indices, self.physical_batch_size)
         total = self._micro_batch(parts[0], codec, step)
         for part in parts[1:]:
             total += self._micro_batch(part, codec, step)

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import nn
 
 from sordino.accounting import Adjacency
-from sordino.noise import NoiseAt
+from sordino.noise import LATTICE_BITS, NoiseAt
 from sordino.randomness import Stream
 from sordino.records import Records
 from sordino.run import Plan
@@ -28,7 +28,6 @@ SCALE, INDEPENDENCE, TAIL = "noise scale and shape", "noise independence", "nois
 _UNITS, _RATE = 12, 0.15  # batches of nobody to about five, so that a scale that follows the batch is seen
 _DRAWS, _FEWEST_STEPS, _MOST_STEPS = 40_000, 8, 400
 _LAST_BITS = 4
-_LATTICE_BITS = 16
 
 
 def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:
@@ -69,7 +68,7 @@ def _independence(standard: NDArray[np.float64]) -> Iterator[Finding]:
 
 def _last_bits(noise: NDArray[np.float64], noise_std: float) -> Finding:
     """The last bits on the lattice are uniform. A coarser generator (float16) leaves them at zero."""
-    spacing = 2.0 ** (floor(log2(noise_std)) - _LATTICE_BITS)
+    spacing = 2.0 ** (floor(log2(noise_std)) - LATTICE_BITS)
     residues = np.mod(np.round(noise / spacing), 2**_LAST_BITS).astype(int).ravel()
     counts = np.bincount(residues, minlength=2**_LAST_BITS)
     return probable(SCALE, "uniform last bits", float(stats.chisquare(counts).pvalue))
