@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated, squared_norms
+from sordino.gradients.rules import Block, Instantiated, Tag, squared_norms
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _MANY_CHANNELS, _MANY_PLACES = 16, 128  # from here on patches are better not copied
@@ -41,10 +41,10 @@ class Convolution:
             arguments["groups"],
         )
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
         settings = {name: arguments[name] for name in ("stride", "padding", "dilation", "groups")}
-        return _CONVOLUTIONS[len(self.kernel)](x, arguments["weight"], arguments["bias"], **settings), x
+        return tag(_CONVOLUTIONS[len(self.kernel)](x, arguments["weight"], arguments["bias"], **settings)), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         axes = len(self.kernel)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block
+from sordino.gradients.rules import Block, Tag
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Embedding:
             padding += len(weight)
         return cls((name_of(weight),), padding, (weight.shape[0], weight.shape[1]))
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         tokens = arguments["input"]
-        return F.embedding(tokens, arguments["weight"], self.padding), tokens
+        return tag(F.embedding(tokens, arguments["weight"], self.padding)), tokens
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         tokens = saved.reshape(len(saved), -1)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated, Outer
+from sordino.gradients.rules import Block, Instantiated, Outer, Tag
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Linear:
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Linear:
         return cls((name_of(arguments["weight"]), name_of(arguments["bias"])))
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
-        return F.linear(x, arguments["weight"], arguments["bias"]), x
+        return tag(F.linear(x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])

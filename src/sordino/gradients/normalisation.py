@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated
+from sordino.gradients.rules import Block, Instantiated, Tag
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class LastAxesNorm:
     def recognise_rms_norm(cls, arguments: dict[str, Any], name_of: Any) -> LastAxesNorm:
         return cls((name_of(arguments["weight"]), None), len(arguments["normalized_shape"]), True)
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x, shape, eps = arguments["input"], arguments["normalized_shape"], arguments["eps"]
         normal = F.rms_norm(x, shape, eps=eps) if self.root_mean_square else F.layer_norm(x, shape, eps=eps)
         scaled = normal if arguments["weight"] is None else normal * arguments["weight"]
         bias = arguments.get("bias")
-        return (scaled if bias is None else scaled + bias), normal
+        return tag(scaled if bias is None else scaled + bias), normal
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         normal, g = (x.reshape(len(x), -1, *x.shape[x.ndim - self.axes :]) for x in (saved, output_gradient))
@@ -52,13 +52,13 @@ class ChannelNorm:
     def recognise_group_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm:
         return cls((name_of(arguments["weight"]), name_of(arguments["bias"])), arguments["num_groups"])
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
         normal = F.group_norm(x, self.groups, eps=arguments["eps"])
         per_channel = (-1, *[1] * (x.ndim - 2))
         weight, bias = arguments["weight"], arguments["bias"]
         scaled = normal if weight is None else normal * weight.reshape(per_channel)
-        return (scaled if bias is None else scaled + bias.reshape(per_channel)), normal
+        return tag(scaled if bias is None else scaled + bias.reshape(per_channel)), normal
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         normal, g = (x.reshape(len(x), x.shape[2], -1) for x in (saved, output_gradient))

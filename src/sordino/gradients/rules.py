@@ -6,12 +6,14 @@ features. A rule sees rows only through their leading axis, so rows never meet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+Tag = Callable[[Tensor], Tensor]
 _NUMBERS_AT_A_TIME = 1 << 14
 
 
@@ -83,8 +85,12 @@ class Rule(Protocol):
     @property
     def names(self) -> tuple[str | None, ...]: ...
 
-    def run(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The output of the operation, and what the gradients of its parameters will need of its input."""
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Any, Tensor]:
+        """The output of the operation, and what the gradients of its parameters will need of its input.
+
+        `tag` is called once, on the tensor whose gradient `blocks` will be given: the output, or for an operation with
+        something after its parameters a tensor inside. It answers the same values.
+        """
         ...
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -34,10 +35,10 @@ class Unrecorded(Exception):
 
 @dataclass(frozen=True)
 class Use:
-    """One use of trained parameters by a known operation, with the shape of its output for a batch of one."""
+    """One use of trained parameters by a known operation, with the shape of what it tags for a batch of one."""
 
     rule: Rule
-    output_shape: tuple[int, ...]
+    tagged_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def record(
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     labels = target.to(dtype) if target.is_floating_point() else target
     zero = torch.zeros(len(seeds), dtype=dtype, device=seeds.device)
-    zeros = [zero.reshape(-1, *[1] * len(use.output_shape)).expand(-1, *use.output_shape) for use in plan.uses]
+    zeros = [zero.reshape(-1, *[1] * len(use.tagged_shape)).expand(-1, *use.tagged_shape) for use in plan.uses]
 
     def attempt(randomness: str) -> Any:
         of_each = vmap(
@@ -134,14 +135,16 @@ def record(
     return Tape(order, plan.uses, tuple(saved), tuple(output_gradients), direct_gradients, usable)
 
 
-class _Tagged(torch.autograd.Function):
-    """output + zero, without the addition: both get the output's gradient."""
+def _tagged(zero: Tensor, value: Tensor) -> Tensor:
+    return cast(Tensor, _Tagged.apply(value, zero))  # type: ignore[no-untyped-call]
 
-    generate_vmap_rule = True
+
+class _Tagged(torch.autograd.Function):
+    """value + zero, without the addition: both get the gradient."""
 
     @staticmethod
-    def forward(output: Tensor, zero: Tensor) -> Tensor:
-        return output.view_as(output)
+    def forward(value: Tensor, zero: Tensor) -> Tensor:
+        return value.view_as(value)
 
     @staticmethod
     def setup_context(context: Any, inputs: tuple[Tensor, Tensor], result: Tensor) -> None:
@@ -150,6 +153,13 @@ class _Tagged(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], value: Tensor, zero: Tensor) -> tuple[Tensor, int | None]:
+        if axes[0] is None:  # what no row has touched yet becomes the row's own
+            value = value.expand(info.batch_size, *value.shape)
+            axes = (0, axes[1])
+        return _tagged(zero, value), axes[0]
 
 
 class _Watching(TorchFunctionMode, ABC):
@@ -160,7 +170,7 @@ class _Watching(TorchFunctionMode, ABC):
         self._names = names
 
     @abstractmethod
-    def known(self, found: Recognised) -> Tensor:
+    def known(self, found: Recognised) -> Any:
         """Carries out a known operation."""
 
     @abstractmethod
@@ -193,10 +203,13 @@ class _Surveyor(_Watching):
         self.uses: list[Use] = []
         self.direct: set[str] = set()
 
-    def known(self, found: Recognised) -> Tensor:
-        output, _ = found.rule.run(found.arguments)
-        self.uses.append(Use(found.rule, tuple(output.shape)))
+    def known(self, found: Recognised) -> Any:
+        output, _ = found.rule.run(found.arguments, partial(self._note, found.rule))
         return output
+
+    def _note(self, rule: Rule, tagged: Tensor) -> Tensor:
+        self.uses.append(Use(rule, tuple(tagged.shape)))
+        return tagged
 
     def other(self, names: set[str]) -> None:
         self.direct |= names
@@ -210,13 +223,13 @@ class _Recorder(_Watching):
         self._uses, self._zeros = plan.uses, zeros
         self.saved: list[Tensor] = []
 
-    def known(self, found: Recognised) -> Tensor:
+    def known(self, found: Recognised) -> Any:
         place = len(self.saved)
         if place >= len(self._uses) or found.rule != self._uses[place].rule:
             raise Unrecorded
-        output, saved = found.rule.run(found.arguments)
+        output, saved = found.rule.run(found.arguments, partial(_tagged, self._zeros[place]))
         self.saved.append(saved)
-        return cast(Tensor, _Tagged.apply(output, self._zeros[place]))  # type: ignore[no-untyped-call]
+        return output
 
     def other(self, names: set[str]) -> None:
         raise Unrecorded
