@@ -120,10 +120,32 @@ class PerExampleContract:
         spread = weights.repeat_interleave(torch.tensor(each.layout.sizes), dim=1)
         assert relative_error(each.weighted_sum(weights), (spread * rows).sum(dim=0)) < 1e-6
 
-    def test_parts_make_up_the_whole(self):
+    def test_a_sum_weighted_by_norms_is_that_of_the_rows(self):
         each, rows = self.make(), self.rows()
-        parts = torch.cat([torch.cat(list(part.rows(2))) for part in each.parts()])
-        assert relative_error(parts.double(), rows) < 1e-6
+        total, weights = each.sum_weighted_by(lambda squares: 1 / (1 + squares.sum(dim=1)))
+        expected = 1 / (1 + rows.square().sum(dim=1))
+        assert weights.shape == (len(rows), len(each.layout.sizes))
+        assert relative_error(weights[:, 0], expected) < 1e-5
+        assert relative_error(total, expected @ rows) < 1e-5
+
+    def test_under_a_mask_norms_and_sums_are_those_of_the_kept_coordinates(self):
+        each, rows = self.make(), self.rows()
+        keep = torch.rand(each.layout.size, generator=torch.Generator().manual_seed(1)) < 0.4
+        kept, masked = rows * keep, each.masked(keep)
+        blocks = kept.split(list(each.layout.sizes), dim=1)
+        squares = torch.stack([block.square().sum(dim=1) for block in blocks], dim=1)
+        torch.testing.assert_close(masked.squared_norms(), squares, rtol=1e-5, atol=1e-12)
+        weights = torch.linspace(0, 1, len(rows), dtype=torch.float64)
+        assert relative_error(masked.weighted_sum(weights), weights @ kept) < 1e-6
+        total, given = masked.sum_weighted_by(lambda squares: 1 / (1 + squares.sum(dim=1)))
+        assert relative_error(total, given[:, 0] @ kept) < 1e-6
+        assert relative_error(torch.cat(list(masked.rows(3))).double(), kept) < 1e-6
+
+    def test_two_masks_are_their_intersection(self):
+        each, generator = self.make(), torch.Generator().manual_seed(2)
+        one, other = (torch.rand(each.layout.size, generator=generator) < 0.5 for _ in range(2))
+        twice, once = (torch.cat(list(x.rows(3))) for x in (each.masked(one).masked(other), each.masked(one & other)))
+        assert torch.equal(twice, once)
 
     def test_norms_and_sums_are_float64(self):
         each = self.make()

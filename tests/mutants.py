@@ -16,7 +16,7 @@ from pytest import MonkeyPatch
 from sordino import clipping, sampling
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
-from sordino.gradients.taped import Held
+from sordino.gradients.taped import Taped
 from sordino.noise import Gaussian
 from sordino.randomness import Stream
 from sordino.run import PrivateRun
@@ -131,15 +131,18 @@ def _(patch):
 @mutant("does not clip the bias", SENSITIVITY)
 def _(patch):
     def forgetful(honest):
-        def squared_norms(self):
-            squares = honest(self).clone()
-            squares[:, 1::2] = 0
-            return squares
+        def sum_weighted_by(self, weights_of):
+            def without_biases(squares):
+                squares = squares.clone()
+                squares[:, 1::2] = 0
+                return weights_of(squares)
 
-        return squared_norms
+            return honest(self, without_biases)
 
-    for form in (Dense, Held):
-        patch.setattr(form, "squared_norms", forgetful(form.squared_norms))
+        return sum_weighted_by
+
+    for form in (Dense, Taped):
+        patch.setattr(form, "sum_weighted_by", forgetful(form.sum_weighted_by))
 
 
 @mutant("a record that is not finite poisons the sum", SENSITIVITY)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sordino as so
+from sordino.gradients.blocks import Outer
 from sordino.gradients.row_loss import RowLoss
-from sordino.gradients.rules import Outer
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
 from sordino.records import as_records
@@ -228,8 +228,8 @@ def test_random_networks_agree_with_the_loop(layers, data):
 
 def test_vectors_through_a_linear_layer_are_never_a_matrix_of_gradients():
     model, inputs = make("mlp")
-    part = next(gradients(model, *inputs)[0].parts())
-    assert isinstance(part.blocks[0], Outer) and isinstance(part.blocks[2], Outer)
+    each = gradients(model, *inputs)[0]
+    assert isinstance(each.blocks[0], Outer) and isinstance(each.blocks[2], Outer)
 
 
 def test_only_what_no_rule_knows_is_differentiated_directly():

@@ -8,7 +8,7 @@ not covered in the worst case, and was measured below 1e-4 of the bound in hosti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 from typing import Protocol, runtime_checkable
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.errors import UsageError
-from sordino.states import BoundedSum, PerExample
+from sordino.states import BoundedSum, PerExample, WeightsOf
 
 _ROUNDED_DOWN = 1 - 2.0**-19
 _LARGEST_NORM = 2.0**100  # an example beyond it says nothing, and counts as absent
@@ -121,15 +121,12 @@ def _shrink(norms: Tensor, largest: float | Tensor) -> Tensor:
     return torch.where(norms < _LARGEST_NORM, shrink, 0.0)
 
 
-def _bounded_sum(each: PerExample, bound: float, weights_of: Callable[[Tensor], Tensor]) -> BoundedSum:
-    sums = [_weighted_sum(part, weights_of(part.squared_norms())) for part in each.parts()]
-    return BoundedSum(torch.stack(sums).sum(dim=0) if len(sums) > 1 else sums[0], bound, each.layout)
-
-
-def _weighted_sum(each: PerExample, weights: Tensor) -> Tensor:
-    total = each.weighted_sum(weights)
+def _bounded_sum(each: PerExample, bound: float, weights_of: WeightsOf) -> BoundedSum:
+    total, weights = each.sum_weighted_by(weights_of)
     # One coordinate that is not finite makes the sum of all of them so, and float64 does not overflow here.
-    return total if bool(total.sum().isfinite()) else _sum_of_rows(each, weights)
+    if not bool(total.sum().isfinite()):
+        total = _sum_of_rows(each, weights)
+    return BoundedSum(total, bound, each.layout)
 
 
 def _sum_of_rows(each: PerExample, weights: Tensor) -> Tensor:
@@ -137,7 +134,7 @@ def _sum_of_rows(each: PerExample, weights: Tensor) -> Tensor:
     sizes = torch.tensor(each.layout.sizes, device=weights.device)
     total = torch.zeros(each.layout.size, dtype=torch.float64, device=weights.device)
     for weight, rows in zip(torch.split(weights, _ROWS_AT_A_TIME), each.rows(_ROWS_AT_A_TIME), strict=True):
-        spread = weight[:, None] if weight.ndim == 1 else weight.repeat_interleave(sizes, dim=1)
+        spread = weight.repeat_interleave(sizes, dim=1)
         total += torch.where(spread > 0, rows.to(torch.float64) * spread, 0.0).sum(dim=0)
     return total
 

@@ -9,7 +9,7 @@ noise makes a `Private`. No state has arithmetic that could undo what the arrow 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.errors import UsageError
+
+WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
 
 _ROWS_AT_A_TIME = 32
 
@@ -67,10 +69,6 @@ class PerExample(Protocol):
         """Which blocks the coordinates belong to; the columns of `squared_norms` are its blocks."""
         ...
 
-    def parts(self) -> Iterator[PerExample]:
-        """The same units, a few at a time if that is cheaper, in order."""
-        ...
-
     def squared_norms(self) -> Tensor:
         """Squared L2 norms, float64, shape (b, p): one column per block of coordinates."""
         ...
@@ -79,9 +77,26 @@ class PerExample(Protocol):
         """Sum over units of weight times contribution, float64, shape (d,). `weights` is (b,), or (b, p) by block."""
         ...
 
-    def rows(self, chunk: int) -> Iterator[Tensor]:
-        """The contributions themselves, shape (at most `chunk`, d), in order. The definition of the two above."""
+    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+        """The weighted sum with weights that are a function of squared norms, and the weights, shape (b, p).
+
+        One call, so that what is computed for the norms can serve the sum. `weights_of` may be asked for some units at
+        a time, and answers for each from its own norms.
+        """
         ...
+
+    def masked(self, keep: Tensor) -> PerExample:
+        """The same with zeros at the coordinates where `keep`, shape (d,), is False."""
+        ...
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        """The contributions themselves, shape (at most `chunk`, d), in order. The definition of everything above."""
+        ...
+
+
+def by_block(weights: Tensor, layout: Layout) -> Tensor:
+    """Weights as (b, p), whether they were given per unit or per unit and block."""
+    return weights if weights.ndim == 2 else weights[:, None].expand(-1, len(layout.sizes))
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,17 +111,21 @@ class Dense:
     matrix: Tensor
     layout: Layout
 
-    def parts(self) -> Iterator[Dense]:
-        yield self
-
     def squared_norms(self) -> Tensor:
         columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
         return torch.stack(columns, dim=1).square() if columns else self.matrix.new_zeros((len(self.matrix), 0))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        weights = weights if weights.ndim == 2 else weights[:, None].expand(-1, len(self.layout.sizes))
+        weights = by_block(weights, self.layout)
         sums = [_sum_in_float64(weights[:, p], block) for p, block in enumerate(self._blocks())]
         return torch.cat(sums) if sums else self.matrix.new_zeros(0)
+
+    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+        weights = by_block(weights_of(self.squared_norms()), self.layout)
+        return self.weighted_sum(weights), weights
+
+    def masked(self, keep: Tensor) -> Dense:
+        return Dense(torch.where(keep, self.matrix, self.matrix.new_zeros(())), self.layout)
 
     def rows(self, chunk: int) -> Iterator[Tensor]:
         yield from torch.split(self.matrix, chunk)

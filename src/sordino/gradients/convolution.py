@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -11,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated, Tag, squared_norms
+from sordino.gradients.blocks import Block, Instantiated, gram, gram_is_cheaper, squared_norms, sum_of_products
+from sordino.gradients.rules import Tag
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_MANY_CHANNELS, _MANY_PLACES = 16, 128  # from here on patches are better not copied
 
 
 @dataclass(frozen=True)
@@ -54,73 +55,166 @@ class Convolution:
         bias = Instantiated(g.flatten(2).sum(dim=2)) if self.names[1] else None
         return weight, bias
 
-    def _weight_block(self, x: Tensor, g: Tensor) -> Instantiated | Permuted:
-        """sum_t g[r, o, t] x[r, c, stride * t + dilation * k]: as many operations as plain training needs."""
-        x = F.pad(x, [side for pair in reversed(self.padding) for side in pair]) if self._is_padded else x
-        slides = set(self.stride) == {1} and self.groups == 1 and x.shape[1] >= _MANY_CHANNELS
-        return self._sliding(x, g) if slides and prod(g.shape[2:]) >= _MANY_PLACES else self._unfolded(x, g)
+    def _weight_block(self, x: Tensor, g: Tensor) -> Block:
+        places, channels = prod(g.shape[2:]), x.shape[1]
+        pixels = prod(size + sum(sides) for size, sides in zip(x.shape[2:], self.padding, strict=True))
+        size = g.shape[1] * channels // self.groups * prod(self.kernel)
+        shifts = prod(self.kernel)
+        gram = self.groups == 1 and gram_is_cheaper(
+            places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
+        )
+        return GramPatches(self, x, g) if gram else Patches(self, x, g)
 
-    def _unfolded(self, x: Tensor, g: Tensor) -> Instantiated:
-        """One product of matrices per row and group, with the patches of the input laid out as columns."""
-        rows = len(x)
-        columns = self._columns(x, g.shape[2:]).reshape(rows * self.groups, -1, prod(g.shape[2:]))
-        outputs = g.reshape(rows * self.groups, -1, columns.shape[2])
-        return Instantiated(torch.bmm(outputs, columns.transpose(1, 2)).reshape(rows, -1))
-
-    def _columns(self, x: Tensor, places: tuple[int, ...]) -> Tensor:
-        if len(self.kernel) == 2:
-            return F.unfold(x, self.kernel, dilation=self.dilation, stride=self.stride)
-        return torch.stack([self._shifted(x, offset, places) for offset in self._offsets()], dim=2).flatten(1, 2)
-
-    def _shifted(self, x: Tensor, offset: tuple[int, ...], places: tuple[int, ...]) -> Tensor:
-        """The inputs that meet the kernel's `offset`, at all places: (row, channel, place)."""
-        start = (k * d for k, d in zip(offset, self.dilation, strict=True))
-        cuts = (slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(start, self.stride, places, strict=True))
-        return x[(slice(None), slice(None), *cuts)].flatten(2)
-
-    def _sliding(self, x: Tensor, g: Tensor) -> Permuted:
-        """With stride 1 a shift by an offset is a shift of the flattened picture, so that no patch is copied.
-
-        The output's gradient is laid out with the rows of the padded input; what it has beyond its own width is zero.
-        """
-        rows, channels, *sizes = x.shape
-        outputs, places = g.shape[1], g.shape[2:]
-        spare = [(0, size - place) for size, place in zip(sizes, places, strict=True)]
-        spare[0] = (0, 0)  # the slowest axis needs no filling
-        laid_out = F.pad(g, [side for pair in reversed(spare) for side in pair]).flatten(2)
-        length = laid_out.shape[2]
-        strides = [d * prod(sizes[axis + 1 :]) for axis, d in enumerate(self.dilation)]
-        steps = [sum(k * s for k, s in zip(offset, strides, strict=True)) for offset in self._offsets()]
-        flat = F.pad(x.flatten(2), (0, max(0, max(steps) + length - prod(sizes))))
-        gradients = x.new_empty(len(steps), rows, outputs, channels)
-        for k, step in enumerate(steps):
-            torch.bmm(laid_out, flat[:, :, step : step + length].transpose(1, 2), out=gradients[k])
-        return Permuted(gradients)
-
-    def _offsets(self) -> list[tuple[int, ...]]:
-        return list(product(*(range(size) for size in self.kernel)))
-
-    @property
-    def _is_padded(self) -> bool:
-        return any(side for pair in self.padding for side in pair)
+    def padded(self, x: Tensor) -> Tensor:
+        sides = [side for pair in reversed(self.padding) for side in pair]
+        return F.pad(x, sides) if any(sides) else x.contiguous()
 
 
 @dataclass(frozen=True, repr=False)
-class Permuted:
-    """Gradients by offset, row, output and channel: what is summed over rows is put in order afterwards."""
+class Patches(Block):
+    """Row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` there, formed when needed.
 
-    by_offset: Tensor
+    As many multiplications as plain training has.
+    """
+
+    rule: Convolution
+    x: Tensor
+    g: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.g.shape[1] * self.x.shape[1] // self.rule.groups * prod(self.rule.kernel)
+
+    @property
+    def is_formed_later(self) -> bool:
+        return True
+
+    def take(self, rows: slice) -> Patches:
+        return Patches(self.rule, self.x[rows], self.g[rows])
+
+    def formed(self) -> Block:
+        return self._by_offset()
+
+    def _by_offset(self) -> ByOffset:
+        """Patches are laid out along all axes but the first, along which they slide: a shift is a slice of memory.
+
+        With a stride along the first axis, each of its phases is laid out on its own. Per row, group and offset along
+        the first axis this is one product of matrices, (channels and other offsets, places) by (places, outputs).
+        """
+        rule, groups = self.rule, self.rule.groups
+        stride, dilation = rule.stride[0], rule.dilation[0]
+        x = self._padded_to_whole_phases()
+        rows, channels, length, *_ = x.shape
+        outputs, first, *others = self.g.shape[1:]
+        step_row, step_channel, step_first, *steps = x.stride()
+        other_steps = (
+            *_times(rule.dilation[1:], steps),
+            step_first,
+            stride * step_first,
+            *_times(rule.stride[1:], steps),
+        )
+        shape = rows, channels, *rule.kernel[1:], stride, length // stride, *others
+        patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
+        patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
+        g = self.g.reshape(rows * groups, outputs // groups, -1).transpose(1, 2)
+        by_offset = x.new_empty(rule.kernel[0], rows * groups, patches.shape[1], outputs // groups)
+        for offset, gradients in enumerate(by_offset):
+            start, phase = divmod(dilation * offset, stride)
+            start *= prod(others)
+            torch.bmm(patches[:, :, phase, start : start + first * prod(others)], g, out=gradients)
+        return ByOffset(rule, by_offset)
+
+    def _padded_to_whole_phases(self) -> Tensor:
+        x, stride = self.rule.padded(self.x), self.rule.stride[0]
+        spare = -x.shape[2] % stride
+        return F.pad(x, [0, 0] * (x.ndim - 3) + [0, spare]) if spare else x
 
     def squared_norms(self) -> Tensor:
-        offsets, rows = self.by_offset.shape[:2]
-        return squared_norms(self.by_offset.reshape(offsets * rows, -1)).reshape(offsets, rows).sum(dim=0)
+        return self.formed().squared_norms()
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        sums = torch.matmul(weights.to(self.by_offset.dtype), self.by_offset.flatten(2))
-        return sums.T.flatten()
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        """The sum as plain training has it."""
+        rule, g = self.rule, weights.reshape(-1, *[1] * (self.g.ndim - 1)) * self.g
+        x, like = rule.padded(self.x), self.x.new_empty(g.shape[1], self.x.shape[1] // rule.groups, *rule.kernel)
+        none = [0] * len(rule.kernel)
+        _, gradient, _ = torch.ops.aten.convolution_backward(
+            g, x, like, None, rule.stride, none, rule.dilation, False, none, rule.groups, [False, True, False]
+        )
+        total += gradient.flatten()
 
     def dense(self) -> Tensor:
-        return self.by_offset.permute(1, 2, 3, 0).flatten(1)
+        return self._by_offset().dense()
+
+
+@dataclass(frozen=True, repr=False)
+class GramPatches(Patches):
+    """The same, never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
+
+    @property
+    def is_formed_later(self) -> bool:
+        return False
+
+    def formed(self) -> Block:
+        return self
+
+    def take(self, rows: slice) -> GramPatches:
+        return GramPatches(self.rule, self.x[rows], self.g[rows])
+
+    def squared_norms(self) -> Tensor:
+        x = self.rule.padded(self.x)
+        rows, _, *sizes = x.shape
+        places = self.g.shape[2:]
+        of_pixels = gram(x.flatten(2).transpose(1, 2)).reshape(rows, *sizes, *sizes)
+        of_outputs = gram(self.g.flatten(2).transpose(1, 2))
+        of_patches = torch.zeros(rows, *places, *places, dtype=torch.float64, device=x.device)
+        for offset in product(*(range(size) for size in self.rule.kernel)):
+            starts = _times(offset, self.rule.dilation)
+            cuts = tuple(
+                slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, self.rule.stride, places, strict=True)
+            )
+            of_patches += of_pixels[(slice(None), *cuts, *cuts)]
+        return sum_of_products(of_patches, of_outputs)
+
+
+@dataclass(frozen=True, repr=False)
+class ByOffset(Block):
+    """Formed gradients by offset along the first axis, row and group, channel and other offsets, output."""
+
+    rule: Convolution
+    gradients: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.gradients[0, 0].numel() * len(self.gradients) * self.rule.groups
+
+    @property
+    def _channels(self) -> int:
+        return self.gradients.shape[2] // prod(self.rule.kernel[1:])
+
+    def take(self, rows: slice) -> ByOffset:
+        offsets, _, *shape = self.gradients.shape
+        by_row = self.gradients.view(offsets, -1, self.rule.groups, *shape)
+        return ByOffset(self.rule, by_row[:, rows].flatten(1, 2))
+
+    def squared_norms(self) -> Tensor:
+        offsets, rows = len(self.gradients), self.gradients.shape[1] // self.rule.groups
+        squares = squared_norms(self.gradients.reshape(offsets * rows, -1))
+        return squares.reshape(offsets, rows).sum(dim=0)
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
+        sums = torch.stack([weights @ gradients for gradients in by_row])
+        offsets, others = len(by_row), prod(self.rule.kernel[1:])
+        sums = sums.reshape(offsets, self.rule.groups, self._channels, others, -1).permute(1, 4, 2, 0, 3)
+        total.view(sums.shape).add_(sums)
+
+    def dense(self) -> Tensor:
+        shape = (len(self.gradients), -1, self.rule.groups, self._channels, prod(self.rule.kernel[1:]))
+        return self.gradients.reshape(*shape, self.gradients.shape[3]).permute(1, 2, 5, 3, 0, 4).flatten(1)
+
+
+def _times(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a * b for a, b in zip(one, other, strict=True))
 
 
 def _spread(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:

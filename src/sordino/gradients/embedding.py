@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Tag
+from sordino.gradients.blocks import Block, gram, sum_of_products
+from sordino.gradients.rules import Tag
 
 
 @dataclass(frozen=True)
@@ -42,25 +43,35 @@ class Embedding:
 
 
 @dataclass(frozen=True, repr=False)
-class Scattered:
+class Scattered(Block):
     """Gradient vectors `g[r, t]` that belong to the rows `tokens[r, t]` of a table."""
 
     tokens: Tensor
     g: Tensor
     table: tuple[int, int]
 
+    @property
+    def size(self) -> int:
+        return self.table[0] * self.table[1]
+
+    def take(self, rows: slice) -> Scattered:
+        return Scattered(self.tokens[rows], self.g[rows], self.table)
+
     def squared_norms(self) -> Tensor:
         """Vectors of the same token add up before they are squared: the Gram matrix, where tokens are equal."""
-        g = self.g.double()
         same = self.tokens[:, :, None] == self.tokens[:, None, :]
-        return (torch.bmm(g, g.transpose(1, 2)) * same).sum(dim=(1, 2)).clamp(min=0)
+        return sum_of_products(gram(self.g), same.double())
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        total = self.g.new_zeros(self.table)
-        weighted = weights.to(self.g.dtype)[:, None, None] * self.g
-        return total.index_add_(0, self.tokens.flatten(), weighted.flatten(0, 1)).flatten()
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        weighted = weights[:, None, None] * self.g
+        total.view(self.table).index_add_(0, self.tokens.flatten(), weighted.flatten(0, 1))
 
     def dense(self) -> Tensor:
         gradients = self.g.new_zeros(len(self.g), *self.table)
         rows = torch.arange(len(self.g), device=self.g.device)[:, None].expand_as(self.tokens)
         return gradients.index_put_((rows, self.tokens), self.g, accumulate=True).flatten(1)
+
+    def masked(self, keep: Tensor) -> Scattered:
+        """Equal tokens have equal masks, so the vectors can be masked where they are."""
+        kept = F.embedding(self.tokens, keep.reshape(self.table).to(self.g.dtype))
+        return Scattered(self.tokens, self.g * kept, self.table)

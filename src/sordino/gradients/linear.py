@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated, Outer, Tag
+from sordino.gradients.blocks import Block, GramProducts, Instantiated, Outer, Products, gram_is_cheaper
+from sordino.gradients.rules import Tag
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Linear:
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])
         g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
-        weight = (Outer(g[:, 0], x[:, 0]) if x.shape[1] == 1 else _product(g, x)) if self.names[0] else None
-        bias = Instantiated(g.sum(dim=1)) if self.names[1] else None
-        return weight, bias
+        return weight_block(g, x) if self.names[0] else None, Instantiated(g.sum(dim=1)) if self.names[1] else None
 
 
-def _product(g: Tensor, x: Tensor) -> Instantiated:
-    """sum_t g[r, t, o] x[r, t, i]: as many operations as plain training needs, and reused for the sum."""
-    return Instantiated(torch.bmm(g.transpose(1, 2), x).flatten(1))
+def weight_block(g: Tensor, x: Tensor) -> Block:
+    """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
+    places, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
+    if places == 1:
+        return Outer(g[:, 0], x[:, 0])
+    gram = gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs)
+    return GramProducts(g, x) if gram else Products(g, x)

@@ -8,7 +8,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.rules import Block, Instantiated, Tag
+from sordino.gradients.blocks import Block, Instantiated
+from sordino.gradients.rules import Tag
 
 
 @dataclass(frozen=True)

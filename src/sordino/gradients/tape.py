@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from sordino.gradients.attention import attend, written_out
 from sordino.gradients.operations import Recognised, recognise, tensors_in
+from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
@@ -59,6 +60,7 @@ class Tape:
     output_gradients: tuple[Tensor, ...]
     direct: dict[str, Tensor]
     usable: Tensor
+    dtype: torch.dtype
 
 
 _surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
@@ -132,7 +134,7 @@ def record(
 
     with pinned(model):
         (output_gradients, direct_gradients), (usable, saved) = drawing_by_row(attempt, seeds)
-    return Tape(order, plan.uses, tuple(saved), tuple(output_gradients), direct_gradients, usable)
+    return Tape(order, plan.uses, tuple(saved), tuple(output_gradients), direct_gradients, usable, dtype)
 
 
 def _tagged(zero: Tensor, value: Tensor) -> Tensor:
@@ -188,6 +190,9 @@ class _Watching(TorchFunctionMode, ABC):
         found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
         if found is not None:
             return self.known(found)
+        pooled = max_pool(function, args, kwargs)
+        if pooled is not None:
+            return pooled
         result = function(*args, **kwargs)
         used = {self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names}
         if used and tensors_in(result):  # a question about a shape is no use

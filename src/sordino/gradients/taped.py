@@ -3,99 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from sordino.gradients.embedding import Scattered
-from sordino.gradients.rules import Block, Instantiated, Outer
+from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
-from sordino.states import Layout
+from sordino.states import Layout, WeightsOf, by_block
 
-_NUMBERS_IN_CACHE, _FEWEST_ROWS = 1 << 22, 16
-
-
-@dataclass(frozen=True, repr=False)
-class Held:
-    """Some rows, with one block per parameter: what is formed once serves the norms and the sum."""
-
-    blocks: tuple[Block, ...]
-    layout: Layout
-
-    def parts(self) -> Iterator[Held]:
-        yield self
-
-    @in_full_precision
-    def squared_norms(self) -> Tensor:
-        return torch.stack([block.squared_norms() for block in self.blocks], dim=1)
-
-    @in_full_precision
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        weights = weights if weights.ndim == 2 else weights[:, None].expand(-1, len(self.blocks))
-        return torch.cat([block.weighted_sum(weights[:, p]) for p, block in enumerate(self.blocks)]).double()
-
-    def rows(self, chunk: int) -> Iterator[Tensor]:
-        yield from torch.split(torch.cat([block.dense() for block in self.blocks], dim=1), chunk)
+_NUMBERS_IN_CACHE, _FEWEST_UNITS = 1 << 22, 2
 
 
 @dataclass(frozen=True, repr=False)
 class Taped:
-    """All rows of a tape. Rows that do not count have gradients of exact zeros.
+    """One block per parameter, in the order of the layout, with a row per privacy unit.
 
-    Guarantee: row `r` of everything here is a function of row `r` of the tape.
+    Guarantee: row `b` of everything here is a function of the rows of the tape that belong to unit `b`.
     """
 
-    tape: Tape
-    counted: Tensor
+    blocks: tuple[Block, ...]
+    num_units: int
     layout: Layout
+    like: Tensor
 
-    def parts(self) -> Iterator[Held]:
-        """A few rows at a time, so that what has to be formed stays in cache; all at once if nothing has to be."""
-        rows = len(self.counted)
-        chunk = max(_FEWEST_ROWS, _NUMBERS_IN_CACHE // (1 + self._numbers_of_a_row()))
-        for start in range(0, max(rows, 1), chunk):
-            yield self._held(slice(start, start + chunk))
-
-    def squared_norms(self) -> Tensor:
-        return torch.cat([part.squared_norms() for part in self.parts()])
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        total, start = torch.zeros(self.layout.size, dtype=torch.float64, device=weights.device), 0
-        for part in self.parts():
-            stop = start + len(part.squared_norms())
-            total, start = total + part.weighted_sum(weights[start:stop]), stop
-        return total
-
-    def rows(self, chunk: int) -> Iterator[Tensor]:
-        for start in range(0, len(self.counted), chunk):
-            yield from self._held(slice(start, start + chunk)).rows(chunk)
-
+    @classmethod
     @in_full_precision
-    def _held(self, rows: slice) -> Held:
-        found: dict[str, list[Block]] = {name: [] for name in self.tape.names}
-        for use, saved, gradient in zip(self.tape.uses, self.tape.saved, self.tape.output_gradients, strict=True):
-            blocks = use.rule.blocks(saved[rows], self._counted(gradient[rows], rows))
+    def of(cls, tape: Tape, counted: Tensor, rows_of_units: list[int], layout: Layout) -> Taped:
+        """The gradients of units with `rows_of_units` rows each, in order. Rows that do not count are exact zeros."""
+        found: dict[str, list[Block]] = {name: [] for name in tape.names}
+        for use, saved, gradient in zip(tape.uses, tape.saved, tape.output_gradients, strict=True):
+            blocks = use.rule.blocks(saved, _counted(gradient, counted))
             for name, block in zip(use.rule.names, blocks, strict=True):
                 if name is not None and block is not None:
                     found[name].append(block)
-        for name, gradients in self.tape.direct.items():
-            found[name].append(Instantiated(self._counted(gradients[rows].reshape(len(self.counted[rows]), -1), rows)))
-        return Held(tuple(_one(blocks) for blocks in found.values()), self.layout)
+        for name, gradient in tape.direct.items():
+            found[name].append(Instantiated(_counted(gradient.reshape(len(counted), -1), counted)))
+        each = tuple(uses[0] if len(uses) == 1 else Several(tuple(uses)) for uses in found.values())
+        if any(rows != 1 for rows in rows_of_units):
+            starts = tuple(accumulate(rows_of_units, initial=0))
+            each = tuple(OfUnits(block, starts) for block in each)
+        return cls(each, len(rows_of_units), layout, tape.usable.new_zeros((), dtype=tape.dtype))
 
-    def _counted(self, gradients: Tensor, rows: slice) -> Tensor:
-        counted = self.counted[rows]
-        if bool(counted.all()):
-            return gradients
-        return torch.where(counted.reshape(-1, *[1] * (gradients.ndim - 1)), gradients, gradients.new_zeros(()))
+    @in_full_precision
+    def squared_norms(self) -> Tensor:
+        taken = ([block.take(units).squared_norms() for block in self.blocks] for units in self._chunks())
+        return torch.cat([torch.stack(squares, dim=1) for squares in taken])
 
-    def _numbers_of_a_row(self) -> int:
-        """How many numbers the gradients of one row hold that have to be formed."""
-        blocks = self._held(slice(0, 1)).blocks
-        return sum(block.dense().numel() for block in blocks if not isinstance(block, (Outer, Scattered)))
+    @in_full_precision
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        weights, total = by_block(weights, self.layout), self._zeros()
+        for p, block in enumerate(self.blocks):
+            block.add_to(total[p], weights[:, p].to(total[p].dtype))
+        return torch.cat(total).double()
+
+    @in_full_precision
+    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+        """What has to be formed is formed once, for a few units at a time, and stays in cache until it is summed."""
+        total = self._zeros()
+        ready = {p: block for p, block in enumerate(self.blocks) if not block.is_formed_later}
+        squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
+        for p, block in ready.items():
+            squares[:, p] = block.squared_norms()
+        weights = []
+        for units in self._chunks():
+            formed = {p: block.take(units).formed() for p, block in enumerate(self.blocks) if block.is_formed_later}
+            for p, block in formed.items():
+                squares[units, p] = block.squared_norms()
+            weights.append(by_block(weights_of(squares[units]), self.layout))
+            for p, block in formed.items():
+                block.add_to(total[p], weights[-1][:, p].to(total[p].dtype))
+        all_weights = torch.cat(weights)
+        for p, block in ready.items():
+            block.add_to(total[p], all_weights[:, p].to(total[p].dtype))
+        return torch.cat(total).double(), all_weights
+
+    def masked(self, keep: Tensor) -> Taped:
+        parts = torch.split(keep, list(self.layout.sizes))
+        blocks = tuple(block.masked(part) for block, part in zip(self.blocks, parts, strict=True))
+        return replace(self, blocks=blocks)
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        for start in range(0, self.num_units, chunk):
+            yield torch.cat([block.take(slice(start, start + chunk)).dense() for block in self.blocks], dim=1)
+
+    def _chunks(self) -> Iterator[slice]:
+        numbers = sum(block.size for block in self.blocks if block.is_formed_later)
+        chunk = max(_FEWEST_UNITS, _NUMBERS_IN_CACHE // numbers) if numbers else self.num_units
+        for start in range(0, self.num_units, chunk):
+            yield slice(start, start + chunk)
+
+    def _zeros(self) -> list[Tensor]:
+        return [self.like.new_zeros(size) for size in self.layout.sizes]
 
 
-def _one(blocks: list[Block]) -> Block:
-    """A parameter that is used several times has the sum of what its uses add, which only a matrix can hold."""
-    return blocks[0] if len(blocks) == 1 else Instantiated(torch.stack([block.dense() for block in blocks]).sum(dim=0))
+def _counted(gradients: Tensor, counted: Tensor) -> Tensor:
+    if bool(counted.all()):
+        return gradients
+    return torch.where(counted.reshape(-1, *[1] * (gradients.ndim - 1)), gradients, gradients.new_zeros(()))
