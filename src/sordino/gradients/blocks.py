@@ -17,7 +17,7 @@ _NUMBERS_AT_A_TIME = 1 << 14
 
 # What was measured, in multiplications of a plain matrix product: a batch of small products against one large one, a
 # number that is written once and read twice, a small product in float64, a number that is read, added and written.
-_BATCHED, _FORMED, _SMALL, _ADDED = 1.3, 40, 3.0, 80
+_BATCHED, _FORMED, _SMALL, _ADDED = 1.2, 30, 3.0, 110
 
 
 def squared_norms(matrix: Tensor) -> Tensor:

@@ -99,13 +99,13 @@ class Patches(Block):
         """Patches are laid out along all axes but the first, along which they slide: a shift is a slice of memory.
 
         With a stride along the first axis, each of its phases is laid out on its own. Per row, group and offset along
-        the first axis this is one product of matrices, (channels and other offsets, places) by (places, outputs).
+        the first axis this is one product of matrices, (outputs, places) by (places, channels and other offsets).
         """
         rule, groups = self.rule, self.rule.groups
         stride, dilation = rule.stride[0], rule.dilation[0]
         x = self._padded_to_whole_phases()
         rows, channels, length, *_ = x.shape
-        outputs, first, *others = self.g.shape[1:]
+        outputs, _, *others = self.g.shape[1:]
         step_row, step_channel, step_first, *steps = x.stride()
         other_steps = (
             *_times(rule.dilation[1:], steps),
@@ -116,12 +116,13 @@ class Patches(Block):
         shape = rows, channels, *rule.kernel[1:], stride, length // stride, *others
         patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
         patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
-        g = self.g.reshape(rows * groups, outputs // groups, -1).transpose(1, 2)
-        by_offset = x.new_empty(rule.kernel[0], rows * groups, patches.shape[1], outputs // groups)
+        g = self.g.reshape(rows * groups, outputs // groups, -1)
+        by_offset = x.new_empty(rule.kernel[0], rows * groups, outputs // groups, patches.shape[1])
         for offset, gradients in enumerate(by_offset):
             start, phase = divmod(dilation * offset, stride)
             start *= prod(others)
-            torch.bmm(patches[:, :, phase, start : start + first * prod(others)], g, out=gradients)
+            shifted = patches[:, :, phase, start : start + g.shape[2]]
+            torch.bmm(g, shifted.transpose(1, 2), out=gradients)
         return ByOffset(rule, by_offset)
 
     def _padded_to_whole_phases(self) -> Tensor:
@@ -178,7 +179,7 @@ class GramPatches(Patches):
 
 @dataclass(frozen=True, repr=False)
 class ByOffset(Block):
-    """Formed gradients by offset along the first axis, row and group, channel and other offsets, output."""
+    """Formed gradients by offset along the first axis, row and group, output, channel and other offsets."""
 
     rule: Convolution
     gradients: Tensor
@@ -189,7 +190,7 @@ class ByOffset(Block):
 
     @property
     def _channels(self) -> int:
-        return self.gradients.shape[2] // prod(self.rule.kernel[1:])
+        return self.gradients.shape[3] // prod(self.rule.kernel[1:])
 
     def take(self, rows: slice) -> ByOffset:
         offsets, _, *shape = self.gradients.shape
@@ -205,12 +206,13 @@ class ByOffset(Block):
         by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
         sums = torch.stack([weights @ gradients for gradients in by_row])
         offsets, others = len(by_row), prod(self.rule.kernel[1:])
-        sums = sums.reshape(offsets, self.rule.groups, self._channels, others, -1).permute(1, 4, 2, 0, 3)
+        sums = sums.reshape(offsets, self.rule.groups, -1, self._channels, others).permute(1, 2, 3, 0, 4)
         total.view(sums.shape).add_(sums)
 
     def dense(self) -> Tensor:
-        shape = (len(self.gradients), -1, self.rule.groups, self._channels, prod(self.rule.kernel[1:]))
-        return self.gradients.reshape(*shape, self.gradients.shape[3]).permute(1, 2, 5, 3, 0, 4).flatten(1)
+        offsets, outputs, others = len(self.gradients), self.gradients.shape[2], prod(self.rule.kernel[1:])
+        each = self.gradients.reshape(offsets, -1, self.rule.groups, outputs, self._channels, others)
+        return each.permute(1, 2, 3, 4, 0, 5).flatten(1)
 
 
 def _times(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
