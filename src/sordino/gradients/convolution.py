@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated, gram, gram_is_cheaper, squared_norms, sum_of_products
+from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import Tag
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -45,7 +47,9 @@ class Convolution:
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
         settings = {name: arguments[name] for name in ("stride", "padding", "dilation", "groups")}
-        return tag(_CONVOLUTIONS[len(self.kernel)](x, arguments["weight"], arguments["bias"], **settings)), x
+        convolve = partial(_CONVOLUTIONS[len(self.kernel)], **settings)
+        of_rows = merged(convolve, batched_axes=len(self.kernel) + 2)
+        return tag(on_rows(convolve, of_rows, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         axes = len(self.kernel)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, gram, sum_of_products
+from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import Tag
 
 
@@ -32,7 +33,7 @@ class Embedding:
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         tokens = arguments["input"]
-        return tag(F.embedding(tokens, arguments["weight"], self.padding)), tokens
+        return tag(on_rows(F.embedding, F.embedding, tokens, arguments["weight"])), tokens
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         tokens = saved.reshape(len(saved), -1)
@@ -40,6 +41,22 @@ class Embedding:
         if self.padding is not None:
             g = torch.where((tokens == self.padding)[..., None], g.new_zeros(()), g)
         return (Scattered(tokens, g, self.table),)
+
+
+def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """A look-up with a padding token in a table that each row has a copy of, or None where this is something else.
+
+    `vmap` forgets that the padding token is not trained.
+    """
+    if function is not F.embedding:
+        return None
+    given = dict(zip(("input", "weight", "padding_idx"), args, strict=False)) | kwargs
+    padding, weight = given.get("padding_idx"), given["weight"]
+    if padding is None or given.get("max_norm") is not None:
+        return None
+    vectors = F.embedding(given["input"], weight)
+    is_padding = given["input"] == padding % len(weight)
+    return torch.where(is_padding[..., None], vectors.detach(), vectors)
 
 
 @dataclass(frozen=True, repr=False)

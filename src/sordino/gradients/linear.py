@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, GramProducts, Instantiated, Outer, Products, gram_is_cheaper
+from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import Tag
 
 
@@ -24,7 +25,7 @@ class Linear:
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
-        return tag(F.linear(x, arguments["weight"], arguments["bias"])), x
+        return tag(on_rows(F.linear, F.linear, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])

@@ -3,65 +3,98 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated
+from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import Tag
 
 
 @dataclass(frozen=True)
-class LastAxesNorm:
-    """`layer_norm` and `rms_norm`: the parameters have the shape of the last axes."""
+class LayerNorm:
+    """The parameters have the shape of the last axes."""
 
     names: tuple[str | None, str | None]
-    axes: int
-    root_mean_square: bool
+    shape: tuple[int, ...]
+    eps: float
 
     @classmethod
-    def recognise_layer_norm(cls, arguments: dict[str, Any], name_of: Any) -> LastAxesNorm:
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> LayerNorm:
         names = name_of(arguments["weight"]), name_of(arguments["bias"])
-        return cls(names, len(arguments["normalized_shape"]), False)
-
-    @classmethod
-    def recognise_rms_norm(cls, arguments: dict[str, Any], name_of: Any) -> LastAxesNorm:
-        return cls((name_of(arguments["weight"]), None), len(arguments["normalized_shape"]), True)
+        return cls(names, tuple(arguments["normalized_shape"]), arguments["eps"])
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
-        x, shape, eps = arguments["input"], arguments["normalized_shape"], arguments["eps"]
-        normal = F.rms_norm(x, shape, eps=eps) if self.root_mean_square else F.layer_norm(x, shape, eps=eps)
-        scaled = normal if arguments["weight"] is None else normal * arguments["weight"]
-        bias = arguments.get("bias")
-        return tag(scaled if bias is None else scaled + bias), normal
+        x = arguments["input"]
+        return tag(on_rows(self._norm, self._norm, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        normal, g = (x.reshape(len(x), -1, *x.shape[x.ndim - self.axes :]) for x in (saved, output_gradient))
-        weight = Instantiated((normal * g).sum(dim=1).flatten(1)) if self.names[0] else None
-        return weight, Instantiated(g.sum(dim=1).flatten(1)) if self.names[1] else None
+        """What is normalised is computed once more rather than kept, which would cost memory."""
+        g = output_gradient.reshape(len(saved), -1, prod(self.shape))
+        weight = Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)) if self.names[0] else None
+        return weight, Instantiated(g.sum(dim=1)) if self.names[1] else None
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        return F.layer_norm(x, self.shape, weight, bias, self.eps)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """The same without a mean and without a shift."""
+
+    names: tuple[str | None]
+    shape: tuple[int, ...]
+    eps: float | None
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> RMSNorm:
+        return cls((name_of(arguments["weight"]),), tuple(arguments["normalized_shape"]), arguments["eps"])
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        return tag(on_rows(self._norm, self._norm, x, arguments["weight"])), x
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        g = output_gradient.reshape(len(saved), -1, prod(self.shape))
+        return (Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)),)
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        return F.rms_norm(x, self.shape, weight, self.eps)
 
 
 @dataclass(frozen=True)
 class ChannelNorm:
-    """`group_norm` and `instance_norm` without running statistics: one parameter per channel."""
+    """`group_norm`, and `instance_norm` without running statistics: one parameter per channel."""
 
     names: tuple[str | None, str | None]
     groups: int
+    eps: float
 
     @classmethod
     def recognise_group_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm:
-        return cls((name_of(arguments["weight"]), name_of(arguments["bias"])), arguments["num_groups"])
+        names = name_of(arguments["weight"]), name_of(arguments["bias"])
+        return cls(names, arguments["num_groups"], arguments["eps"])
+
+    @classmethod
+    def recognise_instance_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm | None:
+        """Each channel is a group of its own. Statistics that a model keeps would not be those of the row."""
+        if not arguments["use_input_stats"] or arguments["running_mean"] is not None:
+            return None
+        names = name_of(arguments["weight"]), name_of(arguments["bias"])
+        return cls(names, arguments["input"].shape[1], arguments["eps"])
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
-        normal = F.group_norm(x, self.groups, eps=arguments["eps"])
-        per_channel = (-1, *[1] * (x.ndim - 2))
-        weight, bias = arguments["weight"], arguments["bias"]
-        scaled = normal if weight is None else normal * weight.reshape(per_channel)
-        return tag(scaled if bias is None else scaled + bias.reshape(per_channel)), normal
+        of_rows = merged(self._norm, batched_axes=x.ndim)
+        return tag(on_rows(self._norm, of_rows, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        normal, g = (x.reshape(len(x), x.shape[2], -1) for x in (saved, output_gradient))
-        weight = Instantiated((normal * g).sum(dim=2)) if self.names[0] else None
+        x, g = (x.reshape(len(x), x.shape[2], -1) for x in (saved, output_gradient))
+        weight = Instantiated((self._norm(x) * g).sum(dim=2)) if self.names[0] else None
         return weight, Instantiated(g.sum(dim=2)) if self.names[1] else None
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        return F.group_norm(x, self.groups, weight, bias, self.eps)

@@ -12,7 +12,9 @@ from torch import Tensor
 from sordino.gradients.convolution import Convolution
 from sordino.gradients.embedding import Embedding
 from sordino.gradients.linear import Linear
-from sordino.gradients.normalisation import ChannelNorm, LastAxesNorm
+from sordino.gradients.normalisation import ChannelNorm, LayerNorm, RMSNorm
+from sordino.gradients.projections import Projections, projections
+from sordino.gradients.recurrence import Recurrence, recur
 from sordino.gradients.rules import Rule
 
 NameOf = Callable[[Any], str | None]
@@ -42,14 +44,25 @@ OPERATIONS: dict[Any, Operation] = {
     F.conv3d: _CONVOLUTION,
     F.layer_norm: Operation(
         {"input": None, "normalized_shape": None, "weight": None, "bias": None, "eps": 1e-5},
-        LastAxesNorm.recognise_layer_norm,
+        LayerNorm.recognise,
     ),
-    F.rms_norm: Operation(
-        {"input": None, "normalized_shape": None, "weight": None, "eps": None}, LastAxesNorm.recognise_rms_norm
-    ),
+    F.rms_norm: Operation({"input": None, "normalized_shape": None, "weight": None, "eps": None}, RMSNorm.recognise),
     F.group_norm: Operation(
         {"input": None, "num_groups": None, "weight": None, "bias": None, "eps": 1e-5},
         ChannelNorm.recognise_group_norm,
+    ),
+    F.instance_norm: Operation(
+        {
+            "input": None,
+            "running_mean": None,
+            "running_var": None,
+            "weight": None,
+            "bias": None,
+            "use_input_stats": True,
+            "momentum": 0.1,
+            "eps": 1e-5,
+        },
+        ChannelNorm.recognise_instance_norm,
     ),
     F.embedding: Operation(
         {
@@ -62,6 +75,11 @@ OPERATIONS: dict[Any, Operation] = {
             "sparse": False,
         },
         Embedding.recognise,
+    ),
+    projections: Operation({"inputs": None, "weights": None, "bias": None, "features": None}, Projections.recognise),
+    recur: Operation(
+        {"cell": None, "projected": None, "initial": None, "weight": None, "bias": None, "projection": None},
+        Recurrence.recognise,
     ),
 }
 

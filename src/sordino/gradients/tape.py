@@ -2,9 +2,11 @@
 
 To each output of a recorded operation a zero is added that belongs to the row. The gradient by that zero is that of the
 output, and nothing else is differentiated: no weight's gradient is formed, nor the gradient of the first input.
-All of it happens inside `vmap` over a batch of one, so that rows are apart by construction, as in `vmapped`.
 
-A parameter that anything but a known operation uses is differentiated directly, row by row, in the same pass.
+Guarantee: the losses come out of `vmap` over a batch of one, so that each is a function of its own row. The gradient of
+their sum by what belongs to one row is therefore the gradient of that row's loss, and rows are apart by construction.
+
+A parameter that anything but a known operation uses is differentiated directly: each row has a copy of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
 from sordino.gradients.attention import attend, written_out
+from sordino.gradients.embedding import embed
+from sordino.gradients.fused_attention import fused
 from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
-from sordino.gradients.recurrent import OwnInitialState
+from sordino.gradients.recurrent import OwnInitialState, unrolled
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
@@ -103,6 +107,18 @@ def record(
 ) -> Tape:
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
+    with pinned(model), torch.enable_grad():
+        return _record(model, objective, inputs, target, seeds, plan)
+
+
+def _record(
+    model: nn.Module,
+    objective: Objective,
+    inputs: tuple[Tensor, ...],
+    target: Tensor,
+    seeds: Tensor,
+    plan: Survey,
+) -> Tape:
     trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
     order = tuple(trained)
     direct = {name: trained.pop(name) for name in plan.direct}
@@ -110,7 +126,7 @@ def record(
 
     def loss_of_one(
         zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
         recorder = _Recorder(plan, names, zeros)
         with OwnInitialState(zero):
             with recorder:
@@ -119,22 +135,41 @@ def record(
             loss, usable = objective(outputs, label.unsqueeze(0))
         if len(recorder.saved) != len(plan.uses):
             raise Unrecorded
-        return loss, (usable, recorder.saved)
+        return loss, usable, recorder.saved
 
-    rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    labels = target.to(dtype) if target.is_floating_point() else target
-    zero = torch.zeros(len(seeds), dtype=dtype, device=seeds.device)
-    zeros = [zero.reshape(-1, *[1] * len(use.tagged_shape)).expand(-1, *use.tagged_shape) for use in plan.uses]
+    rows, labels = tuple(_usable(x, dtype) for x in inputs), _usable(target, dtype)
+    zero = torch.zeros((), dtype=dtype, device=seeds.device)
+    zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
+    copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
 
     def attempt(randomness: str) -> Any:
-        of_each = vmap(
-            grad(loss_of_one, argnums=(0, 1), has_aux=True), in_dims=(0, None, 0, 0, 0), randomness=randomness
-        )
-        return of_each(zeros, direct, rows, labels, zero)
+        of_each = vmap(loss_of_one, in_dims=(0, 0, 0, 0, 0), randomness=randomness)
+        return of_each(zeros, copies, rows, labels, zero.expand(len(seeds)))
 
-    with pinned(model):
-        (output_gradients, direct_gradients), (usable, saved) = drawing_by_row(attempt, seeds)
-    return Tape(order, plan.uses, tuple(saved), tuple(output_gradients), direct_gradients, usable, dtype)
+    losses, usable, saved = drawing_by_row(attempt, seeds)
+    gradients = _gradients(losses, [*zeros, *copies.values()])
+    direct_gradients = dict(zip(copies, gradients[len(zeros) :], strict=True))
+    saved = tuple(x.detach() for x in saved)
+    return Tape(order, plan.uses, saved, tuple(gradients[: len(zeros)]), direct_gradients, usable, dtype)
+
+
+def _usable(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the model's precision, and fit for differentiation although it may come out of an inference mode."""
+    x = x.clone() if x.is_inference() else x
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _of_each_row(value: Tensor, rows: int) -> Tensor:
+    """What every row has a copy of, without copies: the gradient by it has the rows in front."""
+    return value.expand(rows, *value.shape).detach().requires_grad_()
+
+
+def _gradients(losses: Tensor, by: list[Tensor]) -> list[Tensor]:
+    """Of the sum of the losses; zeros by what none of them depends on."""
+    if not losses.requires_grad or not by:
+        return [torch.zeros_like(x) for x in by]
+    found = torch.autograd.grad(losses.sum(), by, allow_unused=True)
+    return [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(by, found, strict=True)]
 
 
 def _tagged(zero: Tensor, value: Tensor) -> Tensor:
@@ -142,11 +177,11 @@ def _tagged(zero: Tensor, value: Tensor) -> Tensor:
 
 
 class _Tagged(torch.autograd.Function):
-    """value + zero, without the addition: both get the gradient."""
+    """value + zero, without the addition: both get the gradient. `value` is used for nothing else from here on."""
 
     @staticmethod
     def forward(value: Tensor, zero: Tensor) -> Tensor:
-        return value.view_as(value)
+        return value.data  # the same memory, and no view of it: an operation in place may follow
 
     @staticmethod
     def setup_context(context: Any, inputs: tuple[Tensor, Tensor], result: Tensor) -> None:
@@ -157,11 +192,12 @@ class _Tagged(torch.autograd.Function):
         return gradient, gradient
 
     @staticmethod
-    def vmap(info: Any, axes: tuple[int | None, ...], value: Tensor, zero: Tensor) -> tuple[Tensor, int | None]:
+    def vmap(info: Any, axes: tuple[int | None, ...], value: Tensor, zero: Tensor) -> tuple[Tensor, int]:
         if axes[0] is None:  # what no row has touched yet becomes the row's own
-            value = value.expand(info.batch_size, *value.shape)
-            axes = (0, axes[1])
-        return _tagged(zero, value), axes[0]
+            value = value.expand(info.batch_size, *value.shape).clone()
+        else:
+            value = value.movedim(axes[0], 0)
+        return _tagged(zero, value), 0
 
 
 class _Watching(TorchFunctionMode, ABC):
@@ -187,13 +223,18 @@ class _Watching(TorchFunctionMode, ABC):
         if attention is not None:
             with self:
                 return attend(attention)
+        recurrent = unrolled(function, args, kwargs, self._names)
+        if recurrent is not None:
+            with self:
+                return recurrent()
         found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
         if found is not None:
             return self.known(found)
-        pooled = max_pool(function, args, kwargs)
-        if pooled is not None:
-            return pooled
-        result = function(*args, **kwargs)
+        for stand_in in (max_pool, embed):
+            result = stand_in(function, args, kwargs)
+            if result is not None:
+                return result
+        result = (fused(function) or function)(*args, **kwargs)
         used = {self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names}
         if used and tensors_in(result):  # a question about a shape is no use
             self.other(used)

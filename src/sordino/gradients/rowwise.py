@@ -1,0 +1,54 @@
+"""Operations known to act on each row alone, carried out on all rows at once instead of by `vmap`'s own rules.
+
+Those are right too, but some are slow: they take a fused kernel apart, or copy. Here torch differentiates what it is
+given, as in plain training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, *others: Tensor | None) -> Any:
+    """`of_one(x, *others)`, and under `vmap` `of_rows(x, *others)` with the rows in front of `x` and of all it gives.
+
+    The caller knows that row `r` of `of_rows` is `of_one` of row `r`. Where the others belong to the rows too, `vmap`
+    has its own way.
+    """
+    return _OnRows.apply(of_one, of_rows, x, *others)  # type: ignore[no-untyped-call]
+
+
+class _OnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(of_one: Any, of_rows: Any, x: Tensor, *others: Tensor | None) -> Any:
+        return of_one(x, *others)
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Any) -> None:
+        """Outside of `vmap` only a survey calls it, which differentiates nothing."""
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], of_one: Any, of_rows: Any, x: Tensor, *others: Any) -> Any:
+        axis, *other_axes = axes[2:]
+        if axis is None or any(other is not None for other in other_axes):
+            return torch.vmap(of_one, in_dims=axes[2:])(x, *others), 0
+        return of_rows(x.movedim(axis, 0), *others), 0
+
+
+def merged(function: Callable[..., Tensor], batched_axes: int) -> Callable[..., Tensor]:
+    """`function` of a batch, for inputs that have the rows in front of what may be a batch: the two become one.
+
+    `batched_axes` is the number of axes of an input that has a batch axis.
+    """
+
+    def of_rows(x: Tensor, *others: Any) -> Tensor:
+        if x.ndim == batched_axes:  # a single example without a batch axis: the rows are the batch
+            return function(x, *others)
+        output = function(x.flatten(0, 1), *others)
+        return output.reshape(*x.shape[:2], *output.shape[1:])
+
+    return of_rows
