@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,7 @@ class Survey:
 
     uses: tuple[Use, ...]
     direct: tuple[str, ...]
+    bytes_per_row: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,14 +89,16 @@ def survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
 def _survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
     """Looks at every operation on a parameter. The global generator is left as it was."""
     trained, fixed = trained_values(model), fixed_values(model)
-    watch = _Surveyor({id(value): name for name, value in trained.items()})
+    watch = _Surveyor({id(value): name for name, value in trained.items()}, [*trained.values(), *fixed.values(), *row])
+    dtype = working_dtype(model)
     with pinned(model), torch.no_grad(), torch.random.fork_rng(devices=[]), watch:
-        dtype = working_dtype(model)
         functional_call(model, {**fixed, **trained}, tuple(x.to(dtype) if x.is_floating_point() else x for x in row))
     used = {name for use in watch.uses for name in use.rule.names if name} | watch.direct
     direct = tuple(name for name in trained if name in watch.direct or name not in used)
     kept = (replace(use, rule=_without(use.rule, direct)) for use in watch.uses)
-    return Survey(tuple(use for use in kept if any(use.rule.names)), direct)
+    uses = tuple(use for use in kept if any(use.rule.names))
+    kept_numbers = sum(prod(use.tagged_shape) for use in uses) + sum(trained[name].numel() for name in direct)
+    return Survey(uses, direct, watch.bytes_made() + kept_numbers * dtype.itemsize)
 
 
 def record(
@@ -119,8 +123,10 @@ def _record(
     seeds: Tensor,
     plan: Survey,
 ) -> Tape:
-    trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
-    order = tuple(trained)
+    # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    fixed = {name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained}
+    dtype, order = working_dtype(model), tuple(trained)
     direct = {name: trained.pop(name) for name in plan.direct}
     names = {id(value): name for name, value in trained.items()}
 
@@ -244,10 +250,23 @@ class _Watching(TorchFunctionMode, ABC):
 class _Surveyor(_Watching):
     """Notes which known operation uses which parameter, and which parameters anything else uses."""
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str], given: list[Tensor]) -> None:
         super().__init__(names)
         self.uses: list[Use] = []
         self.direct: set[str] = set()
+        self._given = {x.untyped_storage().data_ptr() for x in given}
+        self._made: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs)
+        self._made |= {x.untyped_storage().data_ptr(): x for x in tensors_in(result)}  # alive, so each has its place
+        return result
+
+    def bytes_made(self) -> int:
+        """How much memory the pass filled, if none of it was given back."""
+        return sum(x.untyped_storage().nbytes() for place, x in self._made.items() if place not in self._given)
 
     def known(self, found: Recognised) -> Any:
         output, _ = found.rule.run(found.arguments, partial(self._note, found.rule))
