@@ -34,6 +34,10 @@ class Contribution(Protocol):
         """What each unit of `batch` adds. `seeds` is one int64 per row, for randomness inside the model."""
         ...
 
+    def bytes_per_row(self, model: nn.Module, records: Records) -> int:
+        """About how much memory `of` needs for each row. Depends on the model and on public shapes only."""
+        ...
+
 
 @dataclass(frozen=True)
 class LossGradient:
@@ -74,6 +78,14 @@ class LossGradient:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
         batch, seeds = batch.to(device_of(model)), seeds.to(device_of(model))
         return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
+
+    def bytes_per_row(self, model: nn.Module, records: Records) -> int:
+        """What a pass over a synthetic row fills; without a tape, the gradient itself and as much again to make it."""
+        row = records.template(1).to(device_of(model))
+        try:
+            return survey(model, row.inputs).bytes_per_row
+        except (RuntimeError, IndexError):
+            return 3 * Layout.of(model).size * working_dtype(model).itemsize
 
     def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | None:
         """None where the model or a row needs the patience of the other way."""

@@ -78,6 +78,11 @@ class Records:
         """What one privacy unit is: an example, or a user with all of their rows."""
         return Unit.EXAMPLE if self.owners is None else Unit.USER
 
+    @property
+    def rows_per_unit(self) -> int:
+        """The public bound on the rows of one unit."""
+        return 1 if self.owners is None else self.owners.rows_per_user
+
     def gather(self, indices: Tensor) -> Batch:
         """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch."""
         if indices.dtype != torch.int64 or indices.ndim != 1:
@@ -185,12 +190,14 @@ class Owners:
     order: Tensor
     starts: Tensor
     counts: Tensor
+    rows_per_user: int
 
     @classmethod
     def of(cls, ids: Tensor, rows_per_user: int) -> Owners:
         """Users are numbered by their sorted ids; later rows than the first `rows_per_user` are left out."""
         counts = torch.from_numpy(np.unique(ids.numpy(), return_counts=True)[1])
-        return cls(ids.argsort(stable=True), counts.cumsum(0) - counts, counts.clamp(max=rows_per_user))
+        starts, kept = counts.cumsum(0) - counts, counts.clamp(max=rows_per_user)
+        return cls(ids.argsort(stable=True), starts, kept, rows_per_user)
 
     def rows_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of `users`, and for each row the position of its user in `users`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from dp_accounting.dp_event import DpEvent
@@ -32,7 +33,8 @@ from sordino.records import Batch
 from sordino.sampling import Indices, Sampler
 from sordino.states import BoundedSum, Layout, Private
 
-_DENSE_BYTES = 1 << 28
+_MEMORY_MIB = 128
+_LARGEST_MICRO_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class PrivateRun:
     """One plan carried out on one data set. Iterate over it for the `Private` gradient of each step.
 
     The gradient is taken at the parameters that the model has when the step is asked for. `physical_batch_size` is how
-    many units are held in memory at a time; it changes nothing else. With a `seed` the run is reproducible, and its
-    guarantee says that whoever knows the seed can remove the noise.
+    many units are held in memory at a time, "auto" as many as need about `memory_mib`; it changes nothing else. With a
+    `seed` the run is reproducible, and its guarantee says that whoever knows the seed can remove the noise.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -110,7 +112,8 @@ class PrivateRun:
         *,
         seed: int | None = None,
         key: Key | None = None,
-        physical_batch_size: int | None = None,
+        physical_batch_size: int | Literal["auto"] = "auto",
+        memory_mib: int = _MEMORY_MIB,
     ) -> None:
         validate.instance(Plan, plan=plan)
         validate.instance(nn.Module, model=model)
@@ -123,15 +126,17 @@ class PrivateRun:
         validate.instance(Key, key=key)
         self.plan = plan
         self.layout = Layout.of(model)
-        if physical_batch_size is None:
-            physical_batch_size = _physical_batch_size(self.layout.size)
-        validate.count(physical_batch_size=physical_batch_size)
-        self.physical_batch_size = physical_batch_size
+        validate.count(memory_mib=memory_mib)
+        if physical_batch_size != "auto":
+            validate.count(physical_batch_size=physical_batch_size)
         self._budget = data if isinstance(data, Budget) else Budget(data)
         self._records = self._budget.records
         plan.sampler.check(self._records.num_units)
         plan.contribution.check(model, self._records)
         self._model = model
+        self.physical_batch_size = (
+            self._units_that_fit(memory_mib) if physical_batch_size == "auto" else physical_batch_size
+        )
         self._coding_state = plan.encoding.init(self.layout)
         self._steps_begun = 0
         self._process = os.getpid()
@@ -201,6 +206,12 @@ class PrivateRun:
         base = int(self._dropout.words(1, step=step).astype("int64")[0])
         return base + (indices[batch.units] << 20) + row_of_unit
 
+    def _units_that_fit(self, memory_mib: int) -> int:
+        """Public: it depends on the model and on the shape of the data only."""
+        bytes_per_row = self.plan.contribution.bytes_per_row(self._model, self._records)
+        units = (memory_mib << 20) // max(1, bytes_per_row * self._records.rows_per_unit)
+        return max(1, min(_LARGEST_MICRO_BATCH, units))
+
     def _check_stages_fit(self) -> None:
         """A step of nobody, thrown away: a clip or an encoding made for another model is refused before any charge."""
         codec = self.plan.encoding.codec(self._coding_state, 0, self._coding)
@@ -214,8 +225,3 @@ class PrivateRun:
         step = self._steps_begun
         self._steps_begun += 1
         return step
-
-
-def _physical_batch_size(num_parameters: int) -> int:
-    """As many dense gradients as fit into a quarter of a gigabyte. Public: it depends on the model only."""
-    return max(1, min(512, _DENSE_BYTES // (4 * max(1, num_parameters))))

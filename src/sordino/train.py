@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +51,7 @@ def fit(
     encoding: Encoding | None = None,
     learning_rate: float = 0.5,
     optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
-    physical_batch_size: int | None = None,
+    physical_batch_size: int | Literal["auto"] = "auto",
     seed: int | None = None,
     allow_weak: bool = False,
     allow_large_delta: bool = False,

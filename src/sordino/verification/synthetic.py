@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,9 @@ def noise_of(run: PrivateRun) -> Iterator[Tensor]:
         yield released.value - codec.decode(replace(released, value=bare.value)).value
 
 
-def fresh_run(plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | None = None) -> PrivateRun:
+def fresh_run(
+    plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | Literal["auto"] = "auto"
+) -> PrivateRun:
     """A run whose randomness is frozen by the seed."""
     return PrivateRun(plan, model, records, seed=seed, physical_batch_size=physical)
 
