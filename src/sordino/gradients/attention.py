@@ -10,43 +10,102 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.gradients.projections import projections
+
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a self-attention of the plain kind, or None: everything else keeps torch's own way."""
+    """The arguments of a `multi_head_attention_forward` by name, or None: what torch refuses keeps torch's message."""
     if function is not F.multi_head_attention_forward:
         return None
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    is_plain = (
-        given["query"] is given["key"]
-        and given["key"] is given["value"]
-        and given["query"].ndim == 3
-        and not given["use_separate_proj_weight"]
-        and not given["add_zero_attn"]
-        and all(given[name] is None for name in ("bias_k", "bias_v", "key_padding_mask", "static_k", "static_v"))
-        and (given["attn_mask"] is None or given["attn_mask"].ndim == 2)
-    )
-    return given if is_plain else None
+    is_static = given["static_k"] is not None or given["static_v"] is not None
+    is_refused = given["is_causal"] and given["attn_mask"] is None
+    return None if is_static or is_refused else given
 
 
 def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """softmax(Q K^T / sqrt(width) + mask) V for each head, then the output projection. Axes: place, row, feature."""
-    x, heads = given["query"], given["num_heads"]
-    places, rows, features = x.shape
-    width = features // heads
-    projected = F.linear(x, given["in_proj_weight"], given["in_proj_bias"])
-    by_head = projected.reshape(places, rows, 3, heads, width).permute(2, 1, 3, 0, 4)
-    query, key, value = by_head[0], by_head[1], by_head[2]
-    scores = query @ key.transpose(-2, -1) / math.sqrt(width)
-    mask = given["attn_mask"]
-    if mask is not None:
-        scores = scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = F.dropout(scores.softmax(dim=-1), given["dropout_p"], given["training"])
-    mixed = (weights @ value).permute(2, 0, 1, 3).reshape(places, rows, features)
-    output = F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"])
-    if not given["need_weights"]:
-        return output, None
-    return output, weights.mean(dim=1) if given["average_attn_weights"] else weights
+    if given["query"].ndim == 2:
+        output, weights = attend(_as_batch_of_one(given))
+        return output.squeeze(1), None if weights is None else weights.squeeze(0)
+    query, key, value = _projected(given)
+    key, value = (_extended(x, given, bias) for x, bias in ((key, "bias_k"), (value, "bias_v")))
+    mask = _mask(given, added_keys=len(key) - len(given["key"]))
+    query, key, value = (_by_head(x, given["num_heads"]) for x in (query, key, value))
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    if given["need_weights"]:
+        mixed, weights = _weighed(query, key, value, mask, dropout)
+    else:
+        weights, causal = None, mask is None and given["is_causal"]
+        mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
+    output = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
+    return output, weights.mean(dim=1) if weights is not None and given["average_attn_weights"] else weights
+
+
+def _as_batch_of_one(given: dict[str, Any]) -> dict[str, Any]:
+    """With an axis of rows. What was one tensor stays one: the projections look whether key and value are."""
+    rows = {id(given[name]): given[name].unsqueeze(1) for name in ("query", "key", "value")}
+    padding = given["key_padding_mask"]
+    return given | {
+        **{name: rows[id(given[name])] for name in ("query", "key", "value")},
+        "key_padding_mask": None if padding is None else padding.unsqueeze(0),
+    }
+
+
+def _projected(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    """In self-attention this is one linear operation, and for key and value that are one tensor it is two."""
+    query, key, value, bias = (given[name] for name in ("query", "key", "value", "in_proj_bias"))
+    features = query.shape[-1]
+    if given["use_separate_proj_weight"]:
+        weights = tuple(given[name] for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"))
+        return tuple(projections((query, key, value), weights, bias, [features] * 3))
+    weight = given["in_proj_weight"]
+    if query is key and key is value:
+        return F.linear(query, weight, bias).chunk(3, dim=-1)
+    if key is value:
+        query, both = projections((query, key), (weight,), bias, [features, 2 * features])
+        return query, *both.chunk(2, dim=-1)
+    return tuple(projections((query, key, value), (weight,), bias, [features] * 3))
+
+
+def _extended(x: Tensor, given: dict[str, Any], bias: str) -> Tensor:
+    """Keys or values, with a learned one and a zero behind them where these were asked for."""
+    _, rows, features = x.shape
+    learned = [] if given[bias] is None else [given[bias].repeat(1, rows, 1)]
+    zero = [x.new_zeros(1, rows, features)] if given["add_zero_attn"] else []
+    return torch.cat([x, *learned, *zero]) if learned or zero else x
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    places, rows, _ = x.shape
+    return x.reshape(places, rows, heads, -1).permute(1, 2, 0, 3)
+
+
+def _mask(given: dict[str, Any], added_keys: int) -> Tensor | None:
+    """What is added to the scores, with axes row, head, query and key, or None. Added keys are always seen."""
+    padding, mask = (_additive(given[name], added_keys, given) for name in ("key_padding_mask", "attn_mask"))
+    if mask is not None and mask.ndim == 3:
+        mask = mask.reshape(-1, given["num_heads"], *mask.shape[1:])
+    if padding is None:
+        is_left_to_kernel = given["is_causal"] and not given["need_weights"]
+        return None if is_left_to_kernel else mask
+    padding = padding[:, None, None]
+    return padding if mask is None else mask + padding
+
+
+def _additive(mask: Tensor | None, added_keys: int, given: dict[str, Any]) -> Tensor | None:
+    """A boolean mask says what is not seen."""
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=given["query"].dtype).masked_fill(mask, -math.inf)
+    return mask if mask is None or added_keys == 0 else F.pad(mask, (0, added_keys))
+
+
+def _weighed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+    """The mixed values, and the weights that mixed them. Axes: row, head, place, width."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    weights = F.dropout((scores if mask is None else scores + mask).softmax(dim=-1), dropout)
+    return weights @ value, weights

@@ -46,7 +46,7 @@ class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     def __torch_dispatch__(
         self, operation: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded not in operation.tags:
+        if torch.Tag.nondeterministic_seeded not in operation.tags or operation in _DRAWS_NOTHING:
             return operation(*args, **(kwargs or {}))
         if operation not in _DRAW:
             raise UsageError(
@@ -155,4 +155,10 @@ _DRAW: dict[Any, Callable[..., Any]] = {
     aten.uniform_.default: _uniform_into,
     aten.normal_.default: _normal_into,
     aten.exponential_.default: _exponential_into,
+}
+
+_DRAWS_NOTHING = {  # they name a dropout, and are called without
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
 }

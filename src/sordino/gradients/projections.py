@@ -1,0 +1,131 @@
+"""Several inputs, each through its own piece of a linear layer: the query, key and value of an attention.
+
+`MultiheadAttention` keeps three weights in one parameter, or at least three biases. A slice of a parameter is not a
+parameter to the tape, so that the projections are one operation here, with one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import wrap_torch_function
+
+from sordino.gradients.blocks import Block
+from sordino.gradients.linear import Linear
+from sordino.gradients.rowwise import on_rows
+from sordino.gradients.rules import Tag
+
+
+def _seen_by_modes(
+    inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None, features: Sequence[int]
+) -> tuple[Tensor, ...]:
+    return *inputs, *weights
+
+
+@wrap_torch_function(_seen_by_modes)
+def projections(
+    inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None, features: Sequence[int]
+) -> list[Tensor]:
+    """x W^T + b for each input x, with `features` outputs each.
+
+    There is a weight for each input, or a single one in which theirs lie below one another, as they do in `bias`.
+    """
+    pieces = torch.split(weights[0], list(features)) if len(weights) == 1 else weights
+    biases = [None] * len(inputs) if bias is None else torch.split(bias, list(features))
+    return [on_rows(F.linear, F.linear, x, weight, b) for x, weight, b in zip(inputs, pieces, biases, strict=True)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the projections, by its sizes in a row."""
+
+    places: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The rule of `projections`. The last name is that of the bias."""
+
+    names: tuple[str | None, ...]
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Projections:
+        sizes = zip(arguments["inputs"], arguments["features"], strict=True)
+        parts = tuple(Part(x.numel() // x.shape[-1], x.shape[-1], outputs) for x, outputs in sizes)
+        return cls((*map(name_of, arguments["weights"]), name_of(arguments["bias"])), parts)
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[list[Tensor], Tensor]:
+        outputs = projections(**arguments)
+        tagged = torch.split(tag(_side_by_side(outputs)), [y.numel() for y in outputs])
+        results = [flat.reshape(y.shape) for flat, y in zip(tagged, outputs, strict=True)]
+        return results, _side_by_side(arguments["inputs"])
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        *weights, bias = self.names
+        x = torch.split(saved, [part.places * part.inputs for part in self.parts], dim=1)
+        g = torch.split(output_gradient, [part.places * part.outputs for part in self.parts], dim=1)
+        of_parts = [
+            Linear((weight, bias)).blocks(
+                x.reshape(-1, part.places, part.inputs), g.reshape(-1, part.places, part.outputs)
+            )
+            for part, weight, x, g in zip(self.parts, cycle(weights), x, g, strict=False)
+        ]
+        of_weights, of_bias = zip(*of_parts, strict=True)
+        return *(of_weights if len(weights) > 1 else (_stacked(of_weights),)), _stacked(of_bias)
+
+
+def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.flatten() for x in tensors])
+
+
+def _stacked(blocks: tuple[Block | None, ...]) -> Stacked | None:
+    found = tuple(block for block in blocks if block is not None)
+    return Stacked(found) if found else None
+
+
+@dataclass(frozen=True, repr=False)
+class Stacked(Block):
+    """A parameter in pieces that lie behind one another, each with gradients of its own form."""
+
+    pieces: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [piece.size for piece in self.pieces]
+
+    @property
+    def is_formed_later(self) -> bool:
+        return any(piece.is_formed_later for piece in self.pieces)
+
+    def formed(self) -> Stacked:
+        return Stacked(tuple(piece.formed() for piece in self.pieces))
+
+    def take(self, rows: slice) -> Stacked:
+        return Stacked(tuple(piece.take(rows) for piece in self.pieces))
+
+    def squared_norms(self) -> Tensor:
+        return torch.stack([piece.squared_norms() for piece in self.pieces]).sum(dim=0)
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        for piece, part in zip(self.pieces, torch.split(total, self._sizes), strict=True):
+            piece.add_to(part, weights)
+
+    def dense(self) -> Tensor:
+        return torch.cat([piece.dense() for piece in self.pieces], dim=1)
+
+    def masked(self, keep: Tensor) -> Stacked:
+        parts = zip(self.pieces, torch.split(keep, self._sizes), strict=True)
+        return Stacked(tuple(piece.masked(part) for piece, part in parts))
