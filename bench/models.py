@@ -7,23 +7,63 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class TokenModel(nn.Module):
-    """Embedding, places, blocks of attention, and a linear layer on the mean: a small GPT or ViT."""
+class Places(nn.Module):
+    """Adds a trained vector to each place."""
 
-    def __init__(self, embed: nn.Module, places: int, width: int, blocks: int, heads: int) -> None:
+    def __init__(self, places: int, width: int) -> None:
         super().__init__()
-        self.embed, self.place = embed, nn.Parameter(0.02 * torch.randn(places, width))
-        layer = lambda: nn.TransformerEncoderLayer(  # noqa: E731
-            width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
-        )
-        self.blocks = nn.Sequential(*(layer() for _ in range(blocks)))
-        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 10)
+        self.vectors = nn.Parameter(0.02 * torch.randn(places, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.norm(self.blocks(self.embed(x) + self.place)).mean(dim=1))
+        return x + self.vectors
+
+
+class Attention(nn.Module):
+    """Several heads, each token looking at all, or at those before it."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, places, width = x.shape
+        by_head = self.project(x).reshape(rows, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(by_head[0], by_head[1], by_head[2], is_causal=self.causal)
+        return self.out(mixed.transpose(1, 2).reshape(rows, places, width))
+
+
+class Block(nn.Module):
+    """Attention and a two-layer network, each after a norm and beside a shortcut."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.attend = nn.Sequential(nn.LayerNorm(width), Attention(width, heads, causal))
+        self.think = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(x)
+        return x + self.think(x)
+
+
+class Mean(nn.Module):
+    """The mean over places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=1)
+
+
+class Transposed(nn.Module):
+    """The last two axes swapped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
 
 
 class Recurrent(nn.Module):
@@ -35,6 +75,24 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.lstm(x)[0][:, -1])
+
+
+class Gated(nn.Module):
+    """A two-layer ReLU network made convex: frozen gates choose for which inputs a linear map counts."""
+
+    def __init__(self, inputs: int, gates: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("gates", torch.randn(gates, inputs))
+        self.maps = nn.Linear(inputs, gates * outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_open = F.linear(x, self.gates) >= 0
+        return torch.einsum("rg,rgo->ro", is_open.to(x.dtype), self.maps(x).reshape(len(x), len(self.gates), -1))
+
+
+def mlp(width: int = 512) -> nn.Module:
+    """One hidden layer on 784 inputs."""
+    return nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
 
 
 def dp_cnn() -> nn.Module:
@@ -56,18 +114,16 @@ def dp_cnn_small() -> nn.Module:
 
 def vit() -> nn.Module:
     """Four blocks of width 128 on 64 patches of 4 by 4 pixels."""
-    patches = nn.Sequential(nn.Unfold(4, stride=4), _Transposed(), nn.Linear(48, 128))
-    return TokenModel(patches, places=64, width=128, blocks=4, heads=4)
-
-
-class _Transposed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2)
+    patches = [nn.Unfold(4, stride=4), Transposed(), nn.Linear(48, 128), Places(64, 128)]
+    blocks = [Block(128, heads=4, causal=False) for _ in range(4)]
+    return nn.Sequential(*patches, *blocks, nn.LayerNorm(128), Mean(), nn.Linear(128, 10))
 
 
 def gpt() -> nn.Module:
-    """Six blocks of width 256 on 128 tokens."""
-    return TokenModel(nn.Embedding(1000, 256), places=128, width=256, blocks=6, heads=8)
+    """Six blocks of width 256 on 128 tokens of a vocabulary of 1000, each predicting the next."""
+    blocks = [Block(256, heads=8, causal=True) for _ in range(6)]
+    out = [nn.LayerNorm(256), nn.Linear(256, 1000), Transposed()]
+    return nn.Sequential(nn.Embedding(1000, 256), Places(128, 256), *blocks, *out)
 
 
 @dataclass(frozen=True)
@@ -80,14 +136,17 @@ class Benchmark:
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
-        labels = torch.randint(0, 10, (size,), generator=generator)
-        if self.tokens is not None:
-            return torch.randint(0, self.tokens, (size, *self.shape), generator=generator), labels
-        return torch.randn(size, *self.shape, generator=generator), labels
+        if self.tokens is None:
+            return torch.randn(size, *self.shape, generator=generator), torch.randint(
+                0, 10, (size,), generator=generator
+            )
+        sentences = torch.randint(0, self.tokens, (size, self.shape[0] + 1), generator=generator)
+        return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
 
 
 BENCHMARKS = {
-    "mlp": Benchmark(lambda: nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)), (784,)),
+    "mlp": Benchmark(mlp, (784,)),
+    "gated": Benchmark(lambda: Gated(784, gates=128, outputs=10), (784,)),
     "dp-cnn-s": Benchmark(dp_cnn_small, (1, 28, 28)),
     "dp-cnn": Benchmark(dp_cnn, (3, 32, 32)),
     "vit": Benchmark(vit, (3, 32, 32)),

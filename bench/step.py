@@ -2,17 +2,19 @@
 
     python -m bench.step                                  every model at batch sizes 256 and 1024
     python -m bench.step --models mlp dp-cnn --batch-sizes 256 --json
-    python -m bench.step --peers opacus                   the fastest Opacus mode side by side
+    python -m bench.step --peers opacus                   the modes of Opacus side by side
+    python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
 A plain step is forward, backward and SGD at plain PyTorch's best physical batch size. Ours adds sampling, clipping and
-cryptographic noise. Each row is measured in processes of its own: one for time, in which the two alternate, and one per
-side for the peak of memory above what the imports take.
+cryptographic noise, at the physical batch size that it chooses by itself. Each row is measured in processes of its own:
+one for time, in which the two alternate, and one per side for the peak of memory above what the imports take.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import resource
 import subprocess
@@ -27,10 +29,16 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from bench.models import BENCHMARKS
+from bench.models import BENCHMARKS, Benchmark, mlp
+from sordino.gradients.tape import survey
+from sordino.noise import NoiseAt
+from sordino.randomness import Key
+from sordino.states import BoundedSum, Layout
 
-_PHYSICAL = (64, 256, 1024)
-_OPACUS_MODES = ("hooks", "ew", "ghost")
+_PHYSICAL = (16, 64, 256, 1024)
+_PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
+_SECONDS = 40.0
+_OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 
 
 def plain_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], physical: int) -> Callable[[], None]:
@@ -47,13 +55,13 @@ def plain_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], physic
     return step
 
 
-def private_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], physical: int) -> Callable[[], None]:
+def private_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Callable[[], None]:
     """A step of a run: sampling, taped gradients, clipping, noise, and SGD."""
     batch_size = len(data[0])
     sampler = so.FixedSize(batch_size, 2 * batch_size, 10**6)
     plan = so.Plan(sampler, so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
     twice = tuple(torch.cat([x, x]) for x in data)
-    run = so.PrivateRun(plan, model, twice, physical_batch_size=physical)
+    run = so.PrivateRun(plan, model, twice)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step() -> None:
@@ -64,9 +72,13 @@ def private_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], phys
 
 
 def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode: str) -> Callable[[], None]:
-    """A step of Opacus at the whole batch, without its sampling."""
+    """A step of Opacus without its sampling, in the largest micro-batches whose gradients fit into a gibibyte."""
     from opacus import PrivacyEngine
+    from opacus.validators import ModuleValidator
 
+    model = ModuleValidator.fix(model)
+    size = 4 * sum(p.numel() for p in model.parameters())
+    physical = max(p for p in _PHYSICAL if p == _PHYSICAL[0] or (p <= len(data[0]) and p * size <= _PEER_BYTES))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=len(data[0]))
     ghost = {"criterion": nn.CrossEntropyLoss()} if mode == "ghost" else {}
     made = PrivacyEngine().make_private(
@@ -77,36 +89,72 @@ def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode:
     loss = made[2] if mode == "ghost" else F.cross_entropy
 
     def step() -> None:
-        optimizer.zero_grad()
-        loss(model(data[0]), data[1]).backward()
-        optimizer.step()
+        parts = list(zip(*(torch.split(x, physical) for x in data), strict=True))
+        for position, (inputs, labels) in enumerate(parts):
+            optimizer.signal_skip_step(do_skip=position < len(parts) - 1)
+            loss(model(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return step
 
 
 def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
-    """Median milliseconds of a plain and a private step, alternating, each at its best physical batch size."""
+    """Median milliseconds of a plain and a private step, alternating."""
     benchmark = BENCHMARKS[name]
     data = benchmark.batch(batch_size)
-    sizes = [size for size in _PHYSICAL if size <= batch_size]
+    sizes = _affordable(benchmark, batch_size)
     plain = {size: plain_step(benchmark.make(), data, size) for size in sizes}
-    ours = {size: private_step(benchmark.make(), data, size) for size in sizes}
-    best_plain = min(sizes, key=lambda size: milliseconds(plain[size], 2))
-    best_ours = min(sizes, key=lambda size: milliseconds(ours[size], 2))
-    pairs = [(_once(plain[best_plain]), _once(ours[best_ours])) for _ in range(repeats)]
+    best = min(sizes, key=lambda size: milliseconds(plain[size], 2))
+    ours = private_step(benchmark.make(), data)
+    plain_ms, sordino_ms = alternating(plain[best], ours, repeats)
+    noise_ms = noise_milliseconds(benchmark.make(), repeats)
     return {
-        "plain_ms": median(p for p, _ in pairs),
-        "sordino_ms": median(o for _, o in pairs),
-        "plain_physical": best_plain,
-        "sordino_physical": best_ours,
+        "plain_ms": plain_ms,
+        "sordino_ms": sordino_ms,
+        "plain_physical": best,
+        "parameters": Layout.of(benchmark.make()).size,
+        "noise_ms": noise_ms,
+        "noise_share": noise_ms / (sordino_ms - noise_ms),
     }
 
 
-def peak_mib(name: str, batch_size: int, physical: int, make_step: Callable[..., Callable[[], None]]) -> float:
+def alternating(one: Callable[[], object], other: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median milliseconds of two steps that take turns, at least three times and then for at most `_SECONDS`."""
+    one(), other()
+    start, pairs = time.perf_counter(), []
+    while len(pairs) < 3 or (len(pairs) < repeats and time.perf_counter() - start < _SECONDS):
+        pairs.append((_once(one), _once(other)))
+    return median(a for a, _ in pairs), median(b for _, b in pairs)
+
+
+def noise_milliseconds(model: nn.Module, repeats: int) -> float:
+    """What drawing and adding a step's noise takes."""
+    layout, stream = Layout.of(model), Key.fresh().stream("noise")
+    total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), 1.0, layout)
+    steps = iter(range(10**6))
+    return milliseconds(lambda: so.Gaussian(1.0).add(total, NoiseAt(stream, next(steps))), max(repeats, 9))
+
+
+def _affordable(benchmark: Benchmark, batch_size: int) -> list[int]:
+    """Physical batch sizes for plain training whose activations fit."""
+    per_row = survey(benchmark.make(), (benchmark.batch(1)[0],)).bytes_per_row
+    return [size for size in _PHYSICAL if size <= batch_size and size * per_row <= _PLAIN_BYTES]
+
+
+def plain_memory(name: str, batch_size: int, physical: int) -> float:
+    return peak_mib(name, batch_size, lambda model, data: plain_step(model, data, physical))
+
+
+def private_memory(name: str, batch_size: int, _: int) -> float:
+    return peak_mib(name, batch_size, private_step)
+
+
+def peak_mib(name: str, batch_size: int, make_step: Callable[..., Callable[[], None]]) -> float:
     """How far two steps lift the peak of resident memory."""
     data = BENCHMARKS[name].batch(batch_size)
     before = _peak()
-    step = make_step(BENCHMARKS[name].make(), data, physical)
+    step = make_step(BENCHMARKS[name].make(), data)
     step()
     step()
     return _peak() - before
@@ -124,17 +172,46 @@ def opacus_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     return times
 
 
+def sweep(repeats: int) -> dict[str, Any]:
+    """Steps of a one-layer network over batch sizes and over widths, and the exponents with which cost grows."""
+    sizes, widths = (256, 512, 1024, 2048, 4096), (256, 512, 1024, 2048, 4096)
+    by_batch = [_sweep_point(512, size, repeats) for size in sizes]
+    by_parameters = [_sweep_point(width, 1024, repeats) for width in widths]
+    return {
+        "by_batch": by_batch,
+        "by_parameters": by_parameters,
+        "exponent_of_batch": _exponent([(row["batch_size"], row["sordino_ms"]) for row in by_batch]),
+        "exponent_of_parameters": _exponent([(row["parameters"], row["sordino_ms"]) for row in by_parameters]),
+    }
+
+
+def _sweep_point(width: int, batch_size: int, repeats: int) -> dict[str, Any]:
+    data = Benchmark(mlp, (784,)).batch(batch_size)
+    plain, ours = plain_step(mlp(width), data, batch_size), private_step(mlp(width), data)
+    plain_ms, sordino_ms = alternating(plain, ours, repeats)
+    parameters = Layout.of(mlp(width)).size
+    return {"batch_size": batch_size, "parameters": parameters, "plain_ms": plain_ms, "sordino_ms": sordino_ms}
+
+
+def _exponent(points: list[tuple[int, float]]) -> float:
+    """The slope of a line through the logarithms: 1 is linear."""
+    xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
+    x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
+    covariance = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    return covariance / sum((x - x_mean) ** 2 for x in xs)
+
+
 def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
     """One row of the table."""
     timed = _in_process("time", name, batch_size, repeats)
     plain_mib = _in_process("plain-memory", name, batch_size, timed["plain_physical"])
-    our_mib = _in_process("private-memory", name, batch_size, timed["sordino_physical"])
+    our_mib = _in_process("private-memory", name, batch_size, 0)
     row = {"model": name, "batch_size": batch_size, **timed}
     row["ratio_to_plain"] = timed["sordino_ms"] / timed["plain_ms"]
     row["peak_memory_ratio"] = our_mib / max(plain_mib, 1.0)
     row["ratio_to_best_opacus"] = None
     if "opacus" in peers:
-        row["opacus_ms"] = _in_process("opacus", name, batch_size, max(3, repeats // 3))
+        row["opacus_ms"] = _in_process("opacus", name, batch_size, 2)
         best = min((ms for ms in row["opacus_ms"].values() if isinstance(ms, float)), default=None)
         row["ratio_to_best_opacus"] = timed["sordino_ms"] / best if best else None
     return row
@@ -142,9 +219,10 @@ def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[
 
 _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
     "time": time_row,
-    "plain-memory": lambda name, size, physical: peak_mib(name, size, physical, plain_step),
-    "private-memory": lambda name, size, physical: peak_mib(name, size, physical, private_step),
+    "plain-memory": plain_memory,
+    "private-memory": private_memory,
     "opacus": opacus_row,
+    "sweep": lambda name, size, repeats: sweep(repeats),
 }
 
 
@@ -175,12 +253,16 @@ def main() -> None:
     arguments.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 1024])
     arguments.add_argument("--repeats", type=int, default=9)
     arguments.add_argument("--peers", nargs="*", choices=["opacus"], default=[])
+    arguments.add_argument("--sweep", action="store_true")
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.worker:
         work, name, batch_size, number = chosen.worker
         print(json.dumps(_WORKERS[work](name, int(batch_size), int(number))))
+        return
+    if chosen.sweep:
+        print(json.dumps(origin("bench.step") | _in_process("sweep", "mlp", 0, chosen.repeats), indent=2))
         return
     rows = []
     for name in chosen.models:
@@ -202,7 +284,8 @@ def origin(module: str) -> dict[str, str]:
 def _line(row: dict[str, Any]) -> str:
     peer = "" if row["ratio_to_best_opacus"] is None else f"  to best Opacus {row['ratio_to_best_opacus']:.2f}"
     times = f"plain {row['plain_ms']:8.1f} ms  sordino {row['sordino_ms']:8.1f} ms  ratio {row['ratio_to_plain']:.2f}"
-    return f"{row['model']:9} batch {row['batch_size']:5}  {times}  memory {row['peak_memory_ratio']:.2f}{peer}"
+    rest = f"memory {row['peak_memory_ratio']:.2f}  noise adds {row['noise_share']:.1%}{peer}"
+    return f"{row['model']:9} batch {row['batch_size']:5}  {times}  {rest}"
 
 
 if __name__ == "__main__":
