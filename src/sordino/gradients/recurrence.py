@@ -105,7 +105,7 @@ class _Unrolled(torch.autograd.Function):
         by_last = nothing.expand_as(states[:, 0]) if by_last is None else by_last
         weights = _weights(weight, bias, projection)
         projected, weighted, initial = context.cell.backwards(by_outputs, by_last, weights, states, *kept)
-        return None, None, None, None, projected, initial, weighted
+        return None, None, None, None, projected, initial, weighted if context.needs_input_grad[6] else None
 
     @staticmethod
     def vmap(

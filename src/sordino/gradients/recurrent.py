@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,19 +18,15 @@ _LAYERS: dict[Any, Cell] = {torch.lstm: Lstm(), torch.gru: Gru(), torch.rnn_tanh
 
 
 def unrolled(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], trained: Container[int]
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], tuple[Tensor, ...] | Tensor] | None:
-    """A recurrent layer or cell with `trained` weights (their ids) in operations that the tape knows, or None.
-
-    Packed sequences keep torch's own way.
-    """
+    """A recurrent layer or cell in operations that the tape knows, or None. Packed sequences keep torch's own way."""
     if kwargs or function not in _RECURRENT:
         return None
-    weights = args[2] if function in _LAYERS else args[2:]
-    is_packed = function in _LAYERS and not isinstance(args[3], bool)
-    if is_packed or not any(id(weight) in trained for weight in weights):
-        return None
-    return partial(_layers, _LAYERS[function], *args) if function in _LAYERS else partial(_STEPS[function], *args)
+    if function in _STEPS:
+        return partial(_STEPS[function], *args)
+    is_packed = not isinstance(args[3], bool)
+    return None if is_packed else partial(_layers, _LAYERS[function], *args)
 
 
 def _layers(

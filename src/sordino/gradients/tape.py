@@ -229,7 +229,7 @@ class _Watching(TorchFunctionMode, ABC):
         if attention is not None:
             with self:
                 return attend(attention)
-        recurrent = unrolled(function, args, kwargs, self._names)
+        recurrent = unrolled(function, args, kwargs)
         if recurrent is not None:
             with self:
                 return recurrent()
