@@ -22,6 +22,7 @@ from sordino.errors import SordinoError as SordinoError
 from sordino.errors import StateError as StateError
 from sordino.errors import UnsupportedEvent as UnsupportedEvent
 from sordino.errors import UsageError as UsageError
+from sordino.gradients.registered import register_gradient as register_gradient
 from sordino.noise import Gaussian as Gaussian
 from sordino.randomness import Key as Key
 from sordino.records import as_records as as_records

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
+from sordino.gradients.registered import is_registered
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.surroundings import device_of, working_dtype
+from sordino.gradients.surroundings import device_of, original, working_dtype
 from sordino.gradients.tape import Unrecorded, record, survey
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import gradients_of_rows
@@ -19,7 +20,7 @@ from sordino.isolation import check_isolation, check_model
 from sordino.records import Batch, Records
 from sordino.states import Dense, Layout, PerExample
 
-_PROBE_ROWS = 6
+_PROBE_ROWS, _TOLERANCE = 6, 1e-3
 
 
 @runtime_checkable
@@ -65,12 +66,14 @@ class LossGradient:
         with torch.inference_mode(False):  # its tensors could not be differentiated
             template = records.template(_PROBE_ROWS).to(device_of(model))
         check_isolation(model, self.loss, template)
+        seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
         try:
-            self._gradients(model, template, torch.arange(_PROBE_ROWS, device=device_of(model)))
+            gradients, _ = self._gradients(model, template, seeds)
         except UsageError:
             raise
         except Exception as error:
             raise _unusable(model, error) from error
+        _check_registered(model, self._taped(model, template, seeds), gradients)
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
@@ -146,6 +149,17 @@ def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
 
 def _one_row_per_unit(batch: Batch) -> bool:
     return torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device))
+
+
+def _check_registered(model: nn.Module, taped: Taped | None, gradients: list[Tensor]) -> None:
+    """A gradient that its author wrote down must be the one that autograd finds, on synthetic rows."""
+    if taped is None or not any(is_registered(module) for module in original(model).modules()):
+        return
+    ours = taped.layout.split(torch.cat(list(taped.rows(_PROBE_ROWS))))
+    for (name, found), expected in zip(ours.items(), gradients, strict=True):
+        error = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+        if not error < _TOLERANCE:
+            raise UsageError(f"the gradient of {name!r} by register_gradient differs from autograd's by {error:.1e}.")
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -30,6 +31,7 @@ from sordino.gradients.fused_attention import fused
 from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import OwnInitialState, unrolled
+from sordino.gradients.registered import Registered, is_registered, registered_layers
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
@@ -78,7 +80,7 @@ def survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
     looks = (
         tuple((x.shape, x.dtype) for x in row),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
-        tuple(module.training for module in model.modules()),
+        tuple((module.training, is_registered(module)) for module in model.modules()),
     )
     known = _surveys.get(model)
     if known is None or known[0] != looks:
@@ -91,7 +93,7 @@ def _survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
     trained, fixed = trained_values(model), fixed_values(model)
     watch = _Surveyor({id(value): name for name, value in trained.items()}, [*trained.values(), *fixed.values(), *row])
     dtype = working_dtype(model)
-    with pinned(model), torch.no_grad(), torch.random.fork_rng(devices=[]), watch:
+    with pinned(model), torch.no_grad(), torch.random.fork_rng(devices=[]), watch, watch.registered(model):
         functional_call(model, {**fixed, **trained}, tuple(x.to(dtype) if x.is_floating_point() else x for x in row))
     used = {name for use in watch.uses for name in use.rule.names if name} | watch.direct
     direct = tuple(name for name in trained if name in watch.direct or name not in used)
@@ -135,7 +137,7 @@ def _record(
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         recorder = _Recorder(plan, names, zeros)
         with OwnInitialState(zero):
-            with recorder:
+            with recorder, recorder.registered(model):
                 values = {**fixed, **trained, **direct}
                 outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
             loss, usable = objective(outputs, label.unsqueeze(0))
@@ -212,6 +214,19 @@ class _Watching(TorchFunctionMode, ABC):
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self._names = names
+        self._registered_around = 0
+
+    def registered(self, model: nn.Module) -> AbstractContextManager[None]:
+        """While active, a layer with a registered gradient is one operation, whatever it does inside."""
+        return registered_layers(model, lambda value: self._names.get(id(value)), self._entered, self._left)
+
+    def _entered(self) -> None:
+        self._registered_around += 1
+
+    def _left(self, rule: Registered, arguments: dict[str, Any]) -> Any:
+        self._registered_around -= 1
+        inner = self._registered_around > 0 or not any(rule.names)
+        return arguments["output"] if inner else self.known(Recognised(rule, arguments))
 
     @abstractmethod
     def known(self, found: Recognised) -> Any:
@@ -225,6 +240,8 @@ class _Watching(TorchFunctionMode, ABC):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._registered_around:
+            return function(*args, **kwargs)
         attention = written_out(function, args, kwargs)
         if attention is not None:
             with self:
