@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -47,6 +47,8 @@ class LossGradient:
     Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
     row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros.
 
+    With `autocast` torch.bfloat16 the two passes compute in mixed precision. Norms and sums do not.
+
     >>> from sordino.records import as_records
     >>> batch = as_records((torch.ones(4, 3), torch.zeros(4))).gather(torch.tensor([0, 2]))
     >>> model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
@@ -56,9 +58,12 @@ class LossGradient:
     """
 
     loss: Loss
+    autocast: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         RowLoss.of(self.loss)
+        if self.autocast not in (None, torch.bfloat16):
+            raise UsageError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}.")
 
     def check(self, model: nn.Module, records: Records) -> None:
         """Refuses what cannot be trained example by example, naming the layer and a way out."""
@@ -68,12 +73,14 @@ class LossGradient:
         check_isolation(model, self.loss, template)
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
         try:
-            gradients, _ = self._gradients(model, template, seeds)
+            self._gradients(model, template, seeds)
         except UsageError:
             raise
         except Exception as error:
             raise _unusable(model, error) from error
-        _check_registered(model, self._taped(model, template, seeds), gradients)
+        if any(is_registered(module) for module in original(model).modules()):
+            exact = replace(self, autocast=None)
+            _check_registered(exact._taped(model, template, seeds), exact._gradients(model, template, seeds)[0])
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
@@ -96,7 +103,7 @@ class LossGradient:
             return None
         try:
             plan = survey(model, batch.take(slice(0, 1)).synthetic().inputs)
-            tape = record(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, plan)
+            tape = record(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, plan, self.autocast)
         except (Unrecorded, RuntimeError, IndexError):
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
@@ -132,7 +139,7 @@ class LossGradient:
             torch.where(counted, gradient.reshape(column.shape), nothing, out=column)  # 0 x NaN would be NaN
 
     def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
-        return gradients_of_rows(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds)
+        return gradients_of_rows(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, self.autocast)
 
     def _refuse_if_synthetic_fails(self, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
         try:
@@ -151,9 +158,9 @@ def _one_row_per_unit(batch: Batch) -> bool:
     return torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device))
 
 
-def _check_registered(model: nn.Module, taped: Taped | None, gradients: list[Tensor]) -> None:
+def _check_registered(taped: Taped | None, gradients: list[Tensor]) -> None:
     """A gradient that its author wrote down must be the one that autograd finds, on synthetic rows."""
-    if taped is None or not any(is_registered(module) for module in original(model).modules()):
+    if taped is None:  # then it is not used
         return
     ours = taped.layout.split(torch.cat(list(taped.rows(_PROBE_ROWS))))
     for (name, found), expected in zip(ours.items(), gradients, strict=True):

@@ -52,6 +52,7 @@ def fit(
     learning_rate: float = 0.5,
     optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
     physical_batch_size: int | Literal["auto"] = "auto",
+    autocast: torch.dtype | None = None,
     seed: int | None = None,
     allow_weak: bool = False,
     allow_large_delta: bool = False,
@@ -82,7 +83,7 @@ def fit(
     validate.count(at_most=public_size, batch_size=batch_size)
     check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
-    plan = Plan(sampler, LossGradient(loss), clip, Gaussian(1.0), encoding or Unchanged())
+    plan = Plan(sampler, LossGradient(loss, autocast), clip, Gaussian(1.0), encoding or Unchanged())
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
     run = PrivateRun(plan, model, budget, seed=seed, physical_batch_size=physical_batch_size)
     guarantee = run.guarantee(delta=delta)

@@ -16,14 +16,17 @@ from sordino.errors import UsageError
 
 
 @contextmanager
-def pinned(model: nn.Module) -> Iterator[None]:
-    """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back."""
+def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[None]:
+    """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back.
+
+    `autocast` lets torch choose that lower precision for the products it knows to bear it, as in plain training.
+    """
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(working_dtype(model))
     try:
         with (
             torch.inference_mode(False),
-            torch.autocast(device_of(model).type, enabled=False),
+            torch.autocast(device_of(model).type, dtype=autocast, enabled=autocast is not None),
             sdpa_kernel(SDPBackend.MATH),
             warnings.catch_warnings(),
             _attributes_kept(model),

@@ -110,10 +110,11 @@ def record(
     target: Tensor,
     seeds: Tensor,
     plan: Survey,
+    autocast: torch.dtype | None = None,
 ) -> Tape:
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
-    with pinned(model), torch.enable_grad():
+    with pinned(model, autocast), torch.enable_grad():
         return _record(model, objective, inputs, target, seeds, plan)
 
 
@@ -157,7 +158,7 @@ def _record(
     losses, usable, saved = drawing_by_row(attempt, seeds)
     gradients = _gradients(losses, [*zeros, *copies.values()])
     direct_gradients = dict(zip(copies, gradients[len(zeros) :], strict=True))
-    saved = tuple(x.detach() for x in saved)
+    saved = tuple(_usable(x.detach(), dtype) for x in saved)
     return Tape(order, plan.uses, saved, tuple(gradients[: len(zeros)]), direct_gradients, usable, dtype)
 
 

@@ -21,7 +21,12 @@ Result = TypeVar("Result")
 
 
 def gradients_of_rows(
-    model: nn.Module, objective: Objective, inputs: tuple[Tensor, ...], target: Tensor, seeds: Tensor
+    model: nn.Module,
+    objective: Objective,
+    inputs: tuple[Tensor, ...],
+    target: Tensor,
+    seeds: Tensor,
+    autocast: torch.dtype | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The gradient of each row by each trainable parameter, shape (rows, *parameter), and which rows were usable.
 
@@ -44,7 +49,7 @@ def gradients_of_rows(
         gradients, usable = of_each(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
         return gradients, usable
 
-    with pinned(model):
+    with pinned(model, autocast):
         gradients, usable = drawing_by_row(attempt, seeds)
     return list(gradients.values()), usable
 

@@ -1,0 +1,73 @@
+"""Mixed precision in the two passes, full precision in norms and sums."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_tape import MODELS, make, random
+from torch import nn
+
+import sordino as so
+from sordino.gradients.taped import Taped
+from sordino.records import as_records
+
+NAMES = ["mlp", "sequence", "conv", "sliding conv", "group norm", "self-attention", "repeated tokens"]
+
+
+def gradients(model, inputs, autocast, classes=3):
+    labels = torch.randint(0, classes, (len(inputs[0]),), generator=torch.Generator().manual_seed(0))
+    batch = as_records((*inputs, labels)).gather(torch.arange(len(labels)))
+    return so.LossGradient(F.cross_entropy, autocast).of(model, batch, torch.arange(len(labels)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mixed_precision_is_near_full_precision_and_is_used(name):
+    model, inputs = make(name)
+    full, mixed = (gradients(model, inputs, dtype) for dtype in (None, torch.bfloat16))
+    assert isinstance(mixed, Taped)
+    one, other = (torch.cat(list(each.rows(3))) for each in (full, mixed))
+    error = float((one - other).norm() / one.norm())
+    assert other.dtype == torch.float32
+    assert 1e-5 < error < 0.05
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_norms_and_sums_are_those_of_the_rows_in_full_precision(name):
+    model, inputs = make(name)
+    each = gradients(model, inputs, torch.bfloat16)
+    rows = torch.cat(list(each.rows(3))).double()
+    torch.testing.assert_close(each.squared_norms().sum(dim=1), rows.square().sum(dim=1), rtol=1e-5, atol=1e-12)
+    clipped = rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+    assert float((so.ClipByNorm(0.1)(each).value - clipped.sum(dim=0)).norm()) < 1e-5 * float(clipped.norm(dim=1).sum())
+
+
+def test_a_recurrent_model_trains_in_mixed_precision():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    model, inputs = Last(), (random(5, 4, 6),)
+    one, other = (torch.cat(list(gradients(model, inputs, dtype).rows(5))) for dtype in (None, torch.bfloat16))
+    assert float((one - other).norm() / one.norm()) < 0.1
+
+
+def test_a_whole_training_takes_it():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    data = (random(100, 4), torch.zeros(100, dtype=torch.int64))
+    settings = dict(epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)
+    fitted = so.fit(model, data, autocast=torch.bfloat16, **settings)
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in fitted.model.parameters())
+
+
+@pytest.mark.parametrize("wrong", [torch.float16, torch.float64, "bfloat16", True])
+def test_other_precisions_are_refused(wrong):
+    with pytest.raises(so.UsageError, match=r"autocast must be torch\.bfloat16 or None"):
+        so.LossGradient(F.cross_entropy, wrong)
+
+
+def test_the_models_named_here_exist():
+    assert set(NAMES) <= set(MODELS)
