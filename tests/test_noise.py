@@ -45,6 +45,19 @@ def test_the_result_lies_on_a_lattice_that_does_not_depend_on_the_sum():
         assert torch.equal(released * 2**16, (released * 2**16).round())
 
 
+@pytest.mark.parametrize("multiplier", [0.001, 0.7, 1.0, 1.1, 999.0])
+@pytest.mark.parametrize("bound", [1e-12, 0.3, 2.0, 1e12])
+def test_the_release_is_the_sum_and_the_noise_rounded_once(multiplier, bound):
+    value = bound * torch.linspace(-50, 50, 1000, dtype=torch.float64) ** 3
+    total = BoundedSum(value.clone(), bound, LAYOUT)
+    noise_std = Gaussian(multiplier).std(bound)
+    spacing = 2.0 ** (math.floor(math.log2(noise_std)) - 16)
+    normals = torch.from_numpy(stream("noise").normals(1000, step=4)).double()
+    released = Gaussian(multiplier).add(total, NoiseAt(stream("noise"), 4)).value
+    assert torch.equal(released, ((value + noise_std * normals) / spacing).round() * spacing)
+    assert torch.equal(total.value, value)
+
+
 class FixedWords(Stream):
     """A stream whose words are chosen, to walk to the end of the tail."""
 

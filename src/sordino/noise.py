@@ -82,9 +82,8 @@ class Gaussian:
         return self.noise_multiplier * bound
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
-        noise_std = self.std(total.bound)
-        noise = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
-        return Private(_on_lattice_(noise.mul_(noise_std).add_(total.value), noise_std), total.layout)
+        normals = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
+        return Private(_released(total.value, normals, self.std(total.bound)), total.layout)
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:
         return Gaussian(noise_multiplier)
@@ -109,7 +108,10 @@ def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
     return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _SHARE_OF_DELTA
 
 
-def _on_lattice_(value: torch.Tensor, noise_std: float) -> torch.Tensor:
-    """Rounds in place to multiples of a power of two, which is exact and the same whatever the sum was."""
+def _released(total: torch.Tensor, normals: torch.Tensor, noise_std: float) -> torch.Tensor:
+    """total + noise_std * normals, rounded to multiples of a power of two, in the memory of `normals`.
+
+    Counted in multiples from the start: powers of two scale without rounding, and one pass over memory is saved.
+    """
     spacing = 2.0 ** (floor(log2(noise_std)) - LATTICE_BITS)
-    return value.div_(spacing).round_().mul_(spacing)
+    return normals.mul_(noise_std / spacing).add_(total, alpha=1 / spacing).round_().mul_(spacing)

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
+from queue import Empty, SimpleQueue
 
 import numpy as np
+import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
@@ -25,6 +31,11 @@ _ZEROS = bytes(1 << 20)
 # A radius u below 2**-32 is refined with 64 further bits, so u >= 2**-128 and Box-Muller ends there.
 LARGEST_NORMAL = math.sqrt(2 * 128 * math.log(2))
 NORMALS_PER_BLOCK = 1 << 16
+_PAIRS = NORMALS_PER_BLOCK // 2
+
+# Torch's threads go on spinning for some milliseconds after an operation. Helpers gain nothing until they sleep.
+_BLOCKS_PER_THREAD = 16
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -82,38 +93,88 @@ class Stream:
         """Uniform on [0, 1) with 53 bits: a float32 grid would set a small sampling rate wrong by up to a percent."""
         return (self.words(number, step=step, block=block) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
+    def chosen(self, number: int, chance: float, *, step: int) -> NDArray[np.int64]:
+        """Which of 0..number-1 come up, each independently with this chance: those whose uniform is below it."""
+        largest_word = (math.ceil(chance * 2**53) << 11) - 1  # the same comparison, before words are made uniforms
+        return np.flatnonzero(self.words(number, step=step) <= np.uint64(largest_word))
+
     def permutation(self, number: int, *, step: int) -> NDArray[np.int64]:
         """A uniformly random order of 0..number-1: the order of 64-bit words, which tie with chance n^2 / 2^65."""
         return np.argsort(self.words(number, step=step), kind="stable")
 
-    def normals(self, number: int, *, step: int) -> NDArray[np.float32]:
-        """Standard normals up to `LARGEST_NORMAL`, drawn in blocks of fixed size.
+    def subset(self, number: int, size: int, *, step: int) -> NDArray[np.int64]:
+        """A uniformly random set of `size` of 0..number-1, in rising order: the first of the permutation."""
+        words = self.words(number, step=step)
+        # Only words below a limit are sorted. About eight standard deviations more than `size` of them are expected.
+        limit = min(2**64 - 1, (size + 8 * math.isqrt(size)) * 2**64 // number)
+        candidates = np.flatnonzero(words <= np.uint64(limit))
+        if len(candidates) < size:
+            candidates = np.arange(number)
+        return np.sort(candidates[np.argsort(words[candidates], kind="stable")[:size]])
 
-        The radius is taken in float64 from at least 63 bits: in float32 it would end at 5.77 and have an atom at zero.
+    def normals(self, number: int, *, step: int) -> NDArray[np.float32]:
+        """Standard normals up to `LARGEST_NORMAL`, drawn in blocks of fixed size on as many threads as torch may use.
+
+        Guarantee: a block depends on its address only, so the number of threads changes nothing. The radius is taken in
+        float64 from at least 63 bits: in float32 it would end at 5.77 and have an atom at zero.
         """
         out = np.empty(number, np.float32)
-        for block, start in enumerate(range(0, number, NORMALS_PER_BLOCK)):
-            part = out[start : start + NORMALS_PER_BLOCK]
-            part[:] = self._normal_block(step, block)[: len(part)]
+        parts = [out[start : start + NORMALS_PER_BLOCK] for start in range(0, number, NORMALS_PER_BLOCK)]
+        _share_out(lambda block: self._fill_with_normals(parts[block], step, block), len(parts))
         return out
 
-    def _normal_block(self, step: int, block: int) -> NDArray[np.float32]:
-        """Box and Muller (1958) on one block."""
-        pairs = NORMALS_PER_BLOCK // 2
-        words = self.words(pairs + pairs // 2, step=step, block=2 * block)
-        whole = words[:pairs] >> np.uint64(1)
+    def _fill_with_normals(self, out: NDArray[np.float32], step: int, block: int) -> None:
+        """Box and Muller (1958): the cosines of a block, then the sines, as many as `out` has room for."""
+        words = self.words(_PAIRS + _PAIRS // 2, step=step, block=2 * block)
+        cosines, sines = out[:_PAIRS], out[_PAIRS:]
+        radius = self._radii(words[: len(cosines)], step, block)
+        angle = words[_PAIRS:].view(np.int32)[: len(cosines)].astype(np.float32)
+        angle *= np.float32(math.pi * 2.0**-31)
+        np.cos(angle, out=cosines)
+        np.sin(angle[: len(sines)], out=sines)
+        cosines *= radius
+        sines *= radius[: len(sines)]
+
+    def _radii(self, words: NDArray[np.uint64], step: int, block: int) -> NDArray[np.float32]:
+        whole = (words >> np.uint64(1)).view(np.int64)
         radius = whole + 0.5
-        tail = np.flatnonzero(whole < 2**31)
-        if tail.size:  # once in four billion draws
-            fraction = self.words(pairs, step=step, block=2 * block + 1)[tail] * 2.0**-64
+        if whole.min() < 2**31:  # one draw in four billion
+            tail = np.flatnonzero(whole < 2**31)
+            fraction = self.words(_PAIRS, step=step, block=2 * block + 1)[tail] * 2.0**-64
             radius[tail] = whole[tail] + (fraction + 2.0**-65)
         radius *= 2.0**-63
         np.log(radius, out=radius)
         radius *= -2.0
-        radius_32 = np.sqrt(radius, out=radius).astype(np.float32)
-        angle = words[pairs:].view(np.int32).astype(np.float32)
-        angle *= np.float32(math.pi * 2.0**-31)
-        out = np.empty(NORMALS_PER_BLOCK, np.float32)
-        np.multiply(np.cos(angle), radius_32, out=out[:pairs])
-        np.multiply(np.sin(angle), radius_32, out=out[pairs:])
-        return out
+        np.sqrt(radius, out=radius)
+        return radius.astype(np.float32)
+
+
+def _share_out(work: Callable[[int], None], blocks: int) -> None:
+    """Carries out work(0) to work(blocks - 1), each once, with helpers if there is enough to do.
+
+    The caller takes part, so that nothing waits for a helper which the machine has no room for.
+    """
+    todo: SimpleQueue[int] = SimpleQueue()
+    for block in range(blocks):
+        todo.put(block)
+
+    def take_part() -> None:
+        while True:
+            try:
+                block = todo.get_nowait()
+            except Empty:
+                return
+            work(block)
+
+    threads = min(torch.get_num_threads(), _MOST_THREADS, blocks // _BLOCKS_PER_THREAD)
+    helping = [_helpers(os.getpid()).submit(take_part) for _ in range(1, threads)]
+    take_part()
+    for helper in helping:
+        if not helper.cancel():  # it has begun, and may hold a block
+            helper.result()
+
+
+@lru_cache(maxsize=1)
+def _helpers(process: int) -> ThreadPoolExecutor:
+    """The threads of one process, started when first needed: a fork leaves them behind."""
+    return ThreadPoolExecutor(_MOST_THREADS - 1, thread_name_prefix="sordino")

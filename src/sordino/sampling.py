@@ -92,7 +92,7 @@ class Poisson:
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         for step in range(start, self.steps):
-            yield np.flatnonzero(randomness.uniforms(num_units, step=step) < self.rate)
+            yield randomness.chosen(num_units, self.rate, step=step)
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
         return _repeated(release if self.rate == 1 else PoissonSampledDpEvent(self.rate, release), steps)
@@ -127,7 +127,7 @@ class TruncatedPoisson:
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         for step in range(start, self.steps):
-            joined = np.flatnonzero(randomness.uniforms(num_units, step=step) < self.rate)
+            joined = randomness.chosen(num_units, self.rate, step=step)
             if len(joined) > self.largest_batch:
                 ranks = randomness.uniforms(num_units, step=step, block=1)[joined]
                 joined = np.sort(joined[np.argsort(ranks, kind="stable")[: self.largest_batch]])
@@ -267,7 +267,7 @@ class FixedSize:
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         for step in range(start, self.steps):
-            yield np.sort(randomness.permutation(num_units, step=step)[: self.batch_size])
+            yield randomness.subset(num_units, self.batch_size, step=step)
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
         if self.batch_size == self.examples:
