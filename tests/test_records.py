@@ -105,6 +105,16 @@ def test_a_target_that_is_not_finite_makes_its_row_invalid() -> None:
     assert not batch.inputs[0][1].any()
 
 
+def test_rows_are_judged_by_their_entries_and_not_by_their_sum() -> None:
+    huge, infinite = 3e38, float("inf")
+    x = torch.tensor([[huge, huge], [infinite, -infinite], [1.0, 2.0], [-huge, -huge], [infinite, -huge]])
+    mask = torch.ones(5, 3) > 0
+    batch = as_records((x, mask, Y[:5])).gather(torch.arange(5))
+    assert batch.valid.tolist() == [True, False, True, True, False]
+    assert torch.equal(batch.inputs[0], torch.where(batch.valid[:, None], x, 0.0))
+    assert torch.equal(batch.inputs[1], mask & batch.valid[:, None])
+
+
 def test_inputs_are_clamped_to_the_public_range_and_targets_are_not() -> None:
     batch = as_records((X, Y.float()), input_range=(5.0, 30.0)).gather(torch.arange(10))
     assert (batch.inputs[0].min(), batch.inputs[0].max(), batch.target.max()) == (5.0, 30.0, 9.0)

@@ -97,8 +97,8 @@ class Records:
             rows, units = self.owners.rows_of(indices)
         *inputs, target = (self._arriving(x, last) for x, last in _mark_last(self.rows.take(rows)))
         valid = torch.stack([_finite_rows(x) for x in (*inputs, target)]).all(dim=0)
-        cleaned = tuple(_zero_unless(valid, self._clamped(x)) for x in inputs)
-        return Batch(cleaned, _zero_unless(valid, target), valid, units.to(valid.device), len(indices))
+        cleaned = tuple(_zero_unless_(valid, self._clamp_(x)) for x in inputs)
+        return Batch(cleaned, _zero_unless_(valid, target), valid, units.to(valid.device), len(indices))
 
     def template(self, num_rows: int) -> Batch:
         """Synthetic rows of the public shape, one per unit, for probing a model without touching data.
@@ -119,10 +119,10 @@ class Records:
             return tensor.to(self.dtype)
         return tensor.to(torch.int64) if is_target else tensor
 
-    def _clamped(self, tensor: Tensor) -> Tensor:
+    def _clamp_(self, tensor: Tensor) -> Tensor:
         if self.input_range is None or not tensor.is_floating_point():
             return tensor
-        return tensor.clamp(*self.input_range)
+        return tensor.clamp_(*self.input_range)
 
 
 def as_records(
@@ -220,13 +220,17 @@ def _mark_last(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, bool]]:
 
 def _finite_rows(tensor: Tensor) -> Tensor:
     """Whether each row is finite throughout. A row with no entries is."""
-    return tensor.isfinite().reshape(len(tensor), tensor[:1].numel() if len(tensor) else 1).all(dim=1)
+    if not tensor.is_floating_point():
+        return torch.ones(len(tensor), dtype=torch.bool, device=tensor.device)
+    rows = tensor.reshape(len(tensor), tensor[:1].numel() if len(tensor) else 1)
+    finite = rows.sum(dim=1).isfinite()  # one pass: what is not finite stays so in every sum
+    overflown = ~finite
+    finite[overflown] = rows[overflown].isfinite().all(dim=1)
+    return finite
 
 
-def _zero_unless(valid: Tensor, tensor: Tensor) -> Tensor:
-    if bool(valid.all()):
-        return tensor
-    return torch.where(valid.reshape(-1, *[1] * (tensor.ndim - 1)), tensor, torch.zeros_like(tensor))
+def _zero_unless_(valid: Tensor, tensor: Tensor) -> Tensor:
+    return tensor.index_fill_(0, (~valid).nonzero()[:, 0], 0)
 
 
 def _synthetic(like: Tensor, num_rows: int, generator: torch.Generator, low: float, high: float) -> Tensor:

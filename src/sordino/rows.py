@@ -20,7 +20,7 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The rows `indices`, stacked."""
+        """The rows `indices`, stacked: a copy, which may be written to."""
         ...
 
     def empty(self) -> tuple[Tensor, ...]:
@@ -36,7 +36,7 @@ class _InMemory:
         return len(self.tensors[0])
 
     def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x[indices.to(x.device)] for x in self.tensors)
+        return tuple(x.index_select(0, indices.to(x.device)) for x in self.tensors)
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x[:0] for x in self.tensors)
