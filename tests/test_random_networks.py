@@ -1,0 +1,293 @@
+"""The clipped sum of a random small network is that of a loop over single examples, however the batch is split."""
+
+from math import prod
+
+import pytest
+import torch
+import torch.nn.functional as F
+from contracts import relative_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+import sordino as so
+from sordino.gradients.taped import Taped
+from sordino.records import as_records, by_user
+
+CLASSES, ROWS = 3, 5
+CLIP_NORMS = 0.01, 1.0, 100.0
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+INSTANCE_NORMS = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
+
+
+class Twice(nn.Module):
+    """A module called twice."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(torch.tanh(self.module(x)))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight and a bias each, and the same weight once more the other way round."""
+
+    def __init__(self, features, hidden):
+        super().__init__()
+        self.first, self.second = nn.Linear(features, hidden), nn.Linear(features, hidden)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return F.linear(torch.tanh(self.first(x)) * self.second(x), self.first.weight.T)
+
+
+class TiedOnly(nn.Module):
+    """Two layers with one weight and a bias each, and nothing else that uses it."""
+
+    def __init__(self, features, hidden):
+        super().__init__()
+        self.first, self.second = nn.Linear(features, hidden), nn.Linear(features, hidden)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return torch.tanh(self.first(x)) * self.second(x)
+
+
+class Bare(nn.Module):
+    """Parameters that no layer holds."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(shape[-1:]))
+
+    def forward(self, x):
+        return self.scale * x + self.shift
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose weight has mean zero and variance one per output."""
+
+    def forward(self, x):
+        mean, deviation = (f(self.weight, dim=(1, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
+        weight = (self.weight - mean) / (deviation + 1e-3)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class TiedTable(nn.Module):
+    """A table of tokens that is the output layer too, around other layers."""
+
+    def __init__(self, tokens, features, padding, layers):
+        super().__init__()
+        self.table, self.layers = nn.Embedding(tokens, features, padding_idx=padding), nn.Sequential(*layers)
+
+    def forward(self, tokens):
+        return F.linear(self.layers(self.table(tokens)).mean(dim=1), self.table.weight)
+
+
+def convolution(draw, shape):
+    """Any settings for which the kernel fits into the padded picture."""
+    channels, *sizes = shape
+    groups = draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
+    dilation, padding, stride = (tuple(draw(st.integers(low, 2)) for _ in sizes) for low in (1, 0, 1))
+    room = [(size + 2 * p - 1) // d + 1 for size, p, d in zip(sizes, padding, dilation, strict=True)]
+    kernel = tuple(draw(st.integers(1, min(3, most))) for most in room)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return CONVOLUTIONS[len(sizes)](
+        channels, groups * draw(st.integers(1, 3)), kernel, bias=draw(st.booleans()), **settings
+    )
+
+
+def linear(draw, shape):
+    return nn.Linear(shape[-1], draw(st.integers(1, 7)), bias=draw(st.booleans()))
+
+
+def last_axes(draw, shape):
+    return shape[-draw(st.integers(1, min(2, len(shape)))) :]
+
+
+FOR_ANY_SHAPE = {
+    "linear": linear,
+    "layer norm": lambda draw, shape: nn.LayerNorm(last_axes(draw, shape), bias=draw(st.booleans())),
+    "root-mean-square norm": lambda draw, shape: nn.RMSNorm(last_axes(draw, shape), eps=1e-3),
+    "called twice": lambda draw, shape: Twice(nn.Linear(shape[-1], shape[-1])),
+    "tied": lambda draw, shape: Tied(shape[-1], draw(st.integers(1, 5))),
+    "tied only": lambda draw, shape: TiedOnly(shape[-1], draw(st.integers(1, 5))),
+    "bare": lambda draw, shape: Bare(shape),
+    "weight norm": lambda draw, shape: weight_norm(linear(draw, shape)),
+}
+FOR_PICTURES = {
+    "convolution": convolution,
+    "group norm": lambda draw, shape: nn.GroupNorm(
+        draw(st.sampled_from([g for g in (1, 2, 3) if shape[0] % g == 0])), shape[0]
+    ),
+    "instance norm": lambda draw, shape: INSTANCE_NORMS[len(shape) - 1](shape[0], eps=1e-2, affine=True),
+    "convolution with weight norm": lambda draw, shape: weight_norm(convolution(draw, shape)),
+    "convolution called twice": lambda draw, shape: Twice(
+        CONVOLUTIONS[len(shape) - 1](shape[0], shape[0], 3, padding=1)
+    ),
+}
+FOR_FLAT_PICTURES = {
+    "max pooling": lambda draw, shape: nn.MaxPool2d(2, stride=draw(st.integers(1, 2)), padding=draw(st.integers(0, 1))),
+    "standardised convolution": lambda draw, shape: StandardisedConv2d(shape[0], draw(st.integers(1, 4)), 2, padding=1),
+}
+LAYERS = FOR_ANY_SHAPE | FOR_PICTURES | FOR_FLAT_PICTURES
+
+
+def fitting(shape):
+    """The layers for one example of this shape. Statistics need more than one number, and a window room."""
+    fits = dict(FOR_ANY_SHAPE)
+    if shape[-1] == 1:
+        del fits["layer norm"]
+    if len(shape) > 1:
+        fits |= FOR_PICTURES
+        if prod(shape[1:]) == 1:
+            del fits["group norm"], fits["instance norm"]
+    if len(shape) == 3 and min(shape[1:]) > 1:
+        fits |= FOR_FLAT_PICTURES
+    return fits
+
+
+def shapes(name):
+    """Vectors, sequences, pictures and volumes, as far as the layer takes them."""
+    ranks = (3,) if name in FOR_FLAT_PICTURES else (2, 3, 4) if name in FOR_PICTURES else (1, 2, 3, 4)
+    sizes = {1: st.tuples(st.integers(2, 8)), 2: st.tuples(st.integers(2, 6), st.integers(2, 9))}
+    sizes[3] = st.tuples(st.integers(2, 4), st.integers(2, 7), st.integers(2, 6))
+    sizes[4] = st.tuples(st.integers(2, 3), st.integers(2, 4), st.integers(2, 4), st.integers(2, 3))
+    return st.sampled_from(ranks).flatmap(sizes.__getitem__)
+
+
+def layers_from(draw, shape, names):
+    """Layers that fit onto each other with something smooth between them, and the shape of what comes out.
+
+    A name of None stands for any layer that fits.
+    """
+    layers = []
+    for name in names:
+        fits = fitting(shape)
+        layers += [fits[name or draw(st.sampled_from(sorted(fits)))](draw, shape), nn.Tanh()]
+        with torch.no_grad():
+            shape = tuple(layers[-2](torch.randn(2, *shape)).shape[1:])
+    return layers, shape
+
+
+def network(draw, name):
+    """A layer by this name under up to two others, and how to draw its inputs."""
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    start = draw(shapes(name))
+    layers, shape = layers_from(draw, start, [name] + [None] * draw(st.integers(0, 2)))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(prod(shape), CLASSES)), lambda rows: torch.randn(rows, *start)
+
+
+def network_of_tokens(draw):
+    """A table, with a token that is not trained or without, that is also the output layer or not."""
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    tokens, places, features = draw(st.integers(CLASSES, 9)), draw(st.integers(1, 6)), draw(st.integers(2, 6))
+    padding = draw(st.sampled_from([None, 0, tokens - 1, -1]))
+    inputs = lambda rows: torch.randint(0, tokens, (rows, places))  # noqa: E731
+    if draw(st.booleans()):
+        kept = [
+            draw(st.sampled_from(["layer norm", "called twice", "tied", "bare"]))
+            for _ in range(draw(st.integers(0, 2)))
+        ]
+        layers, _ = layers_from(draw, (places, features), kept)
+        return TiedTable(tokens, features, padding, layers), inputs
+    layers, shape = layers_from(draw, (places, features), [None] * draw(st.integers(0, 2)))
+    table = nn.Embedding(tokens, features, padding_idx=padding)
+    return nn.Sequential(table, *layers, nn.Flatten(), nn.Linear(prod(shape), CLASSES)), inputs
+
+
+def of_a_loop(model, batch):
+    """The gradients of units by plain autograd, one example at a time, in float64 from the sum over rows on."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    units = torch.zeros(batch.num_units, sum(p.numel() for p in parameters), dtype=torch.float64)
+    for row, unit in enumerate(batch.units):
+        loss = F.cross_entropy(model(*(x[row : row + 1] for x in batch.inputs)), batch.target[row : row + 1])
+        found = torch.autograd.grad(loss, parameters)
+        units[unit] += torch.cat([gradient.flatten() for gradient in found])
+    return units
+
+
+def clipped_sum(rows, norm):
+    lengths = rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return (rows * (norm / lengths).clamp(max=1)).sum(dim=0)
+
+
+def check(draw, model, records):
+    """For every size of micro-batch, with and without a mask, and for every clip norm; always on the tape."""
+    units = torch.arange(records.num_units)
+    expected = of_a_loop(model, records.gather(units))
+    keep = torch.rand(expected.shape[1]) < draw(st.sampled_from([0.1, 0.5, 0.9]))
+    for size in (1, 3, len(units)):
+        batches = [records.gather(some) for some in torch.split(units, size)]
+        parts = [so.LossGradient(F.cross_entropy).of(model, batch, batch.units) for batch in batches]
+        assert all(isinstance(part, Taped) for part in parts)
+        for norm in CLIP_NORMS:
+            agree(so.ClipByNorm(norm), parts, expected)
+            agree(so.ClipByNorm(norm), [part.masked(keep) for part in parts], expected * keep)
+
+
+def agree(clip, parts, expected):
+    first, *others = (clip(part) for part in parts)
+    total = sum(others, start=first)
+    wanted = clipped_sum(expected, clip.norm)
+    assert total.bound == clip.bound
+    if wanted.any():
+        assert relative_error(total.value, wanted) < 1e-5
+    else:
+        assert not total.value.any()
+
+
+def labels(rows):
+    return torch.randint(0, CLASSES, (rows,))
+
+
+def check_examples(draw, model, inputs):
+    check(draw, model, as_records((inputs(ROWS), labels(ROWS))))
+
+
+def check_users(draw, model, inputs):
+    """Users of one to three rows, in any order."""
+    counts = torch.tensor(draw(st.lists(st.integers(1, 3), min_size=3, max_size=5)))
+    owners = torch.arange(len(counts)).repeat_interleave(counts)
+    owners = owners[torch.randperm(len(owners))]
+    check(draw, model, by_user((inputs(len(owners)), labels(len(owners))), owners, rows_per_user=3))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=4)
+@given(st.data())
+def test_a_network_on_a_layer_of_each_kind_agrees_with_the_loop(name, data):
+    check_examples(data.draw, *network(data.draw, name))
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_a_network_of_tokens_agrees_with_the_loop(data):
+    check_examples(data.draw, *network_of_tokens(data.draw))
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_users_with_several_rows_agree_with_the_loop_that_sums_before_the_clip(data):
+    name = data.draw(st.sampled_from([None, *LAYERS]))
+    check_users(data.draw, *(network(data.draw, name) if name else network_of_tokens(data.draw)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=60)
+@given(st.data())
+def test_many_networks_on_a_layer_of_each_kind_agree_with_the_loop(name, data):
+    checked = data.draw(st.sampled_from([check_examples, check_users]))
+    checked(data.draw, *network(data.draw, name))
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(st.data())
+def test_many_networks_of_tokens_agree_with_the_loop(data):
+    checked = data.draw(st.sampled_from([check_examples, check_users]))
+    checked(data.draw, *network_of_tokens(data.draw))
