@@ -170,8 +170,9 @@ class Lstm:
         for step, step_o, slope, forget, from_outside in _rewound(
             weighted.unbind(1), by_o.unbind(1), by_squashed.unbind(1), f.unbind(1), outside
         ):
-            by_shown.append(by_h)
-            by_h = by_h if weights.projection is None else by_h @ weights.projection
+            if weights.projection is not None:
+                by_shown.append(by_h)
+                by_h = by_h @ weights.projection
             step_o.mul_(by_h)
             by_c = torch.addcmul(by_c, by_h, slope)
             step.view(len(step), 4, -1)[:, :3].mul_(by_c[:, None])

@@ -54,7 +54,7 @@ class Recurrence:
         added = self.gates + (0 if projection is None else len(projection))
         tagged = tag(projected.new_zeros(()).expand(*projected.shape[:2], added))
         outputs, last, *result = _unrolled(cell, weight, bias, projection, projected, initial, tagged)
-        return (outputs, last), cell.multiplied(Weights(weight, bias, projection), *result)
+        return (outputs, last), cell.multiplied(_weights(weight, bias, projection), *result)
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         hidden, shown = saved[..., : self.features], saved[..., self.features :]
