@@ -185,6 +185,7 @@ FUSED_LAYERS = {
 }
 WRITTEN_OUT_LAYERS = {
     "three axes": lambda: Using(nn.Tanh(), lambda layer, x: layer(F.scaled_dot_product_attention(x, x, x))),
+    "two axes": lambda: Using(nn.Tanh(), lambda layer, x: layer(F.scaled_dot_product_attention(*[x[0]] * 3))[None]),
     "values of another width": lambda: Own(value_width=3),
     "mask from a layer": lambda: Using(
         nn.Linear(WIDTH, PLACES),
@@ -361,12 +362,26 @@ def test_vectors_whose_numbers_lie_apart_in_memory_agree_with_the_loop():
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_several_sequences_in_a_row_agree_with_the_loop():
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda halves: halves[:, None, None, :, 1].detach(),
+        lambda halves: halves[:1, None, None, :, 1].detach(),
+        lambda halves: halves[0, :, :3].detach(),
+        lambda halves: MASK[0, :3, :3],
+    ],
+)
+@pytest.mark.parametrize("by_head", [True, False])
+def test_several_sequences_in_a_row_agree_with_the_loop(mask, by_head):
     def attend(layer, x):
         halves = x.unflatten(1, (2, 3)).flatten(0, 1)
-        mask = halves[:, None, None, :, 1].detach()
-        mixed = F.scaled_dot_product_attention(*[layer(halves)[:, None]] * 3, attn_mask=mask)
-        return mixed[:, 0].unflatten(0, (-1, 2)).flatten(1, 2)
+        tokens, seen = layer(halves), mask(halves)
+        if by_head:
+            mixed = F.scaled_dot_product_attention(*[tokens[:, None]] * 3, attn_mask=seen)[:, 0]
+        else:
+            seen = seen[:, 0] if seen.ndim == 4 else seen
+            mixed = F.scaled_dot_product_attention(tokens, tokens, tokens, attn_mask=seen)
+        return mixed.unflatten(0, (-1, 2)).flatten(1, 2)
 
     model = model_with(lambda: Using(nn.Linear(WIDTH, WIDTH), attend))
     each, expected = gradients(model, random(ROWS, PLACES, WIDTH))
@@ -374,16 +389,19 @@ def test_several_sequences_in_a_row_agree_with_the_loop():
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_mask_that_is_learned_inside_another_vmap_keeps_its_gradient():
-    heads, mask = random(ROWS, 1, HEADS, PLACES, WIDTH).requires_grad_(), MASK.clone().requires_grad_()
-
-    def slopes(attention):
-        of_head = lambda x, mask: attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)  # noqa: E731
-        of_row = lambda x: torch.vmap(of_head, in_dims=(1, 0))(x, mask)  # noqa: E731
-        return torch.autograd.grad(torch.vmap(of_row)(heads).square().sum(), (heads, mask))
-
+@pytest.mark.parametrize("axes", [(0, 0, 0, None), (1, 2, None, 3), (4, None, 1, 0), (None, 0, 0, None)])
+def test_rows_may_lie_along_any_axis_or_be_the_same_for_all(axes):
+    shapes = (2, HEADS, 4, WIDTH), (2, HEADS, PLACES, WIDTH), (2, HEADS, PLACES, WIDTH), (1, 4, PLACES)
+    inputs = [
+        random(*shape[:axis], ROWS, *shape[axis:]) if axis is not None else random(*shape)
+        for shape, axis in zip(shapes, axes, strict=True)
+    ]
     with sdpa_kernel(SDPBackend.MATH):
-        torch.testing.assert_close(slopes(scaled_dot_product_attention), slopes(F.scaled_dot_product_attention))
+        found, expected = (
+            torch.vmap(attention, in_dims=axes)(*inputs)
+            for attention in (scaled_dot_product_attention, F.scaled_dot_product_attention)
+        )
+    torch.testing.assert_close(found, expected)
 
 
 def test_attention_that_is_differentiated_twice_is_taken_row_by_row():

@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -40,24 +39,25 @@ def scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     if attn_mask is not None:
-        attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)].expand(len(query), -1, -1, -1)
+        with_batch_axis = attn_mask[(None,) * (query.ndim - attn_mask.ndim)]
+        attn_mask = with_batch_axis.expand(len(query), *[-1] * (query.ndim - 1))
     result = _OfBatch.apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)
 
 
 def _are_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether the axes are batch, head, place and width, and those of the mask fit."""
+    """Whether there is a batch axis in front of the last two, place and width, and the mask fits it."""
     return (
-        query.ndim == key.ndim == value.ndim == 4
+        query.ndim == key.ndim == value.ndim >= 3
         and len(query) == len(key) == len(value)
-        and (mask is None or mask.ndim < 4 or (mask.ndim == 4 and len(mask) in (1, len(query))))
+        and (mask is None or mask.ndim < query.ndim or (mask.ndim == query.ndim and len(mask) in (1, len(query))))
     )
 
 
 class _OfBatch(torch.autograd.Function):
-    """Under `vmap`, however deep, rows and batch become one axis; what is left is torch's to compute and differentiate.
+    """Under `vmap` rows and batch become one axis; what is left is torch's to compute, to differentiate and to choose.
 
-    Only there can a kernel see whether the mask is learned, which most of them do not support.
+    It takes a kernel that can do what is asked: few have a gradient for a mask, or values of another width.
     """
 
     @staticmethod
@@ -83,9 +83,7 @@ class _OfBatch(torch.autograd.Function):
     def vmap(info: Any, axes: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         rows = info.batch_size
         tensors: list[Any] = [_merged(x, axis, rows) for x, axis in zip(inputs[:4], axes, strict=False)]
-        is_inner = any(x is not None and is_functorch_wrapped_tensor(x) for x in tensors)
-        attend = _OfBatch.apply if is_inner else _OfBatch.forward
-        output = attend(*tensors, *inputs[4:])
+        output = _OfBatch.forward(*tensors, *inputs[4:])
         return output.reshape(rows, -1, *output.shape[1:]), 0
 
 
