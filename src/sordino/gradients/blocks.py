@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 _NUMBERS_AT_A_TIME = 1 << 14
+_SMALL_SQUARE = 1e-30
+_ROUNDING = 2.0**-22  # of a sum in float32, relative to the sum of the sizes of what is added
 
 # What was measured, in multiplications of a plain matrix product: a batch of small products against one large one, a
 # number that is written once and read twice, a small product in float64, a number that is read, added and written.
@@ -24,6 +26,7 @@ def squared_norms(matrix: Tensor) -> Tensor:
     """The squared norm of each row in float64, from float32 norms of short pieces.
 
     A float32 norm of ten million numbers is off by 4e-4; of 16,384 it is off by about 1e-6, at the price of no copy.
+    Where squares vanish in float32 the row is taken again in float64: another factor of the gradient may be large.
     """
     rows, numbers = matrix.shape
     whole = numbers // _NUMBERS_AT_A_TIME * _NUMBERS_AT_A_TIME
@@ -31,7 +34,8 @@ def squared_norms(matrix: Tensor) -> Tensor:
     if whole:
         pieces = matrix[:, :whole].reshape(rows, -1, _NUMBERS_AT_A_TIME)
         squares += torch.linalg.vector_norm(pieces, dim=2).double().square().sum(dim=1)
-    return squares
+    small = (squares < _SMALL_SQUARE).nonzero()[:, 0]
+    return squares.index_copy(0, small, matrix[small].double().square().sum(dim=1)) if len(small) else squares
 
 
 def gram(vectors: Tensor) -> Tensor:
@@ -41,8 +45,14 @@ def gram(vectors: Tensor) -> Tensor:
 
 
 def sum_of_products(one: Tensor, other: Tensor) -> Tensor:
-    """Of two Gram matrices: a squared norm per row."""
-    return torch.einsum("rn,rn->r", one.flatten(1), other.flatten(1)).clamp(min=0)
+    """Of two Gram matrices, shape (r, t, t): a squared norm per row.
+
+    The sum that goes with it is taken in float32, and where places cancel leaves a rounding of what cancelled. The norm
+    is raised by as much, or a record of huge numbers that cancel would escape the clip.
+    """
+    norms = torch.einsum("rtu,rtu->r", one, other).clamp(min=0).sqrt()
+    magnitudes = (one.diagonal(dim1=1, dim2=2) * other.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(dim=1)
+    return (norms + _ROUNDING * magnitudes).square()
 
 
 def _unit_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -178,7 +178,7 @@ class GramPatches(Patches):
                 slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, self.rule.stride, places, strict=True)
             )
             of_patches += of_pixels[(slice(None), *cuts, *cuts)]
-        return sum_of_products(of_patches, of_outputs)
+        return sum_of_products(of_patches.reshape(of_outputs.shape), of_outputs)
 
 
 @dataclass(frozen=True, repr=False)
