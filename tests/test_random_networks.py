@@ -78,17 +78,22 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 class TiedTable(nn.Module):
-    """A table of tokens that is the output layer too, around other layers."""
+    """A table of tokens that is the output layer too, by `multiply`, around other layers."""
 
-    def __init__(self, tokens, features, padding, layers):
+    def __init__(self, table, layers, multiply):
         super().__init__()
-        self.table, self.layers = nn.Embedding(tokens, features, padding_idx=padding), nn.Sequential(*layers)
+        self.table, self.layers, self.multiply = table, nn.Sequential(*layers), multiply
 
     def forward(self, tokens):
-        return F.linear(self.layers(self.table(tokens)).mean(dim=1), self.table.weight)
+        return self.multiply(self.layers(self.table(tokens)).mean(dim=1), self.table.weight)
 
 
-def convolution(draw, shape):
+def by_matrix_product(x, weight):
+    """A layer that the tape takes for something unknown."""
+    return x @ weight.T
+
+
+def convolution(draw, shape, most_outputs=3):
     """Any settings for which the kernel fits into the padded picture."""
     channels, *sizes = shape
     groups = draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
@@ -97,7 +102,7 @@ def convolution(draw, shape):
     kernel = tuple(draw(st.integers(1, min(3, most))) for most in room)
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     return CONVOLUTIONS[len(sizes)](
-        channels, groups * draw(st.integers(1, 3)), kernel, bias=draw(st.booleans()), **settings
+        channels, groups * draw(st.integers(1, most_outputs)), kernel, bias=draw(st.booleans()), **settings
     )
 
 
@@ -187,16 +192,15 @@ def network_of_tokens(draw):
     torch.manual_seed(draw(st.integers(0, 10**6)))
     tokens, places, features = draw(st.integers(CLASSES, 9)), draw(st.integers(1, 6)), draw(st.integers(2, 6))
     padding = draw(st.sampled_from([None, 0, tokens - 1, -1]))
-    inputs = lambda rows: torch.randint(0, tokens, (rows, places))  # noqa: E731
+    table, inputs = (
+        nn.Embedding(tokens, features, padding_idx=padding),
+        lambda rows: torch.randint(tokens, (rows, places)),
+    )
     if draw(st.booleans()):
-        kept = [
-            draw(st.sampled_from(["layer norm", "called twice", "tied", "bare"]))
-            for _ in range(draw(st.integers(0, 2)))
-        ]
-        layers, _ = layers_from(draw, (places, features), kept)
-        return TiedTable(tokens, features, padding, layers), inputs
+        fits = st.sampled_from(["layer norm", "called twice", "tied", "bare"])  # as many features come out as go in
+        layers, _ = layers_from(draw, (places, features), draw(st.lists(fits, max_size=2)))
+        return TiedTable(table, layers, draw(st.sampled_from([F.linear, by_matrix_product]))), inputs
     layers, shape = layers_from(draw, (places, features), [None] * draw(st.integers(0, 2)))
-    table = nn.Embedding(tokens, features, padding_idx=padding)
     return nn.Sequential(table, *layers, nn.Flatten(), nn.Linear(prod(shape), CLASSES)), inputs
 
 
@@ -275,14 +279,25 @@ def test_a_network_on_a_layer_of_each_kind_agrees_with_the_loop(name, data):
 @settings(max_examples=20)
 @given(st.data())
 def test_random_convolutions_agree_with_the_loop(data):
-    """Pictures large enough for offsets to slide, with many channels or few."""
-    torch.manual_seed(data.draw(st.integers(0, 10**6)))
-    sizes = data.draw(st.sampled_from([(st.integers(20, 60),), (st.integers(6, 14),) * 2, (st.integers(3, 6),) * 3]))
-    shape = (data.draw(st.integers(1, 18)), *(data.draw(size) for size in sizes))
-    convolve = convolution(data.draw, shape)
+    """Pictures large enough for offsets to slide."""
+    shape = data.draw(st.integers(1, 18)), *data.draw(st.sampled_from([(47,), (13, 10), (6, 5, 6)]))
+    check_convolution(data.draw, shape, most_outputs=3)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_random_convolutions_of_few_pixels_and_many_channels_agree_with_the_loop(data):
+    """Whose norms come from Gram matrices."""
+    shape = data.draw(st.integers(20, 40)), *data.draw(st.sampled_from([(4,), (3, 2), (2, 2, 2)]))
+    check_convolution(data.draw, shape, most_outputs=60)
+
+
+def check_convolution(draw, shape, most_outputs):
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    convolve = convolution(draw, shape, most_outputs)
     outputs = prod(convolve(torch.zeros(1, *shape)).shape)
     model = nn.Sequential(convolve, nn.Tanh(), nn.Flatten(), nn.Linear(outputs, CLASSES))
-    check_examples(data.draw, model, lambda rows: torch.randn(rows, *shape))
+    check_examples(draw, model, lambda rows: torch.randn(rows, *shape))
 
 
 @settings(max_examples=15)
