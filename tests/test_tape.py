@@ -7,7 +7,8 @@ from contracts import PerExampleContract
 from torch import nn
 
 import sordino as so
-from sordino.gradients.blocks import Outer
+from sordino.gradients.blocks import Outer, Products
+from sordino.gradients.convolution import GramPatches
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
@@ -78,6 +79,31 @@ class CausalAttention(nn.Module):
         return self.out(mixed.mean(dim=0)) * weights.sum() / weights.sum().detach()
 
 
+class OwnInput(nn.Module):
+    """A weight that is also what another layer is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.layer = nn.Parameter(random(5, 8)), nn.Linear(8, 5)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.out(F.linear(x, self.weight) + self.layer(self.weight).sum(dim=0, keepdim=True))
+
+
+class Thrice(nn.Module):
+    """One layer on vectors, called three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(self.layer(x))
+        return self.out(x)
+
+
 class Frozen(nn.Module):
     """A frozen weight with a trained bias, and a trained weight with a frozen bias."""
 
@@ -101,6 +127,17 @@ MODELS = {
         (random(ROWS, 8),),
     ),
     "frozen": (Frozen, (random(ROWS, 8),)),
+    "a weight as an input": (OwnInput, (random(ROWS, 8),)),
+    "thrice": (Thrice, (random(ROWS, 8),)),
+    "instance norm": (
+        lambda: picture(nn.Conv2d(2, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.ReLU()),
+        (random(ROWS, 2, 8, 8),),
+    ),
+    "max pool": (
+        lambda: picture(nn.Conv2d(2, 6, 3), nn.MaxPool2d(3, 2, padding=1, ceil_mode=True)),
+        (random(ROWS, 2, 9, 8),),
+    ),
+    "conv of few places": (lambda: picture(nn.Conv2d(64, 64, 3, padding=1)), (random(ROWS, 64, 3, 3),)),
     "sequence": (
         lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5), nn.Flatten(), nn.Linear(20, 3)),
         (random(ROWS, 4, 8),),
@@ -193,6 +230,16 @@ def test_vectors_through_a_linear_layer_are_never_a_matrix_of_gradients():
     model, inputs = make("mlp")
     each = gradients(model, *inputs)[0]
     assert isinstance(each.blocks[0], Outer) and isinstance(each.blocks[2], Outer)
+
+
+def test_a_layer_called_on_several_vectors_is_like_one_on_a_sequence():
+    model, inputs = make("thrice")
+    assert isinstance(gradients(model, *inputs)[0].blocks[0], Products)
+
+
+def test_few_places_and_many_weights_are_never_a_matrix_of_gradients():
+    model, inputs = make("conv of few places")
+    assert isinstance(gradients(model, *inputs)[0].blocks[0], GramPatches)
 
 
 def test_only_what_no_rule_knows_is_differentiated_directly():

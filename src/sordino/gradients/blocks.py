@@ -255,9 +255,16 @@ class GramProducts(Products):
         return sum_of_products(gram(self.left), gram(self.right))
 
 
+def places_of(block: Block) -> tuple[Tensor, Tensor] | None:
+    """The two factors, shape (r, t, o) and (r, t, i), of gradients that are sums of outer products over places."""
+    if isinstance(block, Outer):
+        return block.left[:, None], block.right[:, None]
+    return (block.left, block.right) if isinstance(block, Products) else None
+
+
 @dataclass(frozen=True, repr=False)
 class Several(Block):
-    """A parameter that is used several times: the sum of what its uses add, which only a matrix can hold."""
+    """A parameter that is used in several ways: the sum of what its uses add, which only a matrix can hold."""
 
     uses: tuple[Block, ...]
 

@@ -12,6 +12,7 @@ A parameter that anything but a known operation uses is differentiated directly:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from sordino.gradients.embedding import embed
 from sordino.gradients.fused_attention import fused
 from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
-from sordino.gradients.recurrent import OwnInitialState, unrolled
+from sordino.gradients.recurrent import unrolled
 from sordino.gradients.registered import Registered, is_registered, registered_layers
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
@@ -134,14 +135,13 @@ def _record(
     names = {id(value): name for name, value in trained.items()}
 
     def loss_of_one(
-        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
+        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         recorder = _Recorder(plan, names, zeros)
-        with OwnInitialState(zero):
-            with recorder, recorder.registered(model):
-                values = {**fixed, **trained, **direct}
-                outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
-            loss, usable = objective(outputs, label.unsqueeze(0))
+        with recorder, recorder.registered(model):
+            values = {**fixed, **trained, **direct}
+            outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
+        loss, usable = objective(outputs, label.unsqueeze(0))
         if len(recorder.saved) != len(plan.uses):
             raise Unrecorded
         return loss, usable, recorder.saved
@@ -152,8 +152,7 @@ def _record(
     copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
 
     def attempt(randomness: str) -> Any:
-        of_each = vmap(loss_of_one, in_dims=(0, 0, 0, 0, 0), randomness=randomness)
-        return of_each(zeros, copies, rows, labels, zero.expand(len(seeds)))
+        return vmap(loss_of_one, randomness=randomness)(zeros, copies, rows, labels)
 
     losses, usable, saved = drawing_by_row(attempt, seeds)
     gradients = _gradients(losses, [*zeros, *copies.values()])
@@ -251,17 +250,22 @@ class _Watching(TorchFunctionMode, ABC):
         if recurrent is not None:
             with self:
                 return recurrent()
+        used = [self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names]
         found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
         if found is not None:
+            besides = Counter(used) - Counter(
+                name for name in found.rule.names if name
+            )  # a parameter may also be the input
+            if besides:
+                self.other(set(besides))
             return self.known(found)
         for stand_in in (max_pool, embed):
             result = stand_in(function, args, kwargs)
             if result is not None:
                 return result
         result = (fused(function) or function)(*args, **kwargs)
-        used = {self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names}
         if used and tensors_in(result):  # a question about a shape is no use
-            self.other(used)
+            self.other(set(used))
         return result
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several
+from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several, places_of
+from sordino.gradients.linear import weight_block
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
@@ -41,7 +43,7 @@ class Taped:
                     found[name].append(block)
         for name, gradient in tape.direct.items():
             found[name].append(Instantiated(_counted(gradient.reshape(len(counted), -1), counted)))
-        each = tuple(uses[0] if len(uses) == 1 else Several(tuple(uses)) for uses in found.values())
+        each = tuple(_together(uses) for uses in found.values())
         if any(rows != 1 for rows in rows_of_units):
             starts = tuple(accumulate(rows_of_units, initial=0))
             each = tuple(OfUnits(block, starts) for block in each)
@@ -54,10 +56,10 @@ class Taped:
 
     @in_full_precision
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        weights, total = by_block(weights, self.layout), self._zeros()
+        weights, total = by_block(weights, self.layout).to(self.like.dtype), self._zeros()
         for p, block in enumerate(self.blocks):
-            block.add_to(total[p], weights[:, p].to(total[p].dtype))
-        return torch.cat(total).double()
+            block.add_to(total.parts[p], weights[:, p])
+        return total.flat.double()
 
     @in_full_precision
     def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
@@ -74,11 +76,11 @@ class Taped:
                 squares[units, p] = block.squared_norms()
             weights.append(by_block(weights_of(squares[units]), self.layout))
             for p, block in formed.items():
-                block.add_to(total[p], weights[-1][:, p].to(total[p].dtype))
+                block.add_to(total.parts[p], weights[-1][:, p].to(self.like.dtype))
         all_weights = torch.cat(weights)
         for p, block in ready.items():
-            block.add_to(total[p], all_weights[:, p].to(total[p].dtype))
-        return torch.cat(total).double(), all_weights
+            block.add_to(total.parts[p], all_weights[:, p].to(self.like.dtype))
+        return total.flat.double(), all_weights
 
     def masked(self, keep: Tensor) -> Taped:
         parts = torch.split(keep, list(self.layout.sizes))
@@ -95,8 +97,26 @@ class Taped:
         for start in range(0, self.num_units, chunk):
             yield slice(start, start + chunk)
 
-    def _zeros(self) -> list[Tensor]:
-        return [self.like.new_zeros(size) for size in self.layout.sizes]
+    def _zeros(self) -> _Total:
+        flat = self.like.new_zeros(self.layout.size)
+        return _Total(flat, torch.split(flat, list(self.layout.sizes)))
+
+
+class _Total(NamedTuple):
+    """A sum over all coordinates, and its parts by parameter, which are views."""
+
+    flat: Tensor
+    parts: tuple[Tensor, ...]
+
+
+def _together(uses: list[Block]) -> Block:
+    """What a parameter that is used several times gets: products over more places, or else a sum of matrices."""
+    if len(uses) == 1:
+        return uses[0]
+    places = [found for found in map(places_of, uses) if found is not None]
+    if len(places) == len(uses):
+        return weight_block(*(torch.cat(side, dim=1) for side in zip(*places, strict=True)))
+    return Several(tuple(uses))
 
 
 def _counted(gradients: Tensor, counted: Tensor) -> Tensor:
