@@ -253,10 +253,8 @@ class _Watching(TorchFunctionMode, ABC):
         used = [self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names]
         found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
         if found is not None:
-            besides = Counter(used) - Counter(
-                name for name in found.rule.names if name
-            )  # a parameter may also be the input
-            if besides:
+            besides = Counter(used) - Counter(name for name in found.rule.names if name)
+            if besides:  # a parameter may also be the input
                 self.other(set(besides))
             return self.known(found)
         for stand_in in (max_pool, embed):
