@@ -200,10 +200,12 @@ class PrivateRun:
 
     def _seeds(self, indices: Tensor, batch: Batch, step: int) -> Tensor:
         """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
+        base = int(self._dropout.words(1, step=step).astype("int64")[0])
+        if self._records.rows_per_unit == 1:
+            return base + (indices << 20)
         rows = torch.arange(len(batch.units))
         first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
         row_of_unit = rows - first_row[batch.units]
-        base = int(self._dropout.words(1, step=step).astype("int64")[0])
         return base + (indices[batch.units] << 20) + row_of_unit
 
     def _units_that_fit(self, memory_mib: int) -> int:

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
@@ -281,7 +282,8 @@ class _Surveyor(_Watching):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = super().__torch_function__(function, types, args, kwargs)
-        self._made |= {x.untyped_storage().data_ptr(): x for x in tensors_in(result)}  # alive, so each has its place
+        # Kept alive, so that each has a place of its own. What a model maps by itself has none, and is not counted.
+        self._made |= {x.untyped_storage().data_ptr(): x for x in tensors_in(result) if not is_batchedtensor(x)}
         return result
 
     def bytes_made(self) -> int:
