@@ -26,14 +26,20 @@ def squared_norms(matrix: Tensor) -> Tensor:
     """The squared norm of each row in float64, from float32 norms of short pieces.
 
     A float32 norm of ten million numbers is off by 4e-4; of 16,384 it is off by about 1e-6, at the price of no copy.
-    Where squares vanish in float32 the row is taken again in float64: another factor of the gradient may be large.
     """
     rows, numbers = matrix.shape
-    whole = numbers // _NUMBERS_AT_A_TIME * _NUMBERS_AT_A_TIME
-    squares: Tensor = torch.linalg.vector_norm(matrix[:, whole:], dim=1).double().square()
-    if whole:
-        pieces = matrix[:, :whole].reshape(rows, -1, _NUMBERS_AT_A_TIME)
-        squares += torch.linalg.vector_norm(pieces, dim=2).double().square().sum(dim=1)
+    pieces, rest = divmod(numbers, _NUMBERS_AT_A_TIME)
+    if not pieces:
+        norms: Tensor = torch.linalg.vector_norm(matrix, dim=1)
+        return norms.double().square_()
+    whole = matrix[:, : numbers - rest].reshape(rows, pieces, _NUMBERS_AT_A_TIME)
+    squares: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square_().sum(dim=1)
+    return squares + squared_norms(matrix[:, numbers - rest :]) if rest else squares
+
+
+def squared_norms_of_factor(matrix: Tensor) -> Tensor:
+    """The same of a factor of gradients, where what vanishes in float32 matters: the other factor may be large."""
+    squares = squared_norms(matrix)
     small = (squares < _SMALL_SQUARE).nonzero()[:, 0]
     return squares.index_copy(0, small, matrix[small].double().square().sum(dim=1)) if len(small) else squares
 
@@ -57,7 +63,7 @@ def sum_of_products(one: Tensor, other: Tensor) -> Tensor:
 
 def _unit_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Rows divided by their lengths, and the lengths; those near zero count as 1e-30."""
-    lengths = squared_norms(matrix).sqrt().clamp(min=1e-30)
+    lengths = squared_norms_of_factor(matrix).sqrt().clamp(min=1e-30)
     return matrix / lengths.to(matrix.dtype)[:, None], lengths
 
 
@@ -86,8 +92,8 @@ class Block(ABC):
         """Whether `formed` has to hold a gradient per row, so that it pays to take a few rows at a time."""
         return False
 
-    def formed(self) -> Block:
-        """The same gradients, ready for norms and sums."""
+    def formed(self, room: Tensor | None = None) -> Block:
+        """The same gradients, ready for norms and sums. They may be held in `room`, a flat tensor of their size."""
         return self
 
     @abstractmethod
@@ -152,7 +158,7 @@ class Outer(Block):
         return Outer(self.left[rows], self.right[rows])
 
     def squared_norms(self) -> Tensor:
-        return squared_norms(self.left) * squared_norms(self.right)
+        return squared_norms_of_factor(self.left) * squared_norms_of_factor(self.right)
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         weighted = weights[:, None] * self.left
@@ -220,8 +226,12 @@ class Products(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Block:
-        return Instantiated(self.dense())
+    def formed(self, room: Tensor | None = None) -> Block:
+        if room is None:
+            return Instantiated(self.dense())
+        rows, _, outputs = self.left.shape
+        out = room.view(rows, outputs, -1)
+        return Instantiated(torch.bmm(self.left.transpose(1, 2), self.right, out=out).flatten(1))
 
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
@@ -245,7 +255,7 @@ class GramProducts(Products):
     def is_formed_later(self) -> bool:
         return False
 
-    def formed(self) -> Block:
+    def formed(self, room: Tensor | None = None) -> Block:
         return self
 
     def take(self, rows: slice) -> GramProducts:
@@ -276,7 +286,7 @@ class Several(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Instantiated:
+    def formed(self, room: Tensor | None = None) -> Instantiated:
         return Instantiated(self.dense())
 
     def take(self, rows: slice) -> Several:
@@ -310,7 +320,7 @@ class Masked(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Instantiated:
+    def formed(self, room: Tensor | None = None) -> Instantiated:
         return Instantiated(self.dense())
 
     def take(self, rows: slice) -> Masked:
@@ -344,7 +354,7 @@ class OfUnits(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Instantiated:
+    def formed(self, room: Tensor | None = None) -> Instantiated:
         return Instantiated(self.dense())
 
     def take(self, rows: slice) -> OfUnits:

@@ -96,10 +96,10 @@ class Patches(Block):
     def take(self, rows: slice) -> Patches:
         return Patches(self.rule, self.x[rows], self.g[rows])
 
-    def formed(self) -> Block:
-        return self._by_offset()
+    def formed(self, room: Tensor | None = None) -> Block:
+        return self._by_offset(room)
 
-    def _by_offset(self) -> ByOffset:
+    def _by_offset(self, room: Tensor | None = None) -> ByOffset:
         """Patches are laid out along all axes but the first, along which they slide: a shift is a slice of memory.
 
         With a stride along the first axis, each of its phases is laid out on its own. Per row, group and offset along
@@ -121,7 +121,8 @@ class Patches(Block):
         patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
         patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
         g = self.g.reshape(rows * groups, outputs // groups, -1)
-        by_offset = x.new_empty(rule.kernel[0], rows * groups, outputs // groups, patches.shape[1])
+        room = x.new_empty(rows * self.size) if room is None else room
+        by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
         for offset, gradients in enumerate(by_offset):
             start, phase = divmod(dilation * offset, stride)
             start *= prod(others)
@@ -159,7 +160,7 @@ class GramPatches(Patches):
     def is_formed_later(self) -> bool:
         return False
 
-    def formed(self) -> Block:
+    def formed(self, room: Tensor | None = None) -> Block:
         return self
 
     def take(self, rows: slice) -> GramPatches:
@@ -208,7 +209,7 @@ class ByOffset(Block):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
-        sums = torch.stack([weights @ gradients for gradients in by_row])
+        sums = torch.matmul(weights, by_row)
         offsets, others = len(by_row), prod(self.rule.kernel[1:])
         sums = sums.reshape(offsets, self.rule.groups, -1, self._channels, others).permute(1, 2, 3, 0, 4)
         total.view(sums.shape).add_(sums)

@@ -110,7 +110,7 @@ class Stacked(Block):
     def is_formed_later(self) -> bool:
         return any(piece.is_formed_later for piece in self.pieces)
 
-    def formed(self) -> Stacked:
+    def formed(self, room: Tensor | None = None) -> Stacked:
         return Stacked(tuple(piece.formed() for piece in self.pieces))
 
     def take(self, rows: slice) -> Stacked:

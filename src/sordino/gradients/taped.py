@@ -16,7 +16,7 @@ from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
 
-_NUMBERS_IN_CACHE, _FEWEST_UNITS = 1 << 22, 2
+_NUMBERS_IN_CACHE = 1 << 22
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,11 +69,16 @@ class Taped:
         squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
         for p, block in ready.items():
             squares[:, p] = block.squared_norms()
+        later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
+        # One room for all chunks: memory asked for anew would have to be fetched page by page each time.
+        rooms = {p: self.like.new_empty(self._units_at_a_time() * block.size) for p, block in later.items()}
         weights = []
         for units in self._chunks():
-            formed = {p: block.take(units).formed() for p, block in enumerate(self.blocks) if block.is_formed_later}
-            for p, block in formed.items():
-                squares[units, p] = block.squared_norms()
+            formed = {}
+            for p, block in later.items():
+                taken = len(squares[units]) * block.size
+                formed[p] = block.take(units).formed(rooms[p][:taken])
+                squares[units, p] = formed[p].squared_norms()
             weights.append(by_block(weights_of(squares[units]), self.layout))
             for p, block in formed.items():
                 block.add_to(total.parts[p], weights[-1][:, p].to(self.like.dtype))
@@ -92,10 +97,17 @@ class Taped:
             yield torch.cat([block.take(slice(start, start + chunk)).dense() for block in self.blocks], dim=1)
 
     def _chunks(self) -> Iterator[slice]:
-        numbers = sum(block.size for block in self.blocks if block.is_formed_later)
-        chunk = max(_FEWEST_UNITS, _NUMBERS_IN_CACHE // numbers) if numbers else self.num_units
+        chunk = self._units_at_a_time()
         for start in range(0, self.num_units, chunk):
             yield slice(start, start + chunk)
+
+    def _units_at_a_time(self) -> int:
+        """As many as have their gradients in cache, and the same number for each thread."""
+        numbers = sum(block.size for block in self.blocks if block.is_formed_later)
+        if not numbers:
+            return self.num_units
+        threads = torch.get_num_threads()
+        return min(self.num_units, threads * max(1, round(_NUMBERS_IN_CACHE / numbers / threads)))
 
     def _zeros(self) -> _Total:
         flat = self.like.new_zeros(self.layout.size)
