@@ -33,7 +33,7 @@ from sordino.records import Batch
 from sordino.sampling import Indices, Sampler
 from sordino.states import BoundedSum, Layout, Private
 
-_MEMORY_MIB = 128
+_MEMORY_MIB = 256
 _LARGEST_MICRO_BATCH = 1024
 
 
@@ -212,7 +212,8 @@ class PrivateRun:
         """Public: it depends on the model and on the shape of the data only."""
         bytes_per_row = self.plan.contribution.bytes_per_row(self._model, self._records)
         units = (memory_mib << 20) // max(1, bytes_per_row * self._records.rows_per_unit)
-        return max(1, min(_LARGEST_MICRO_BATCH, units))
+        even = units - units % torch.get_num_threads()  # threads share the units of a micro-batch
+        return max(1, min(_LARGEST_MICRO_BATCH, even))
 
     def _check_stages_fit(self) -> None:
         """A step of nobody, thrown away: a clip or an encoding made for another model is refused before any charge."""

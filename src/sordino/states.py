@@ -163,6 +163,13 @@ class BoundedSum:
             raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
         return BoundedSum(self.value + other.value, self.bound, self.layout)
 
+    def __iadd__(self, other: BoundedSum) -> BoundedSum:
+        """The same in this sum's own memory: a step of many micro-batches holds one sum, not one per micro-batch."""
+        if other.bound != self.bound:
+            raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
+        self.value.add_(other.value)
+        return self
+
 
 @dataclass(frozen=True)
 class Private:

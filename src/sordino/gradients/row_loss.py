@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -97,6 +97,7 @@ def _summing(loss: Loss) -> Loss:
     return partial(loss, **{"reduction": "sum"}) if "reduction" in _parameters(loss) else loss
 
 
+@lru_cache(maxsize=16)  # asked in every step
 def _parameters(function: Loss) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(function).parameters)
