@@ -265,22 +265,8 @@ class GramProducts(Products):
         return sum_of_products(gram(self.left), gram(self.right))
 
 
-def places_of(block: Block) -> tuple[Tensor, Tensor] | None:
-    """The two factors, shape (r, t, o) and (r, t, i), of gradients that are sums of outer products over places."""
-    if isinstance(block, Outer):
-        return block.left[:, None], block.right[:, None]
-    return (block.left, block.right) if isinstance(block, Products) else None
-
-
-@dataclass(frozen=True, repr=False)
-class Several(Block):
-    """A parameter that is used in several ways: the sum of what its uses add, which only a matrix can hold."""
-
-    uses: tuple[Block, ...]
-
-    @property
-    def size(self) -> int:
-        return self.uses[0].size
+class FormedLater(Block):
+    """Gradients that only a matrix can hold: whatever is asked of them is asked of it."""
 
     @property
     def is_formed_later(self) -> bool:
@@ -289,14 +275,32 @@ class Several(Block):
     def formed(self, room: Tensor | None = None) -> Instantiated:
         return Instantiated(self.dense())
 
-    def take(self, rows: slice) -> Several:
-        return Several(tuple(use.take(rows) for use in self.uses))
-
     def squared_norms(self) -> Tensor:
         return self.formed().squared_norms()
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
+
+
+def places_of(block: Block) -> tuple[Tensor, Tensor] | None:
+    """The two factors, shape (r, t, o) and (r, t, i), of gradients that are sums of outer products over places."""
+    if isinstance(block, Outer):
+        return block.left[:, None], block.right[:, None]
+    return (block.left, block.right) if isinstance(block, Products) else None
+
+
+@dataclass(frozen=True, repr=False)
+class Several(FormedLater):
+    """A parameter that is used in several ways: the sum of what its uses add, which only a matrix can hold."""
+
+    uses: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        return self.uses[0].size
+
+    def take(self, rows: slice) -> Several:
+        return Several(tuple(use.take(rows) for use in self.uses))
 
     def dense(self) -> Tensor:
         total = self.uses[0].dense().clone()
@@ -306,7 +310,7 @@ class Several(Block):
 
 
 @dataclass(frozen=True, repr=False)
-class Masked(Block):
+class Masked(FormedLater):
     """Any gradients with zeros outside a mask, formed when needed."""
 
     block: Block
@@ -316,21 +320,8 @@ class Masked(Block):
     def size(self) -> int:
         return self.block.size
 
-    @property
-    def is_formed_later(self) -> bool:
-        return True
-
-    def formed(self, room: Tensor | None = None) -> Instantiated:
-        return Instantiated(self.dense())
-
     def take(self, rows: slice) -> Masked:
         return Masked(self.block.take(rows), self.keep)
-
-    def squared_norms(self) -> Tensor:
-        return self.formed().squared_norms()
-
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
-        self.formed().add_to(total, weights)
 
     def dense(self) -> Tensor:
         return torch.where(self.keep, self.block.dense(), 0.0)
@@ -340,7 +331,7 @@ class Masked(Block):
 
 
 @dataclass(frozen=True, repr=False)
-class OfUnits(Block):
+class OfUnits(FormedLater):
     """A row per privacy unit: the sum of the physical rows `starts[u]` to `starts[u + 1]`, which lie together."""
 
     block: Block
@@ -350,24 +341,11 @@ class OfUnits(Block):
     def size(self) -> int:
         return self.block.size
 
-    @property
-    def is_formed_later(self) -> bool:
-        return True
-
-    def formed(self, room: Tensor | None = None) -> Instantiated:
-        return Instantiated(self.dense())
-
     def take(self, rows: slice) -> OfUnits:
         first, last, _ = rows.indices(len(self.starts) - 1)
         starts = self.starts[first : last + 1]
         block = self.block.take(slice(starts[0], starts[-1]))
         return OfUnits(block, tuple(start - starts[0] for start in starts))
-
-    def squared_norms(self) -> Tensor:
-        return self.formed().squared_norms()
-
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
-        self.formed().add_to(total, weights)
 
     def dense(self) -> Tensor:
         dense = self.block.dense()
