@@ -19,9 +19,21 @@ def test_sums_over_disjoint_units_add_up_and_keep_their_bound():
     assert both.bound == 1.0
 
 
+def test_a_sum_can_grow_in_its_own_memory():
+    total = bounded()
+    memory = total.value
+    total += bounded()
+    assert total.value is memory and memory.tolist() == [2.0, 2.0]
+    assert total.bound == 1.0
+
+
 def test_sums_with_different_bounds_do_not_add_up():
     with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
         bounded(1.0) + bounded(2.0)
+    total = bounded(1.0)
+    with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
+        total += bounded(2.0)
+    assert total.value.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -159,16 +159,18 @@ class BoundedSum:
         validate.positive(bound=self.bound)
 
     def __add__(self, other: BoundedSum) -> BoundedSum:
-        if other.bound != self.bound:
-            raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
+        self._check_same_bound(other)
         return BoundedSum(self.value + other.value, self.bound, self.layout)
 
     def __iadd__(self, other: BoundedSum) -> BoundedSum:
         """The same in this sum's own memory: a step of many micro-batches holds one sum, not one per micro-batch."""
-        if other.bound != self.bound:
-            raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
+        self._check_same_bound(other)
         self.value.add_(other.value)
         return self
+
+    def _check_same_bound(self, other: BoundedSum) -> None:
+        if other.bound != self.bound:
+            raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
 
 
 @dataclass(frozen=True)

@@ -117,49 +117,40 @@ def record(
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
     with pinned(model, autocast), torch.enable_grad():
-        return _record(model, objective, inputs, target, seeds, plan)
+        # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
+        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        fixed = {
+            name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained
+        }
+        dtype, order = working_dtype(model), tuple(trained)
+        direct = {name: trained.pop(name) for name in plan.direct}
+        names = {id(value): name for name, value in trained.items()}
 
+        def loss_of_one(
+            zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
+        ) -> tuple[Tensor, Tensor, list[Tensor]]:
+            recorder = _Recorder(plan, names, zeros)
+            with recorder, recorder.registered(model):
+                values = {**fixed, **trained, **direct}
+                outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
+            loss, usable = objective(outputs, label.unsqueeze(0))
+            if len(recorder.saved) != len(plan.uses):
+                raise Unrecorded
+            return loss, usable, recorder.saved
 
-def _record(
-    model: nn.Module,
-    objective: Objective,
-    inputs: tuple[Tensor, ...],
-    target: Tensor,
-    seeds: Tensor,
-    plan: Survey,
-) -> Tape:
-    # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
-    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    fixed = {name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained}
-    dtype, order = working_dtype(model), tuple(trained)
-    direct = {name: trained.pop(name) for name in plan.direct}
-    names = {id(value): name for name, value in trained.items()}
+        rows, labels = tuple(_usable(x, dtype) for x in inputs), _usable(target, dtype)
+        zero = torch.zeros((), dtype=dtype, device=seeds.device)
+        zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
+        copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
 
-    def loss_of_one(
-        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        recorder = _Recorder(plan, names, zeros)
-        with recorder, recorder.registered(model):
-            values = {**fixed, **trained, **direct}
-            outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
-        loss, usable = objective(outputs, label.unsqueeze(0))
-        if len(recorder.saved) != len(plan.uses):
-            raise Unrecorded
-        return loss, usable, recorder.saved
+        def attempt(randomness: str) -> Any:
+            return vmap(loss_of_one, randomness=randomness)(zeros, copies, rows, labels)
 
-    rows, labels = tuple(_usable(x, dtype) for x in inputs), _usable(target, dtype)
-    zero = torch.zeros((), dtype=dtype, device=seeds.device)
-    zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
-    copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
-
-    def attempt(randomness: str) -> Any:
-        return vmap(loss_of_one, randomness=randomness)(zeros, copies, rows, labels)
-
-    losses, usable, saved = drawing_by_row(attempt, seeds)
-    gradients = _gradients(losses, [*zeros, *copies.values()])
-    direct_gradients = dict(zip(copies, gradients[len(zeros) :], strict=True))
-    saved = tuple(_usable(x.detach(), dtype) for x in saved)
-    return Tape(order, plan.uses, saved, tuple(gradients[: len(zeros)]), direct_gradients, usable, dtype)
+        losses, usable, saved = drawing_by_row(attempt, seeds)
+        gradients = _gradients(losses, [*zeros, *copies.values()])
+        direct_gradients = dict(zip(copies, gradients[len(zeros) :], strict=True))
+        saved = tuple(_usable(x.detach(), dtype) for x in saved)
+        return Tape(order, plan.uses, saved, tuple(gradients[: len(zeros)]), direct_gradients, usable, dtype)
 
 
 def _usable(x: Tensor, dtype: torch.dtype) -> Tensor:
