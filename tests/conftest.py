@@ -1,8 +1,10 @@
-"""Makes the contracts importable by their name, and keeps hypothesis reproducible."""
+"""Makes the contracts importable by their name, and keeps hypothesis and torch's own randomness reproducible."""
 
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -10,6 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 inherited = [HealthCheck.differing_executors, HealthCheck.too_slow]
 settings.register_profile("ours", derandomize=True, deadline=None, suppress_health_check=inherited)
 settings.load_profile("ours")
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Models that a test initialises are the same in every run, whatever ran before."""
+    torch.manual_seed(0)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,0 +1,41 @@
+"""The command line: reads arguments, calls the library, prints. No arithmetic happens here.
+
+Exit codes: 0 done, 2 wrong argument, 3 data, 4 budget, 5 corrupt state. An error is one line: what, got, allowed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sordino.cli.plan import plan
+from sordino.errors import SordinoError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command()(plan)
+
+
+@app.callback()
+def sordino() -> None:
+    """Train neural networks on sensitive data with a proof of differential privacy."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: every refusal is one line on standard error."""
+    command = typer.main.get_command(app)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = command.main(arguments or ["--help"], prog_name="sordino", standalone_mode=False)
+    except SordinoError as error:
+        _fail(str(error), error.exit_code)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # click's own family of usage errors, wherever typer keeps it
+            raise
+        _fail(error.format_message(), 2)
+    sys.exit(code or 0)
+
+
+def _fail(message: str, code: int) -> None:
+    print("sordino: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,44 @@
+"""A data set: rows that are private, rows that are declared public, and facts that anybody may know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a data set. Nothing here is ever computed from private rows.
+
+    `input_range` bounds every input; `mean` and `std` are public constants per channel (or column) by which inputs are
+    normalised. `num_classes` is None where the target is a number.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    num_classes: int | None
+    input_range: tuple[float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows: inputs (float32, or uint8 pictures with 0..255, channels first), target, and who owns each row."""
+
+    inputs: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+    owners: Tensor | None = field(default=None, repr=False)
+    groups: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Private rows for training, and rows that are declared public for testing, where there are any."""
+
+    facts: Facts
+    train: Split
+    test: Split | None = None
+    rows_per_user: int | None = None
