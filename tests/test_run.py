@@ -267,3 +267,41 @@ def test_an_encoding_learns_from_released_gradients_only():
 
     values = released(make_plan(encoding=Learning()))
     assert torch.equal(torch.stack([private.value for private in seen]), values)
+
+
+# --- going on after a stop ---
+
+SAMPLERS = [
+    so.Poisson(rate=0.3, steps=6),
+    so.BallsInBins(bins=3, epochs=2),
+    so.Shuffled(3, 2),
+    so.Cyclic(3, 2),
+    so.FixedSize(batch_size=7, examples=40, steps=6),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.name)
+@pytest.mark.parametrize("stop", [0, 2, 3, 5])
+def test_a_run_that_is_continued_releases_what_it_would_have_released(sampler, stop):
+    plan = make_plan(sampler)
+    later = so.PrivateRun(plan, make_model(), DATA, seed=0)
+    later.continue_at(stop, {})
+    rest = torch.stack([private.value for private in later])
+    assert torch.equal(rest, released(plan)[stop:])
+
+
+def test_a_run_that_has_begun_cannot_be_moved():
+    run = so.PrivateRun(make_plan(), make_model(), DATA, seed=0)
+    next(run)
+    with pytest.raises(so.UsageError, match="before its first step only"):
+        run.continue_at(0, {})
+
+
+def test_steps_that_are_drawn_again_are_paid_for():
+    budget = so.Budget(DATA)
+    run = so.PrivateRun(make_plan(), make_model(), budget, seed=0)
+    run.continue_at(2, {}, drawn_again=4)
+    longer = make_plan(so.Poisson(0.3, 10)).guarantee(delta=1e-5).epsilon
+    assert run.guarantee(delta=1e-5).epsilon == pytest.approx(longer, rel=1e-3)
+    assert budget.guarantee(delta=1e-5).epsilon == pytest.approx(longer, rel=1e-3)
+    assert len(list(run)) == 4

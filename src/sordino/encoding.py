@@ -7,13 +7,16 @@ here has data in it: whatever an encoding learns, it learns from past `Private` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
 
 from sordino.randomness import Stream
 from sordino.states import Layout, PerExample, Private
 
-State = Any  # of the encoding's own choosing: tensors and numbers, saved with the checkpoint
+State = Mapping[str, Tensor]  # by names of the encoding's own choosing: it is saved with the checkpoint
 
 
 @runtime_checkable
@@ -40,12 +43,12 @@ class Encoding(Protocol):
 class Unchanged:
     """The encoding that does nothing, and its own codec.
 
-    >>> Unchanged().init(Layout(("w",), ((2,),))) is None
-    True
+    >>> Unchanged().init(Layout(("w",), ((2,),)))
+    {}
     """
 
     def init(self, layout: Layout) -> State:
-        return None
+        return {}
 
     def codec(self, state: State, step: int, randomness: Stream) -> Codec:
         return self

@@ -47,7 +47,7 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{shown} is not a regular file.")
-            content = file.read(at_most + 1)
+            content = file.read(min(status.st_size, at_most) + 1)
     except OSError as error:
         raise DataError(f"{shown} cannot be read: {error.strerror}.") from None
     if len(content) > at_most:

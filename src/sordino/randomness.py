@@ -62,6 +62,13 @@ class Key:
             hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=_KEY_BYTES, person=b"sordino-seed").digest(), True
         )
 
+    def renewed(self, times: int) -> Key:
+        """The key that follows this one: the same run, and yet independent of all that was drawn before."""
+        if times == 0:
+            return self
+        name = b"renewed" + times.to_bytes(8, "big")
+        return Key(hashlib.blake2b(name, key=self.secret, digest_size=_KEY_BYTES).digest(), self.reproducible)
+
     def stream(self, name: str) -> Stream:
         """An independent stream: its key is a keyed hash of its name."""
         return Stream(hashlib.blake2b(name.encode(), key=self.secret, digest_size=_KEY_BYTES).digest())

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
 from sordino import validate
@@ -25,7 +25,7 @@ from sordino.accounting import Adjacency, Guarantee, Unit
 from sordino.budget import Budget
 from sordino.clipping import Clip
 from sordino.contribution import Contribution
-from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.encoding import Codec, Encoding, State, Unchanged
 from sordino.errors import UsageError
 from sordino.noise import Noise, NoiseAt, check_tail
 from sordino.randomness import Key
@@ -139,6 +139,7 @@ class PrivateRun:
         )
         self._coding_state = plan.encoding.init(self.layout)
         self._steps_begun = 0
+        self._drawn_again: DpEvent | None = None
         self._process = os.getpid()
         self._reproducible = key.reproducible
         self._sampling, self._noise = key.stream("sampling"), key.stream("noise")
@@ -157,6 +158,35 @@ class PrivateRun:
         """The public number to divide a gradient sum by."""
         return self.plan.sampler.expected_batch_size(self._records.num_units)
 
+    @property
+    def coding_state(self) -> State:
+        """What the encoding has learnt from past releases. It belongs into a checkpoint."""
+        return self._coding_state
+
+    @property
+    def event(self) -> DpEvent:
+        """What this run is worth: its plan, and whatever steps had to be drawn again."""
+        return self.plan.event if self._drawn_again is None else ComposedDpEvent([self.plan.event, self._drawn_again])
+
+    def continue_at(self, step: int, coding_state: State, *, drawn_again: int = 0) -> None:
+        """Goes on where an earlier process stopped, whose step `step` was the next.
+
+        Guarantee: noise is a function of (key, step), so a step that was begun before may be taken again only if it
+        is bit for bit the same: same key, parameters, data and arithmetic. If it may differ, the key must be a new
+        one, and what may have been begun under the old one is counted by `drawn_again` steps on top of the plan's.
+        `Checkpoints` decides which of the two holds.
+        """
+        if self._steps_begun:
+            raise UsageError(f"a run can be continued before its first step only, this one has begun {self.steps}.")
+        validate.count(at_least=0, at_most=self.plan.steps, step=step)
+        validate.count(at_least=0, drawn_again=drawn_again)
+        if drawn_again:
+            again = self.plan.sampler.compose(self.plan.noise.event, drawn_again)
+            self._budget.charge(again, self.plan.adjacency, what="steps drawn again")
+            self._drawn_again = again
+        self._steps_begun, self._coding_state = step, coding_state
+        self._batches = self.plan.sampler.batches(self._records.num_units, self._sampling, start=step)
+
     def __len__(self) -> int:
         return self.plan.steps
 
@@ -170,11 +200,13 @@ class PrivateRun:
         """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""
         assumptions: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         releases = len(self._budget.releases)
-        if releases > 1:
+        if releases > (1 if self._drawn_again is None else 2):
             assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         if self._reproducible:
             assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
-        return self.plan.guarantee(delta=delta, unit=self._records.unit, assumptions=assumptions)
+        self.plan.check_noise(delta)
+        unit, adjacency = self._records.unit, self.plan.adjacency
+        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def _private_gradient(self, indices: Indices) -> Private:
         step = self._begin_step()

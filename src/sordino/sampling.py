@@ -49,6 +49,11 @@ class Sampler(Protocol):
         """Which data sets count as neighbours."""
         ...
 
+    @property
+    def period(self) -> int:
+        """After how many steps the batches are drawn anew: 1 where steps are independent, else those of an epoch."""
+        ...
+
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         """The batches from step `start` on, as positions of units; the same address gives the same batch."""
         ...
@@ -79,6 +84,7 @@ class Poisson:
     """
 
     name: ClassVar[str] = "poisson"
+    period: ClassVar[int] = 1
     rate: float
     steps: int
     adjacency: Adjacency = Adjacency.ZERO_OUT
@@ -113,6 +119,7 @@ class TruncatedPoisson:
     """
 
     name: ClassVar[str] = "truncated-poisson"
+    period: ClassVar[int] = 1
     rate: float
     steps: int
     examples: int
@@ -170,6 +177,10 @@ class BallsInBins:
     def steps(self) -> int:
         return self.bins * self.epochs
 
+    @property
+    def period(self) -> int:
+        return self.bins
+
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         for epoch in range(start // self.bins, self.epochs):
             bin_of_unit = np.floor(randomness.uniforms(num_units, step=epoch) * self.bins).astype(np.int64)
@@ -207,6 +218,10 @@ class _Partition:
     @property
     def steps(self) -> int:
         return self.batches_per_epoch * self.epochs
+
+    @property
+    def period(self) -> int:
+        return self.batches_per_epoch
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
         return _repeated(release, ceil(steps / self.batches_per_epoch))
@@ -254,6 +269,7 @@ class FixedSize:
     """
 
     name: ClassVar[str] = "fixed-size"
+    period: ClassVar[int] = 1
     batch_size: int
     examples: int
     steps: int

@@ -1,0 +1,229 @@
+"""What a run needs to go on after it was stopped, in a folder that is its owner's alone and is deleted at the end.
+
+Noise is a function of (key, step). A step that was begun before the machine stopped may be taken again under the same
+key only if it is the same step bit for bit; the same noise on another sum would show the difference of the two. So a
+checkpoint is written before any step that it speaks for: it holds the state at `step`, and says that steps up to
+`begun_until` may have been begun from there. Going on from the same state, data, plan and arithmetic repeats these
+steps, and costs nothing. Whatever differs makes it another run of these steps: it needs a new key, and they count
+again. Either way no step is forgotten.
+
+The folder holds the key, so whoever reads it can remove the noise: it lies beside the run's folder, never in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.errors import DataError, StateError, UsageError
+from sordino.files import read_bytes, write_atomically
+from sordino.randomness import Key
+from sordino.tensors import load_tensors, save_tensors
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. Steps before `step` are done; steps before `begun_until` may have been begun.
+
+    `renewals` counts the keys that were given up, `drawn_again` the steps that were paid for twice because of it.
+    """
+
+    step: int = 0
+    begun_until: int = 0
+    renewals: int = 0
+    drawn_again: int = 0
+
+    def __post_init__(self) -> None:
+        most = 10**9
+        validate.count(at_least=0, at_most=most, step=self.step, renewals=self.renewals, drawn_again=self.drawn_again)
+        validate.count(at_least=self.step, at_most=most, begun_until=self.begun_until)
+
+    def renewed(self, period: int) -> Progress:
+        """Under a new key. All that the old one may have drawn since `step` counts again, in whole periods.
+
+        Guarantee: with batches drawn anew every `period` steps, the old key was used in the periods that meet
+        [step, begun_until), and the new one in all that meet [step, end). The plan counts each period once.
+        """
+        first, last = self.step // period, -(-self.begun_until // period)
+        again = (last - first) * period
+        return replace(self, renewals=self.renewals + 1, drawn_again=self.drawn_again + again, begun_until=self.step)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run's state at `progress.step`: tensors by name, and whatever else is needed as JSON values by name."""
+
+    progress: Progress
+    tensors: Mapping[str, Tensor] = field(repr=False)
+    values: Mapping[str, object] = field(repr=False, default_factory=dict)
+
+
+def surroundings() -> dict[str, str]:
+    """What the arithmetic of a step depends on besides its state: a step is repeated exactly only where these agree.
+
+    >>> sorted(surroundings())
+    ['onednn', 'processor', 'sordino', 'threads', 'torch']
+    """
+    return {
+        "sordino": version("sordino"),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "processor": f"{os.uname().machine} {torch.backends.cpu.get_cpu_capability()}",
+        "onednn": str(torch.backends.mkldnn.enabled),
+    }
+
+
+class Checkpoints:
+    """The private folder of one run, held by one process at a time.
+
+    `identity` says what the run is (plan, model and data, as texts by name): a checkpoint of another one is refused.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "run.private"
+    >>> with Checkpoints.begin(folder, Key.from_seed(0), {"plan": "an example"}) as checkpoints:
+    ...     checkpoints.save(Checkpoint(Progress(3, 5), {"weight": torch.ones(2)}))
+    >>> with Checkpoints.open(folder) as checkpoints:
+    ...     checkpoints.load({"plan": "an example"}).progress
+    Progress(step=3, begun_until=5, renewals=0, drawn_again=0)
+    """
+
+    def __init__(self, folder: Path, key: Key, lock: int) -> None:
+        self.folder, self._key, self._lock = folder, key, lock
+        self._identity: Mapping[str, str] = {}
+
+    @classmethod
+    def begin(cls, folder: Path, key: Key, identity: Mapping[str, str]) -> Checkpoints:
+        """Makes the folder, readable by its owner only, with the key in it."""
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            raise UsageError(f"{str(folder)!r} exists: an unfinished run is there. Resume it, or delete it.") from None
+        lock = _locked(folder)
+        kept = {"secret": key.secret.hex(), "reproducible": key.reproducible}
+        write_atomically(folder / "key.json", json.dumps(kept).encode(), private=True)
+        checkpoints = cls(folder, key, lock)
+        checkpoints._identity = dict(identity)
+        return checkpoints
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoints:
+        """Takes up the folder of a run that was stopped."""
+        if not (folder / "key.json").is_file():
+            raise StateError(f"there is no unfinished run at {str(folder)!r}.")
+        lock = _locked(folder)
+        try:
+            kept = json.loads(read_bytes(folder / "key.json", at_most=10_000))
+            key = Key(bytes.fromhex(kept["secret"]), bool(kept["reproducible"]))
+        except (ValueError, KeyError, TypeError, DataError, UsageError):
+            os.close(lock)
+            raise StateError(f"the key in {str(folder)!r} is damaged: the run cannot be continued.") from None
+        return cls(folder, key, lock)
+
+    def key(self, progress: Progress) -> Key:
+        """The key of the steps that follow."""
+        return self._key.renewed(progress.renewals)
+
+    def fingerprint_key(self) -> bytes:
+        """A secret for fingerprints of the data: without it nobody can test a guess of the data against them."""
+        return self._key.stream("fingerprint").secret
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replaces the last checkpoint. It is on the disk before this returns."""
+        about = {
+            "format": _FORMAT,
+            "progress": vars(checkpoint.progress),
+            "values": dict(checkpoint.values),
+            "identity": dict(self._identity),
+            "surroundings": surroundings(),
+        }
+        text = json.dumps(about, allow_nan=False)
+        seal = self._seal(text, checkpoint.tensors)
+        save_tensors(self._path, checkpoint.tensors, {"about": text, "seal": seal}, private=True)
+
+    def load(self, identity: Mapping[str, str], *, draw_again_every: int | None = None) -> Checkpoint:
+        """The last checkpoint, if it is of this run and its steps can be repeated bit for bit.
+
+        Where they cannot, because torch, the processor or the number of threads is another, it is refused; with
+        `draw_again_every` (the sampler's period) it comes with a renewed key instead, and with what that costs.
+        """
+        found = load_tensors(self._path)
+        text = found.texts.get("about", "")
+        if not hmac.compare_digest(found.texts.get("seal", ""), self._seal(text, found.tensors)):
+            raise StateError(f"the checkpoint in {str(self.folder)!r} was changed after it was written.")
+        about = json.loads(text)
+        if about["format"] != _FORMAT:
+            raise StateError(f"the checkpoint has format {about['format']}, this version reads {_FORMAT}.")
+        for name, value in identity.items():
+            if about["identity"].get(name) != value:
+                raise StateError(f"the checkpoint in {str(self.folder)!r} is of another run: its {name} differs.")
+        self._identity = dict(identity)
+        checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"])
+        different = [name for name, value in surroundings().items() if about["surroundings"].get(name) != value]
+        if not different or checkpoint.progress.begun_until == checkpoint.progress.step:
+            return checkpoint
+        if draw_again_every is None:
+            name = different[0]
+            before, now = about["surroundings"].get(name), surroundings()[name]
+            raise StateError(
+                f"the run was begun with {name} {before}, here it is {now}: its last steps cannot be repeated exactly. "
+                "Resume it there, or draw them again with fresh noise at the price of a larger epsilon."
+            )
+        checkpoint = replace(checkpoint, progress=checkpoint.progress.renewed(draw_again_every))
+        self.save(checkpoint)  # the old key is given up before the new one is used
+        return checkpoint
+
+    def destroy(self) -> None:
+        """Deletes the key first: without it nobody can take the noise away again."""
+        (self.folder / "key.json").unlink(missing_ok=True)
+        shutil.rmtree(self.folder)
+        self.close()
+
+    def close(self) -> None:
+        """Lets another process take over."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "state.safetensors"
+
+    def _seal(self, text: str, tensors: Mapping[str, Tensor]) -> str:
+        """A keyed hash of everything: an edited checkpoint could otherwise claim fewer steps than were begun."""
+        seal = hashlib.blake2b(text.encode(), key=self._key.stream("seal").secret)
+        for name in sorted(tensors):
+            tensor = tensors[name].detach().cpu().contiguous()
+            seal.update(f"{len(name)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            seal.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        return seal.hexdigest()
+
+
+def _locked(folder: Path) -> int:
+    """Held until closed, and let go by the system when the process ends, however it ends."""
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StateError(f"another process works on the run in {str(folder)!r}.") from None
+    return lock

@@ -1,0 +1,161 @@
+"""A checkpoint is of one run, says how far it may have gone, and cannot be made to say less."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sordino import checkpoint as module
+from sordino.checkpoint import Checkpoint, Checkpoints, Progress
+from sordino.errors import StateError, UsageError
+from sordino.randomness import Key
+from sordino.tensors import load_tensors, save_tensors
+
+IDENTITY = {"plan": "poisson", "data": "abc"}
+STATE = Checkpoint(Progress(3, 8), {"w": torch.arange(4.0)}, {"numbers": [1, 2.5]})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "run.private"
+    with Checkpoints.begin(path, Key.from_seed(1), IDENTITY) as checkpoints:
+        checkpoints.save(STATE)
+    return path
+
+
+def test_what_was_saved_comes_back_with_its_key(folder: Path) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        found = checkpoints.load(IDENTITY)
+        assert checkpoints.key(found.progress) == Key.from_seed(1)
+    assert found.progress == STATE.progress
+    assert found.values == STATE.values
+    assert torch.equal(found.tensors["w"], STATE.tensors["w"])
+
+
+def test_the_folder_is_its_owners_alone(folder: Path) -> None:
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
+        "key.json": 0o600,
+        "state.safetensors": 0o600,
+        "lock": 0o600,
+    }
+
+
+def test_one_process_at_a_time_works_on_a_run(folder: Path) -> None:
+    with Checkpoints.open(folder), pytest.raises(StateError, match="another process"):
+        Checkpoints.open(folder)
+    code = f"from sordino.checkpoint import *; from pathlib import Path; Checkpoints.open(Path({str(folder)!r}))"
+    subprocess.run([sys.executable, "-c", code + "; import os; os.kill(os.getpid(), 9)"], check=False)
+    Checkpoints.open(folder).close()  # a process that was killed holds nothing
+
+
+def test_a_second_run_in_the_same_place_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="an unfinished run is there"):
+        Checkpoints.begin(folder, Key.fresh(), IDENTITY)
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(folder: Path, name: str) -> None:
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match=f"its {name} differs"):
+        checkpoints.load(IDENTITY | {name: "another"})
+
+
+def edited(folder: Path, **changes: int) -> None:
+    """Changes the progress that a checkpoint claims, as somebody would who wants to spend less."""
+    found = load_tensors(folder / "state.safetensors")
+    about = json.loads(found.texts["about"])
+    about["progress"] |= changes
+    save_tensors(folder / "state.safetensors", found.tensors, found.texts | {"about": json.dumps(about)})
+
+
+@pytest.mark.parametrize("changes", [{"begun_until": 3}, {"step": 0}, {"drawn_again": -5}, {"renewals": 0}])
+def test_an_edited_history_is_refused(folder: Path, changes: dict[str, int]) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        checkpoints.save(Checkpoint(Progress(3, 8, renewals=1, drawn_again=7), STATE.tensors))
+        edited(folder, **changes)
+        with pytest.raises(StateError, match="was changed after it was written"):
+            checkpoints.load(IDENTITY)
+
+
+def test_edited_weights_are_refused(folder: Path) -> None:
+    found = load_tensors(folder / "state.safetensors")
+    save_tensors(folder / "state.safetensors", {"w": found.tensors["w"] + 1}, found.texts)
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match="was changed"):
+        checkpoints.load(IDENTITY)
+
+
+def test_a_history_without_its_seal_is_refused(folder: Path) -> None:
+    save_tensors(folder / "state.safetensors", STATE.tensors)
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match="was changed"):
+        checkpoints.load(IDENTITY)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"secret": "ab", "reproducible": true}', b"[1]", b"\xff"])
+def test_a_damaged_key_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "key.json").write_bytes(content)
+    with pytest.raises(StateError, match=r"key in .* is damaged"):
+        Checkpoints.open(folder)
+
+
+def test_a_run_that_never_was_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no unfinished run"):
+        Checkpoints.open(tmp_path)
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = module.surroundings()
+    monkeypatch.setattr(module, "surroundings", lambda: here | {"threads": "64"})
+
+
+def test_steps_that_cannot_be_repeated_exactly_are_not_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match=r"threads \d+, here it is 64"):
+        checkpoints.load(IDENTITY)
+
+
+def test_drawing_again_renews_the_key_and_counts_what_may_have_begun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    with Checkpoints.open(folder) as checkpoints:
+        found = checkpoints.load(IDENTITY, draw_again_every=1)
+        assert found.progress == Progress(3, 3, renewals=1, drawn_again=5)
+        assert checkpoints.key(found.progress) != Key.from_seed(1)
+    with Checkpoints.open(folder) as checkpoints:  # once given up, the old key is never used again
+        assert checkpoints.load(IDENTITY).progress == found.progress
+
+
+def test_a_run_that_stopped_in_peace_can_go_on_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        checkpoints.load(IDENTITY)
+        checkpoints.save(Checkpoint(Progress(8, 8), STATE.tensors))
+        elsewhere(monkeypatch)
+        assert checkpoints.load(IDENTITY).progress == Progress(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("step", "begun_until", "period", "again"),
+    [(3, 8, 1, 5), (3, 3, 1, 0), (3, 8, 10, 10), (8, 12, 10, 20), (10, 20, 10, 10), (9, 11, 10, 20)],
+)
+def test_what_counts_again_is_every_period_that_the_old_key_may_have_drawn_in(
+    step: int, begun_until: int, period: int, again: int
+) -> None:
+    assert Progress(step, begun_until).renewed(period).drawn_again == again
+    assert Progress(step, begun_until, 2, 100).renewed(period) == Progress(step, step, 3, 100 + again)
+
+
+def test_renewed_keys_never_repeat() -> None:
+    keys = [Key.from_seed(0).renewed(times) for times in range(5)]
+    assert len({key.secret for key in keys}) == 5
+    assert all(key.reproducible for key in keys)
+
+
+def test_nothing_of_a_finished_run_remains(folder: Path) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        checkpoints.destroy()
+    assert not folder.exists()
