@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from sordino.errors import DataError
 
@@ -41,18 +44,24 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
         ...
     sordino.errors.DataError: '/dev/zero' is not a regular file.
     """
+    with open_regular(path) as file:
+        content = file.read(min(os.fstat(file.fileno()).st_size, at_most) + 1)
+    if len(content) > at_most:
+        raise DataError(f"{str(path)!r} is longer than {at_most} bytes, which is the most allowed here.")
+    return content
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading piece by piece. What the system refuses in between is a DataError too."""
     shown = repr(str(path))
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # without waiting at a pipe
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{shown} is not a regular file.")
-            content = file.read(min(status.st_size, at_most) + 1)
+            yield file
     except OSError as error:
         raise DataError(f"{shown} cannot be read: {error.strerror}.") from None
-    if len(content) > at_most:
-        raise DataError(f"{shown} is longer than {at_most} bytes, which is the most allowed here.")
-    return content
 
 
 def _sync_folder(folder: Path) -> None:
