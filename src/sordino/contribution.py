@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from sordino import validate
 from sordino.errors import UsageError
 from sordino.gradients.registered import is_registered
 from sordino.gradients.row_loss import Loss, RowLoss
@@ -19,6 +20,7 @@ from sordino.gradients.watching import layer_at_fault, one_line
 from sordino.isolation import check_isolation, check_model
 from sordino.records import Batch, Records
 from sordino.states import Dense, Layout, PerExample
+from sordino.views import Views
 
 _PROBE_ROWS, _TOLERANCE = 6, 1e-3
 
@@ -42,7 +44,7 @@ class Contribution(Protocol):
 
 @dataclass(frozen=True)
 class LossGradient:
-    """The gradient of `loss(outputs, targets)`, summed over the rows of a unit.
+    """The gradient of `loss(outputs, targets)`, averaged over the views of a row and summed over the rows of a unit.
 
     Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
     row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros.
@@ -59,9 +61,11 @@ class LossGradient:
 
     loss: Loss
     autocast: torch.dtype | None = None
+    views: Views = field(default_factory=Views)
 
     def __post_init__(self) -> None:
         RowLoss.of(self.loss)
+        validate.instance(Views, views=self.views)
         if self.autocast not in (None, torch.bfloat16):
             raise UsageError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}.")
 
@@ -72,6 +76,7 @@ class LossGradient:
             template = records.template(_PROBE_ROWS).to(device_of(model))
         check_isolation(model, self.loss, template)
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
+        self.views.check(template, seeds)
         try:
             self._gradients(model, template, seeds)
         except UsageError:
@@ -86,16 +91,17 @@ class LossGradient:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
-        batch, seeds = batch.to(device_of(model)), seeds.to(device_of(model))
+        batch, seeds = self.views.of(batch.to(device_of(model)), seeds.to(device_of(model)))
         return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
         """What a pass over a synthetic row fills; without a tape, the gradient itself and as much again to make it."""
         row = records.template(1).to(device_of(model))
         try:
-            return survey(model, row.inputs).bytes_per_row
+            bytes_per_view = survey(model, row.inputs).bytes_per_row
         except (RuntimeError, IndexError):
-            return 3 * Layout.of(model).size * working_dtype(model).itemsize
+            bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
+        return self.views.number * bytes_per_view
 
     def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | None:
         """None where the model or a row needs the patience of the other way."""
@@ -103,7 +109,7 @@ class LossGradient:
             return None
         try:
             plan = survey(model, batch.take(slice(0, 1)).synthetic().inputs)
-            tape = record(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, plan, self.autocast)
+            tape = record(model, self._row_loss(), batch.inputs, batch.target, seeds, plan, self.autocast)
         except (Unrecorded, RuntimeError, IndexError):
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
@@ -139,7 +145,10 @@ class LossGradient:
             torch.where(counted, gradient.reshape(column.shape), nothing, out=column)  # 0 x NaN would be NaN
 
     def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
-        return gradients_of_rows(model, RowLoss.of(self.loss), batch.inputs, batch.target, seeds, self.autocast)
+        return gradients_of_rows(model, self._row_loss(), batch.inputs, batch.target, seeds, self.autocast)
+
+    def _row_loss(self) -> RowLoss:
+        return self.views.mean_of(RowLoss.of(self.loss))
 
     def _refuse_if_synthetic_fails(self, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
         try:
