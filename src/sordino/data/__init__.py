@@ -1,0 +1,9 @@
+"""Data sets: standard ones by name, and one's own from folders of pictures, tables and arrays."""
+
+from sordino.data.dataset import DataSet as DataSet
+from sordino.data.dataset import Facts as Facts
+from sordino.data.dataset import Split as Split
+from sordino.data.fetch import fetch as fetch
+from sordino.data.loading import load as load
+from sordino.data.standard import root as root
+from sordino.data.two_patch import TwoPatch as TwoPatch

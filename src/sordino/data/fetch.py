@@ -1,0 +1,162 @@
+"""Fetching standard sets: only over https, only from where they are published, and only with the known SHA-256.
+
+A download goes to a temporary folder, and files take their place once verified. What was there before stays until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from pooch.core import retrieve
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sordino.data.archives import Limits, untar_gz
+from sordino.data.published import SOURCES, PublishedFile, Source
+from sordino.data.standard import NAMES
+from sordino.data.standard import root as standard_root
+from sordino.errors import DataError, StateError, UsageError
+from sordino.files import read_bytes, write_atomically
+
+_MOST_REDIRECTS = 5
+_TIMEOUT_SECONDS = 30
+_CHUNK_BYTES = 1 << 16
+
+
+def fetch(name: str, *, root: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
+    """Downloads a standard set to `root`/name, unless it is there, and gives that folder.
+
+    >>> fetch("digits")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: 'digits' needs no download: fetch one of mnist, fashion-mnist, cifar10, svhn, adult.
+    """
+    if name not in SOURCES:
+        reason = "needs no download" if name in NAMES else "is not known"
+        raise UsageError(f"{name!r:.200} {reason}: fetch one of {', '.join(SOURCES)}.")
+    folder = (Path(root) if root is not None else standard_root()) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be made: {error.strerror}.") from None
+    for source in SOURCES[name]:
+        fetch_source(source, folder, Download(visible=progress))
+    return folder
+
+
+@dataclass(frozen=True)
+class Download:
+    """How one address is read. Anything but https is for tests."""
+
+    visible: bool = True
+    schemes: tuple[str, ...] = ("https",)
+
+    def to(self, path: Path, source: Source) -> None:
+        """Writes the published file to `path`, or refuses and leaves nothing there."""
+        stream: Any = lambda url, output, pooch: self._stream(url, Path(output), source.file)  # noqa: E731
+        logging.getLogger("pooch").setLevel(logging.WARNING)  # the progress bar says it all
+        try:
+            retrieve(
+                source.url,
+                known_hash=f"sha256:{source.file.sha256}",
+                fname=path.name,
+                path=path.parent,
+                downloader=stream,
+            )
+        except ValueError as error:  # pooch's word for another hash; the temporary file is gone by now
+            if isinstance(error, UsageError):
+                raise
+            raise StateError(f"what {source.url} sent is not the published file: its SHA-256 differs.") from None
+        except OSError as error:
+            raise DataError(f"{str(path)!r} cannot be written: {error.strerror or type(error).__name__}.") from None
+
+    def _stream(self, url: str, path: Path, expected: PublishedFile) -> None:
+        with self._open(url) as response, path.open("wb") as file, self._bar() as bar:
+            task = bar.add_task(expected.name, total=expected.size)
+            written = 0
+            # Not decoded: the hash is that of the file, whatever the server says about its encoding.
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
+                written += len(chunk)
+                if written > expected.size:
+                    raise DataError(f"{url} sent more than the {expected.size} bytes that were published.")
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+        if written < expected.size:
+            raise DataError(f"{url} sent {written} bytes, {expected.size} were published.")
+
+    @contextmanager
+    def _open(self, url: str) -> Iterator[Any]:
+        """The response to a request that stays on one host and is not a page about why there is no file."""
+        import requests
+        from urllib3.exceptions import HTTPError
+
+        host = urlsplit(url).hostname
+        try:
+            for _ in range(_MOST_REDIRECTS + 1):
+                self._refuse_elsewhere(url, host)
+                headers = {"Accept-Encoding": "identity"}
+                response = requests.get(
+                    url, stream=True, allow_redirects=False, timeout=_TIMEOUT_SECONDS, headers=headers
+                )
+                with response:
+                    if response.is_redirect:
+                        url = urljoin(url, response.headers["location"])
+                        continue
+                    if response.status_code != 200:
+                        raise DataError(f"{url} cannot be fetched: status {response.status_code}.")
+                    if response.headers.get("content-type", "").startswith("text/html"):
+                        raise DataError(f"{url} sent a web page in place of the file.")
+                    yield response
+                    return
+        except (requests.RequestException, HTTPError) as error:
+            raise DataError(f"{url} cannot be fetched: {type(error).__name__}.") from None
+        raise DataError(f"{url} cannot be fetched: more than {_MOST_REDIRECTS} redirects.")
+
+    def _refuse_elsewhere(self, url: str, host: str | None) -> None:
+        address = urlsplit(url)
+        if address.scheme not in self.schemes:
+            raise DataError(f"{url!r:.200} is not fetched: it must start with {self.schemes[0]}://.")
+        if address.hostname != host:
+            raise DataError(f"{url!r:.200} is not fetched: {host} redirects to another host.")
+
+    def _bar(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        return Progress(*columns, console=Console(stderr=True), disable=not self.visible)
+
+
+def fetch_source(source: Source, folder: Path, download: Download) -> None:
+    """Brings `folder` to hold what a source publishes. Files that are there and right are not fetched again."""
+    if _is_verified(source, folder):
+        return
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching.") as temporary:
+        path = Path(temporary) / source.file.name
+        download.to(path, source)
+        content = read_bytes(path, at_most=source.file.size)
+    contents = _unpack(content, source) if source.unpacked else {source.file.name: content}
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+
+
+def _unpack(packed: bytes, source: Source) -> dict[str, bytes]:
+    members = untar_gz(packed, limits=Limits(), shown=source.url)
+    by_last_name = {PurePosixPath(name).name: content for name, content in members.items()}
+    for file in source.unpacked:
+        if file.name not in by_last_name:
+            raise DataError(f"{source.url} holds no {file.name}.")
+        file.check(by_last_name[file.name], shown=f"{file.name} in {source.url}")
+    return {file.name: by_last_name[file.name] for file in source.unpacked}
+
+
+def _is_verified(source: Source, folder: Path) -> bool:
+    try:
+        return all(bool(file.verify(folder)) for file in source.kept)
+    except (DataError, StateError):
+        return False
