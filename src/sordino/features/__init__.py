@@ -1,0 +1,6 @@
+"""Public transforms of single records, computed once: they have no parameters and cost no privacy."""
+
+from sordino.features.pixels import Pixels as Pixels
+from sordino.features.prepared import ScatteringFeatures as ScatteringFeatures
+from sordino.features.prepared import scattering_features as scattering_features
+from sordino.features.scattering import Scattering2D as Scattering2D

@@ -1,0 +1,52 @@
+"""Pixels on the scale that networks are made for, by public facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.errors import UsageError
+
+_BYTES = (0.0, 255.0)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Inputs brought from their public range to [0, 1], then normalised by public constants, as float32.
+
+    Bytes without a declared range are from 0 to 255; other inputs without one stay as they are. `mean` and `std` are on
+    the scale from 0 to 1, one for each channel or one for all.
+
+    >>> Pixels(mean=(0.5,), std=(0.25,))(torch.tensor([[0, 255]], dtype=torch.uint8))
+    tensor([[-2.,  2.]])
+    """
+
+    input_range: tuple[float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
+            raise UsageError(f"input_range must be (low, high) with low < high, got {self.input_range}.")
+        if self.std is not None and not min(self.std) > 0:
+            raise UsageError(f"std must be above 0, got {self.std}.")
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        low, high = self.input_range or (_BYTES if inputs.dtype == torch.uint8 else (0.0, 1.0))
+        pixels = inputs.to(torch.float32, copy=True)
+        if (low, high) != (0.0, 1.0):
+            pixels.sub_(low).div_(high - low)
+        if self.mean is not None:
+            pixels.sub_(_by_channel(self.mean, pixels))
+        if self.std is not None:
+            pixels.div_(_by_channel(self.std, pixels))
+        return pixels
+
+
+def _by_channel(constants: tuple[float, ...], pixels: Tensor) -> Tensor:
+    """[1, channels, 1, ...]"""
+    if len(constants) not in (1, pixels.shape[1]):
+        raise UsageError(f"there must be a constant for each of {pixels.shape[1]} channels, got {len(constants)}.")
+    return torch.tensor(constants).reshape(1, -1, *(1,) * (pixels.ndim - 2))
