@@ -12,7 +12,8 @@ class Facts:
     """What is public about a data set. Nothing here is ever computed from private rows.
 
     `input_range` bounds every input; `mean` and `std` are public constants per channel (or column) by which inputs are
-    normalised. `num_classes` is None where the target is a number.
+    normalised. `num_classes` is None where the target is a number; targets of -1 and 1 then stand for the
+    ends of `target_range`.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Facts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
