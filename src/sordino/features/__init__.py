@@ -1,5 +1,6 @@
 """Public transforms of single records, computed once: they have no parameters and cost no privacy."""
 
+from sordino.features.cache import cached as cached
 from sordino.features.pixels import Pixels as Pixels
 from sordino.features.prepared import ScatteringFeatures as ScatteringFeatures
 from sordino.features.prepared import scattering_features as scattering_features
