@@ -11,9 +11,9 @@ from torch import Tensor
 class Facts:
     """What is public about a data set. Nothing here is ever computed from private rows.
 
-    `input_range` bounds every input; `mean` and `std` are public constants per channel (or column) by which inputs are
-    normalised. `num_classes` is None where the target is a number; targets of -1 and 1 then stand for the
-    ends of `target_range`.
+    `input_range` = (low, high) bounds every input. `mean` and `std` are public constants per channel, for inputs scaled
+    to [0, 1]: a model is to see ((x - low) / (high - low) - mean) / std. `num_classes` is None where the target is a
+    number; targets of -1 and 1 then stand for the ends of `target_range`.
     """
 
     name: str

@@ -1,0 +1,120 @@
+"""A folder of pictures: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png. Class names count as public.
+
+All pictures have one size and one mode, 8-bit grey or RGB: the shape of the data is public.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.data.dataset import DataSet, Facts, Split
+from sordino.errors import DataError, UsageError
+from sordino.files import read_bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+_CHANNELS = {"L": 1, "RGB": 3}
+_LARGEST_FILE = 64 << 20
+_MOST_PIXELS = 1 << 24
+
+
+def load_folder(folder: Path) -> DataSet:
+    """The pictures of a folder as uint8, channels first. The classes are its sub-folders in sorted order."""
+    try:
+        inside = folder.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise DataError(f"{str(folder)!r} cannot be read.") from None
+    train = folder / "train" if (folder / "train").is_dir() else folder
+    classes = [path.name for path in _sub_folders(train, inside)]
+    if len(classes) < 2:
+        raise DataError(f"{str(train)!r} must have a sub-folder per class, at least two, found {len(classes)}.")
+    rows = _read(train, classes, inside, like=None)
+    test = None
+    if train != folder and (folder / "test").is_dir():
+        unknown = sorted({path.name for path in _sub_folders(folder / "test", inside)} - set(classes))
+        if unknown:
+            raise DataError(f"{str(folder / 'test')!r} has a class {unknown[0]!r:.200} that training does not have.")
+        test = _read(folder / "test", classes, inside, like=rows.inputs[0])
+    facts = Facts(folder.name, tuple(rows.inputs.shape[1:]), len(classes), (0.0, 255.0), class_names=tuple(classes))
+    return DataSet(facts, rows, test)
+
+
+def _read(folder: Path, classes: list[str], inside: Path, *, like: Tensor | None) -> Split:
+    pictures: list[Tensor] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for path in _entries(folder / name, inside) if (folder / name).is_dir() else ():
+            picture = _picture(path)
+            like = picture if like is None else like
+            if picture.shape != like.shape:
+                found, expected = (f"{x.shape[2]} x {x.shape[1]} with {x.shape[0]} channels" for x in (picture, like))
+                raise DataError(f"{str(path)!r} is {found}, the first picture is {expected}: all must be alike.")
+            pictures.append(picture)
+            labels.append(label)
+    if not pictures:
+        raise DataError(f"{str(folder)!r} is empty: no class has a picture.")
+    return Split(torch.stack(pictures), torch.tensor(labels))
+
+
+def _picture(path: Path) -> Tensor:
+    if path.suffix.lower() not in _SUFFIXES:
+        raise DataError(f"{str(path)!r} is not a picture: allowed are {', '.join(_SUFFIXES)}.")
+    content = read_bytes(path, at_most=_LARGEST_FILE)
+    image = _open(content, path)
+    width, height = image.size
+    if width * height > _MOST_PIXELS:  # known from the header, before anything is unpacked
+        raise DataError(f"{str(path)!r} has {width} x {height} pixels, at most {_MOST_PIXELS} in all are allowed.")
+    if image.mode not in _CHANNELS:
+        raise DataError(f"{str(path)!r} has mode {image.mode}: allowed are 8-bit grey (L) and RGB.")
+    try:
+        pixels = np.array(image)
+    except (OSError, ValueError, SyntaxError):
+        raise DataError(f"{str(path)!r} is a damaged or truncated picture.") from None
+    return torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1).contiguous()
+
+
+def _open(content: bytes, path: Path) -> Image:
+    image_module = _pillow()
+    bombs = (image_module.DecompressionBombError, image_module.DecompressionBombWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            image: Image = image_module.open(io.BytesIO(content), formats=("PNG", "JPEG"))
+            return image
+    except bombs:
+        raise DataError(f"{str(path)!r} has too many pixels: at most {_MOST_PIXELS} in all are allowed.") from None
+    except (OSError, ValueError, SyntaxError, Warning):
+        raise DataError(f"{str(path)!r} is not a sound PNG or JPEG picture.") from None
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UsageError("pictures need Pillow: install sordino[images].") from None
+    return Image
+
+
+def _sub_folders(folder: Path, inside: Path) -> list[Path]:
+    return [path for path in _entries(folder, inside) if path.is_dir()]
+
+
+def _entries(folder: Path, inside: Path) -> list[Path]:
+    """What is in a folder, sorted and without hidden files. A link that leads out of the data set is refused."""
+    try:
+        entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be read: {error.strerror}.") from None
+    for path in entries:
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise DataError(f"{str(path)!r} is a link that leads out of {str(inside)!r}.")
+    return entries

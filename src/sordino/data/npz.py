@@ -1,0 +1,127 @@
+"""Arrays in .npz files, without pickle: every array is as long as its header says, and holds plain numbers.
+
+A file has `inputs` and `target`, and where they apply `owners` (whose row it is), `test_inputs` and `test_target`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.data.archives import Limits, unzip
+from sordino.data.array_facts import ArrayFacts
+from sordino.data.dataset import DataSet, Facts, Split
+from sordino.errors import DataError, StateError, UsageError
+from sordino.files import read_bytes
+from sordino.rows import as_tensor
+
+_LARGEST_FILE = 4 << 30
+_NAMES = ("inputs", "target", "owners", "test_inputs", "test_target")
+
+
+def load_npz(path: Path, schema: Path) -> DataSet:
+    """The data set in a .npz file, with its public facts from a TOML file, as in `array_facts`."""
+    if not schema.exists():
+        raise UsageError(f"{str(path)!r} needs its public facts in {str(schema)!r}: they are never read off the data.")
+    return read_npz(path, ArrayFacts.read(schema))
+
+
+def read_npz(path: Path, public: ArrayFacts) -> DataSet:
+    """The data set in a .npz file, checked against facts that are already known."""
+    shown = repr(str(path))
+    arrays = read_arrays(path)
+    if not {"inputs", "target"} <= arrays.keys() <= set(_NAMES):
+        raise DataError(f"{shown} must hold arrays named inputs and target, and may hold {_NAMES[2:]}.")
+    if ("test_inputs" in arrays) != ("test_target" in arrays):
+        raise DataError(f"{shown} must hold both test_inputs and test_target, or neither.")
+    owners = _owners(arrays, public, shown)
+    units = len(arrays["target"]) if owners is None else len(np.unique(arrays["owners"]))
+    if public.units is not None and public.units != units:
+        raise DataError(f"{shown} has {units} units, {public.units} were declared.")
+    train = _split(arrays["inputs"], arrays["target"], owners, public.facts, f"{shown}: ")
+    if "test_inputs" not in arrays:
+        return DataSet(public.facts, train, rows_per_user=public.rows_per_user)
+    test = _split(arrays["test_inputs"], arrays["test_target"], None, public.facts, f"{shown}: test_")
+    return DataSet(public.facts, train, test, public.rows_per_user)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a .npz file by name."""
+    shown = repr(str(path))
+    members = unzip(read_bytes(path, at_most=_LARGEST_FILE), limits=Limits(entries=100), shown=shown)
+    return {
+        name.removesuffix(".npy"): parse_npy(content, f"{shown}: {name!r:.80}") for name, content in members.items()
+    }
+
+
+def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
+    """The array of a .npy file. One that would have to be unpickled is refused unread.
+
+    >>> buffer = io.BytesIO()
+    >>> np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
+    >>> parse_npy(buffer.getvalue(), "'a.npy'")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.StateError: 'a.npy' holds pickled objects, which could run code: only arrays of numbers are read.
+    """
+    file = io.BytesIO(content)
+    try:
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+        shape, by_column, dtype = read_header(file)
+    except (ValueError, KeyError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError):
+        raise DataError(f"{shown} is not a sound .npy file.") from None
+    if dtype.hasobject:
+        raise StateError(f"{shown} holds pickled objects, which could run code: only arrays of numbers are read.")
+    if dtype.kind not in "fiub":
+        raise DataError(f"{shown} must hold numbers, found dtype {dtype}.")
+    expected, found = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    if expected != found or min(shape, default=0) < 0:
+        raise DataError(f"{shown} must have {expected} bytes for a shape of {shape} in {dtype}, found {found}.")
+    return np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+
+
+def _split(inputs: NDArray[Any], target: NDArray[Any], owners: Tensor | None, facts: Facts, where: str) -> Split:
+    if inputs.ndim == 0 or inputs.shape[1:] != facts.input_shape:
+        raise DataError(
+            f"{where}inputs must have rows of shape {facts.input_shape}, as declared, found {inputs.shape}."
+        )
+    if target.shape != inputs.shape[:1]:
+        raise DataError(f"{where}target must have {len(inputs)} entries, one per row, found shape {target.shape}.")
+    if len(inputs) == 0:
+        raise DataError(f"{where}inputs is empty.")
+    if facts.num_classes is not None and target.dtype.kind not in "iu":
+        raise DataError(f"{where}target must hold whole numbers, one class each, found {target.dtype}.")
+    pictures = inputs.dtype == np.uint8
+    return Split(
+        as_tensor(inputs if pictures else inputs.astype(np.float32), f"{where}inputs"),
+        _labels(target, facts, where),
+        owners,
+    )
+
+
+def _labels(target: NDArray[Any], facts: Facts, where: str) -> Tensor:
+    """Classes as int64, whatever they are: one that is not declared contributes nothing. Numbers scaled to [-1, 1]."""
+    if facts.target_range is None:
+        return as_tensor(target, f"{where}target").to(torch.int64)
+    low, high = facts.target_range
+    scaled = 2 * (target.astype(np.float64).clip(low, high) - low) / (high - low) - 1
+    return torch.from_numpy(scaled.astype(np.float32))
+
+
+def _owners(arrays: dict[str, NDArray[Any]], public: ArrayFacts, shown: str) -> Tensor | None:
+    if ("owners" in arrays) != (public.rows_per_user is not None):
+        raise DataError(f"{shown}: an array of owners and a declared rows_per_user go together.")
+    if "owners" not in arrays:
+        return None
+    owners = arrays["owners"]
+    if owners.dtype.kind not in "iu" or owners.shape != arrays["target"].shape[:1]:
+        raise DataError(f"{shown}: owners must hold one whole number per row, found {owners.dtype} of {owners.shape}.")
+    return as_tensor(owners, "owners").to(torch.int64)
