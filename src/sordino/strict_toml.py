@@ -6,9 +6,14 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from sordino.errors import UsageError
+
+Kind = TypeVar("Kind")
 
 LARGEST_TEXT = 1 << 18
 DEEPEST = 16
@@ -46,20 +51,81 @@ def parse(text: str | bytes, *, what: str) -> dict[str, object]:
     return value
 
 
-def refuse_unknown(table: Mapping[str, object], allowed: Iterable[str], *, what: str) -> None:
-    """Refuses a key that nobody would read, and suggests the one that was probably meant.
+@dataclass(frozen=True)
+class Table:
+    """A table that is read key by key. `what` says in messages which one it is.
 
-    >>> refuse_unknown({"stpes": 10}, ["steps", "rate"], what="the recipe")
+    >>> table = Table({"stpes": 10}, what="the recipe")
+    >>> table.allow("steps", "rate")
     Traceback (most recent call last):
         ...
     sordino.errors.UsageError: the recipe has an unknown key 'stpes': did you mean 'steps'?
     """
-    allowed = list(allowed)
-    for key in table:
-        if key not in allowed:
-            close = difflib.get_close_matches(key[:80], allowed, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(allowed)}."
-            raise UsageError(f"{what} has an unknown key {key[:80]!r}: {hint}")
+
+    entries: Mapping[str, object]
+    what: str
+
+    @classmethod
+    def parse(cls, text: str | bytes, *, what: str) -> Table:
+        """The outermost table of a text."""
+        return cls(parse(text, what=what), what)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.entries
+
+    def allow(self, *keys: str) -> None:
+        """Refuses a key that nobody would read, and suggests the one that was probably meant."""
+        for key in self.entries:
+            if key not in keys:
+                close = difflib.get_close_matches(key[:80], keys, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(keys)}."
+                raise UsageError(f"{self.what} has an unknown key {key[:80]!r}: {hint}")
+
+    def table(self, key: str) -> Table:
+        return Table(self._typed(key, dict, "a table"), f"{self.what}, {key[:80]!r}")
+
+    def text(self, key: str) -> str:
+        return self._typed(key, str, "a text")
+
+    def truth(self, key: str) -> bool:
+        return self._typed(key, bool, "true or false")
+
+    def whole(self, key: str, *, at_least: int = 1, at_most: int = 10**9) -> int:
+        number = self._typed(key, int, "a whole number")
+        if not at_least <= number <= at_most:
+            raise UsageError(f"{self.what}: {key} must be from {at_least} to {at_most}, got {number}.")
+        return number
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        return self._list(key, (int, float), "a list of numbers")
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return self._list(key, (str,), "a list of texts")
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Puts the name of the table before what is said about its values."""
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"{self.what}: {error}") from None
+
+    def _typed(self, key: str, kind: type[Kind], description: str) -> Kind:
+        if key not in self.entries:
+            raise UsageError(f"{self.what}: {key} is missing, it must be {description}.")
+        value = self.entries[key]
+        if type(value) is not kind:  # a truth value is no whole number here
+            raise self._wrong(key, description)
+        return value
+
+    def _list(self, key: str, kinds: tuple[type, ...], description: str) -> tuple[Any, ...]:
+        values = self._typed(key, list, description)
+        if not all(type(value) in kinds for value in values):
+            raise self._wrong(key, description)
+        return tuple(values)
+
+    def _wrong(self, key: str, description: str) -> UsageError:
+        return UsageError(f"{self.what}: {key} must be {description}, got {self.entries[key]!r:.80}.")
 
 
 def _refuse_slow(text: str, what: str) -> None:

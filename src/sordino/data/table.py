@@ -1,0 +1,105 @@
+"""Tables: CSV or Parquet, with a schema of public facts.
+
+A file that does not have the declared structure is refused. What single cells hold is private and never refused: a
+missing or unknown value counts for nothing in its column, an unreadable number or an unknown owner makes the whole row
+count as absent, and an unknown class has a label that no loss counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sordino.data.columns import Cells
+from sordino.data.csv_rows import csv_pieces
+from sordino.data.dataset import DataSet, Split
+from sordino.data.parquet_rows import parquet_pieces
+from sordino.data.schema import Schema
+from sordino.errors import DataError, UsageError
+
+
+def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) -> DataSet:
+    """Private rows from `path`, and public ones from `test_path`, or from the `test` that the schema names.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "people.csv").write_text("age,ill\\n30,no\\n60,yes\\n")
+    >>> _ = (folder / "people.toml").write_text('''
+    ... confirmed_public = true
+    ... target = {column = "ill", classes = ["no", "yes"]}
+    ... columns.age = {kind = "number", bounds = [0, 120]}
+    ... ''')
+    >>> people = load_table(folder / "people.csv", folder / "people.toml")
+    >>> people.train.inputs, people.train.target
+    (tensor([[-0.5000],
+            [ 0.0000]]), tensor([0, 1]))
+    """
+    schema = Schema.read(schema_path)
+    test_path = test_path or schema.test
+    train = read_split(path, schema)
+    test = None if test_path is None else read_split(test_path, replace(schema, user=None, units=None))
+    return DataSet(schema.facts(), train, test, schema.user.most_rows if schema.user else None)
+
+
+def load_features(path: Path, schema: Schema) -> Tensor:
+    """The inputs of new rows. Only the columns that predict have to be there."""
+    pieces = [schema.encode(cells) for cells in _pieces(path, tuple(schema.columns))]
+    _refuse_empty(pieces, repr(str(path)))
+    return torch.cat(pieces)
+
+
+def read_split(path: Path, schema: Schema) -> Split:
+    """All rows of a file, with their targets, owners and groups."""
+    return split_of(_pieces(path, schema.needed), schema, repr(str(path)))
+
+
+def split_of(pieces: Iterable[Mapping[str, Cells]], schema: Schema, shown: str) -> Split:
+    """All rows of a table that arrives piece by piece; `shown` names it in messages."""
+    numbers: dict[str | None, int] = {}
+    splits = [_split(cells, schema, numbers) for cells in pieces]
+    _refuse_empty(splits, shown)
+    whole = _joined(splits)
+    found = len(whole.inputs) if whole.owners is None else len(numbers)
+    if schema.units not in (None, found):
+        raise DataError(f"{shown} has {found} {'users' if schema.user else 'rows'}, the schema says {schema.units}.")
+    return whole
+
+
+def _split(cells: Mapping[str, Cells], schema: Schema, numbers: dict[str | None, int]) -> Split:
+    """Some rows. `numbers` holds the number of each user met so far, and grows."""
+    inputs, owners = schema.encode(cells), None
+    if schema.user:
+        users = [None if user in schema.missing else user for user in cells[schema.user.name]]
+        owners = torch.tensor([numbers.setdefault(user, len(numbers)) for user in users])
+        # Nobody could say whom such a row would have to be protected with.
+        inputs[torch.tensor([user is None for user in users])] = torch.nan
+    return Split(inputs, schema.labels(cells), owners, schema.group_labels(cells))
+
+
+def _joined(splits: Sequence[Split]) -> Split:
+    owners = [split.owners for split in splits if split.owners is not None]
+    return Split(
+        torch.cat([split.inputs for split in splits]),
+        torch.cat([split.target for split in splits]),
+        torch.cat(owners) if owners else None,
+        {name: torch.cat([split.groups[name] for split in splits]) for name in splits[0].groups},
+    )
+
+
+def _pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
+    match path.suffix.lower():
+        case ".csv":
+            return csv_pieces(path, wanted)
+        case ".parquet":
+            return parquet_pieces(path, wanted)
+        case _:
+            raise UsageError(f"a table must be a .csv or a .parquet file, got {str(path)!r}.")
+
+
+def _refuse_empty(pieces: Sequence[object], shown: str) -> None:
+    if not pieces:
+        raise DataError(f"{shown} has no rows.")
