@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sordino.gradients.rowwise import apply
+
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -41,7 +43,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         with_batch_axis = attn_mask[(None,) * (query.ndim - attn_mask.ndim)]
         attn_mask = with_batch_axis.expand(len(query), *[-1] * (query.ndim - 1))
-    result = _OfBatch.apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)  # type: ignore[no-untyped-call]
+    result = apply(_OfBatch, query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return cast(Tensor, result)
 
 

@@ -13,6 +13,7 @@ from torch.overrides import wrap_torch_function
 from sordino.gradients.blocks import Block
 from sordino.gradients.cells import Cell, Weights
 from sordino.gradients.linear import Linear
+from sordino.gradients.rowwise import apply
 from sordino.gradients.rules import Tag
 
 
@@ -64,7 +65,7 @@ class Recurrence:
 
 
 def _unrolled(*given: Any) -> tuple[Tensor, ...]:
-    return cast(tuple[Tensor, ...], _Unrolled.apply(*given))  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, ...], apply(_Unrolled, *given))
 
 
 class _Unrolled(torch.autograd.Function):

@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, _unwrap_batched, peek_interpreter_stack
+from torch._functorch.autograd_function import VmapInfo
+from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
 
 
 def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, *others: Tensor | None) -> Any:
@@ -19,7 +22,29 @@ def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, 
     The caller knows that row `r` of `of_rows` is `of_one` of row `r`. Where the others belong to the rows too, `vmap`
     has its own way.
     """
-    return _OnRows.apply(of_one, of_rows, x, *others)  # type: ignore[no-untyped-call]
+    return apply(_OnRows, of_one, of_rows, x, *others)
+
+
+def apply(function: type[torch.autograd.Function], *operands: Any) -> Any:
+    """`function.apply`, and under `vmap` straight to `function.vmap`.
+
+    Torch gets there as well, but binds a signature and takes trees apart on the way, which costs more than a small
+    layer's products. Operands and results are tensors, or tuples of them.
+    """
+    around = retrieve_current_functorch_interpreter() if peek_interpreter_stack() is not None else None
+    if not isinstance(around, VmapInterpreter):
+        return function.apply(*operands)  # type: ignore[no-untyped-call]
+    level = around.level()
+    split = [_unwrap_batched(x, level) if isinstance(x, Tensor) else (x, None) for x in operands]
+    values, axes = zip(*split, strict=True)
+    with around.lower():
+        if all(axis is None for axis in axes):
+            return apply(function, *operands)
+        info = VmapInfo(around.batch_size(), around.randomness())
+        result, result_axes = function.vmap(info, axes, *values)  # type: ignore[no-untyped-call]
+    if isinstance(result, Tensor):
+        return _add_batch_dim(result, result_axes, level)
+    return tuple(_add_batch_dim(x, axis, level) for x, axis in zip(result, result_axes, strict=True))
 
 
 class _OnRows(torch.autograd.Function):

@@ -34,6 +34,7 @@ from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.registered import Registered, is_registered, registered_layers
+from sordino.gradients.rowwise import apply
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
@@ -173,7 +174,7 @@ def _gradients(losses: Tensor, by: list[Tensor]) -> list[Tensor]:
 
 
 def _tagged(zero: Tensor, value: Tensor) -> Tensor:
-    return cast(Tensor, _Tagged.apply(value, zero))  # type: ignore[no-untyped-call]
+    return cast(Tensor, apply(_Tagged, value, zero))
 
 
 class _Tagged(torch.autograd.Function):
