@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from sordino.errors import UsageError
 from sordino.features import cache
@@ -94,12 +95,21 @@ def test_a_damaged_file_is_computed_anew_and_replaced(tmp_path, inputs, damage):
         assert path.read_bytes() == content
 
 
-def test_features_that_are_not_finite_are_not_believed(tmp_path, inputs):
-    bad = torch.full((10, 2, 3), torch.nan, dtype=torch.float16)
+@pytest.mark.parametrize("part", ["features", "sha256"])
+def test_a_file_of_another_structure_is_not_believed(tmp_path, inputs, part):
     cached(Doubled(), inputs, tmp_path, progress=False)
     (path,) = files(tmp_path)
-    cache._keep(path, bad)
-    assert cached(Doubled(), inputs, tmp_path, progress=False).isfinite().all()
+    parts = load(path.read_bytes())
+    parts[part] = parts[part].float()
+    path.write_bytes(save(parts))
+    assert torch.equal(cached(Doubled(), inputs, tmp_path, progress=False).float(), 2 * inputs)
+    assert len(calls) == 2
+
+
+def test_a_record_that_is_not_finite_has_such_features_on_disk_too(tmp_path, inputs):
+    inputs[3, 0, 0] = torch.nan
+    first, second = (cached(Doubled(), inputs, tmp_path, progress=False) for _ in range(2))
+    assert calls == [10] and first[3].isnan().any() and torch.equal(first.isnan(), second.isnan())
 
 
 def test_features_are_readable_by_their_owner_only(tmp_path, inputs):

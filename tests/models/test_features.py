@@ -67,6 +67,19 @@ def test_pixels_are_scaled_by_their_range_and_normalised_by_channel():
     assert given.flatten().tolist() == [0.0, 16.0]
 
 
+def test_pixels_outside_the_public_range_are_brought_to_its_ends():
+    assert Pixels((0.0, 16.0))(torch.tensor([[-3.0, 40.0]])).tolist() == [[0.0, 1.0]]
+
+
+def test_a_row_that_is_not_finite_stays_so_and_leaves_the_others_alone():
+    given = pictures(3, 1, 28, 28) / 255
+    whole = scattering_features(given, GREY)
+    given[1, 0, 5, 5] = torch.nan
+    features = scattering_features(given, GREY)
+    assert features[1].isnan().any()
+    torch.testing.assert_close(features[[0, 2]], whole[[0, 2]], rtol=2e-3, atol=2e-3)
+
+
 def test_constants_that_do_not_fit_are_refused():
     with pytest.raises(UsageError, match="a constant for each of 3 channels, got 2"):
         Pixels(mean=(0.1, 0.2))(torch.zeros(1, 3, 2, 2))

@@ -36,8 +36,9 @@ class Pixels:
     def __call__(self, inputs: Tensor) -> Tensor:
         low, high = self.input_range or (_BYTES if inputs.dtype == torch.uint8 else (0.0, 1.0))
         pixels = inputs.to(torch.float32, copy=True)
-        if (low, high) != (0.0, 1.0):
-            pixels.sub_(low).div_(high - low)
+        if self.input_range is not None:
+            pixels.clamp_(low, high)  # the range is public, whatever a record holds
+        pixels.sub_(low).div_(high - low)
         if self.mean is not None:
             pixels.sub_(_by_channel(self.mean, pixels))
         if self.std is not None:

@@ -1,0 +1,210 @@
+"""Networks by name: which data each is for, what it is given in place of raw inputs, and its weights from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.data.dataset import Facts
+from sordino.errors import UsageError
+from sordino.features import Pixels, ScatteringFeatures, cached
+from sordino.models.lenet import lenet
+from sordino.models.perceptron import linear, table_network, two_layer
+from sordino.models.resnet import resnet18, resnet20, resnet34
+from sordino.models.scatter_cnn import h_cnn, h_cnn_small
+from sordino.models.scatter_linear import ScatterLinear
+from sordino.models.tanh_cnn import dp_cnn, dp_cnn_small
+from sordino.models.vit import PATCH, vit
+
+Shape = tuple[int, ...]
+Features = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network with its first weights, and the public preparation of each raw row, None where there is none."""
+
+    module: nn.Module
+    features: Features | None
+
+    def prepare(self, inputs: Tensor, *, progress: bool = True) -> Tensor:
+        """What the network is given for these raw rows. Features that take long are kept on disk."""
+        if self.features is None:
+            return inputs
+        if isinstance(self.features, ScatteringFeatures):
+            return cached(self.features, inputs, progress=progress)
+        return self.features(inputs)
+
+
+def build(name: str, facts: Facts, *, seed: int) -> Built:
+    """The network `name` for data with these facts. The same seed gives the same weights.
+
+    >>> built = build("scatter-linear", Facts("mnist", (1, 28, 28), 10, (0.0, 255.0)), seed=0)
+    >>> pictures = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
+    >>> built.module(built.features(pictures)).shape
+    torch.Size([2, 10])
+    """
+    if name not in _MODELS:
+        close = get_close_matches(str(name), _MODELS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_MODELS)}."
+        raise UsageError(f"there is no model {name!r:.80}: {hint}")
+    validate.count(at_least=0, at_most=2**63 - 1, seed=seed)
+    model = _MODELS[name]
+    if not model.needs.holds(facts.input_shape):
+        found = f"the inputs of {facts.name!r} have shape {facts.input_shape}"
+        raise UsageError(f"{name!r} needs {model.needs.what}, and {found}.")
+    if facts.num_classes is None and not model.predicts_numbers:
+        raise UsageError(f"{name!r} needs classes, and the target of {facts.name!r} is a number.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = model.make(facts.input_shape, 1 if facts.num_classes is None else facts.num_classes)
+    if facts.num_classes is None:
+        module = nn.Sequential(module, nn.Flatten(0))  # one number for each row, in the shape of the target
+    return Built(module, model.prepared(facts))
+
+
+def names() -> tuple[tuple[str, str], ...]:
+    """Each name with a sentence on what it is.
+
+    >>> [name for name, _ in names()][:4]
+    ['linear', 'two-layer', 'mlp', 'scatter-linear']
+    """
+    return tuple((name, model.sentence) for name, model in _MODELS.items())
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """The inputs that a network is made for."""
+
+    what: str
+    holds: Callable[[Shape], bool]
+
+
+class _Make(Protocol):
+    def __call__(self, input_shape: Shape, outputs: int, /) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class _Model:
+    sentence: str
+    needs: _Needs
+    make: _Make
+    prepared: Callable[[Facts], Features | None]
+    predicts_numbers: bool = False
+
+
+def _pixels(facts: Facts) -> Features | None:
+    """Pictures are brought to the scale of networks; the columns of a table have theirs from its schema."""
+    is_picture = len(facts.input_shape) == 3
+    if not is_picture and facts.mean is None and facts.std is None:
+        return None
+    return Pixels(facts.input_range, facts.mean, facts.std)
+
+
+def _scattering(facts: Facts) -> ScatteringFeatures:
+    return ScatteringFeatures(facts.input_shape, facts.input_range)
+
+
+def _is_picture(shape: Shape) -> bool:
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+_ANY = _Needs("inputs of any shape", lambda shape: True)
+_GREY_28 = _Needs("grey pictures of 28 pixels, (1, 28, 28)", lambda shape: shape == (1, 28, 28))
+_COLOUR_32 = _Needs("colour pictures of 32 pixels, (3, 32, 32)", lambda shape: shape == (3, 32, 32))
+_28_OR_32 = _Needs(
+    "pictures of 28 or 32 pixels with 1 or 3 channels",
+    lambda shape: _is_picture(shape) and shape[1:] in ((28, 28), (32, 32)),
+)
+_PICTURES = _Needs(
+    "pictures with 1 or 3 channels and at least 8 by 8 pixels",
+    lambda shape: _is_picture(shape) and min(shape[1:]) >= 8,
+)
+_PATCHES = _Needs(
+    f"pictures with 1 or 3 channels and sides that {PATCH} divides",
+    lambda shape: _is_picture(shape) and min(shape[1:]) >= PATCH and shape[1] % PATCH == shape[2] % PATCH == 0,
+)
+
+_MODELS = {
+    "linear": _Model(
+        "one linear layer", _ANY, lambda shape, outputs: linear(prod(shape), outputs), _pixels, predicts_numbers=True
+    ),
+    "two-layer": _Model(
+        "a ReLU network with one hidden layer of 512",
+        _ANY,
+        lambda shape, outputs: two_layer(prod(shape), outputs),
+        _pixels,
+        predicts_numbers=True,
+    ),
+    "mlp": _Model(
+        "two hidden layers of 64 with tanh, for tables",
+        _ANY,
+        lambda shape, outputs: table_network(prod(shape), outputs),
+        _pixels,
+        predicts_numbers=True,
+    ),
+    "scatter-linear": _Model(
+        "one linear layer on scattering features of pictures: 39,700 parameters at 28 pixels, 155,530 at 32 in colour",
+        _PICTURES,
+        lambda shape, outputs: ScatterLinear(ScatteringFeatures(shape).output_shape, outputs),
+        _scattering,
+    ),
+    "h-cnn-s": _Model(
+        "two convolutions on scattering features, grey pictures of 28 pixels: 33,066 parameters",
+        _GREY_28,
+        lambda shape, outputs: h_cnn_small(outputs),
+        _scattering,
+    ),
+    "h-cnn": _Model(
+        "two convolutions on scattering features, colour pictures of 32 pixels: 187,210 parameters",
+        _COLOUR_32,
+        lambda shape, outputs: h_cnn(outputs),
+        _scattering,
+    ),
+    "dp-cnn-s": _Model(
+        "two convolutions with tanh, grey pictures of 28 pixels: 26,010 parameters",
+        _GREY_28,
+        lambda shape, outputs: dp_cnn_small(outputs),
+        _pixels,
+    ),
+    "dp-cnn": _Model(
+        "six convolutions with tanh, colour pictures of 32 pixels: 550,570 parameters",
+        _COLOUR_32,
+        lambda shape, outputs: dp_cnn(outputs),
+        _pixels,
+    ),
+    "lenet": _Model(
+        "LeNet-5 with tanh: 61,706 parameters on grey pictures, 62,006 on colour",
+        _28_OR_32,
+        lambda shape, outputs: lenet(shape[0], shape[1], outputs),
+        _pixels,
+    ),
+    "vit": _Model(
+        "a vision transformer of four blocks of width 128 on patches of 4 by 4 pixels", _PATCHES, vit, _pixels
+    ),
+    "resnet-20": _Model(
+        "a residual network with GroupNorm, 16 to 64 channels: 269,722 parameters in colour",
+        _PICTURES,
+        lambda shape, outputs: resnet20(shape[0], outputs),
+        _pixels,
+    ),
+    "resnet-18": _Model(
+        "a residual network with GroupNorm, 64 to 512 channels: 11,173,962 parameters in colour",
+        _PICTURES,
+        lambda shape, outputs: resnet18(shape[0], outputs),
+        _pixels,
+    ),
+    "resnet-34": _Model(
+        "a deeper one: 21,282,122 parameters in colour",
+        _PICTURES,
+        lambda shape, outputs: resnet34(shape[0], outputs),
+        _pixels,
+    ),
+}
