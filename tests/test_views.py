@@ -103,8 +103,8 @@ def test_the_seed_decides_every_view_and_the_global_generator_is_left_alone() ->
 def test_no_two_views_of_a_batch_have_a_seed_in_common() -> None:
     units, rows = torch.arange(300)[:, None] << 20, torch.arange(4)
     batch = as_records((torch.zeros(1200, 1), torch.zeros(1200))).gather(torch.arange(1200))
-    _, seeds = Views(256).of(batch, (2**62 + units + rows).flatten())
-    assert len(seeds.unique()) == 1200 * 256
+    _, seeds = Views(64).of(batch, (2**62 + units + rows).flatten())
+    assert len(seeds.unique()) == 1200 * 64
 
 
 def test_a_change_of_one_example_moves_its_own_gradient_only() -> None:
@@ -232,7 +232,7 @@ def test_pictures_are_asked_for_by_name(transform: Transform) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Views(0), "number must be a whole number from 1 to 256, got 0"),
+        (lambda: Views(0), "number must be a whole number from 1 to 64, got 0"),
         (lambda: Views(2, [Flip()]), "transforms must be a tuple"),
         (lambda: Views(2, ("flip",)), "transform 0 must be a Transform"),
         (lambda: Crop(0), "padding must be a whole number from 1"),

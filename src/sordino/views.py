@@ -24,7 +24,7 @@ from sordino.gradients.row_randomness import RowRandomness
 from sordino.gradients.watching import one_line
 from sordino.records import Batch
 
-_LARGEST_NUMBER = 256
+_LARGEST_NUMBER = 64
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # multiples up to the largest number lie 2**54 apart, and seeds closer
 
 
