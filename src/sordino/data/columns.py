@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +90,7 @@ class Category:
     def labels(self, cells: Cells, missing: Missing) -> NDArray[np.int64]:
         """Shape (rows,): the position in the list, or -1, which no loss of class labels counts."""
         places: dict[str | None, int] = {name: place for place, name in enumerate(self.categories)}
-        return np.fromiter((places.get(cell, -1) for cell in cells), np.int64, len(cells))
+        return np.fromiter(map(places.get, cells, repeat(-1)), np.int64, len(cells))
 
 
 Column = Number | Category

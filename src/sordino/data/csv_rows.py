@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from io import StringIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -18,8 +19,10 @@ from sordino.errors import DataError
 from sordino.files import open_regular
 
 LONGEST_LINE = 1 << 20
-ROWS_AT_A_TIME = 1 << 15
+ROWS_AT_A_TIME = 1 << 10  # their cells stay in the cache, which is worth a factor of two
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Row = list[str]
 
 
 def csv_pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
@@ -29,7 +32,7 @@ def csv_pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
         yield from pieces_of(_lines(file, shown), wanted, shown)
 
 
-def csv_header(path: Path) -> list[str]:
+def csv_header(path: Path) -> Row:
     """The names in the first line of a file."""
     with open_regular(path) as file:
         shown = repr(str(path))
@@ -46,9 +49,8 @@ def pieces_of(lines: Iterable[str], wanted: Sequence[str], shown: str) -> Iterat
     header = _header(reader, shown)
     refuse_absent(wanted, header, shown)
     places = {name: header.index(name) for name in wanted}
-    rows = _rows(reader, len(header), shown)
-    while piece := list(islice(rows, ROWS_AT_A_TIME)):
-        columns = list(zip(*piece, strict=True))
+    for rows in _pieces(reader, len(header), shown):
+        columns = list(zip(*rows, strict=True))
         yield {name: columns[place] for name, place in places.items()}
 
 
@@ -57,56 +59,70 @@ class _Reader(Protocol):
 
     line_num: int
 
-    def __next__(self) -> list[str]: ...
+    def __iter__(self) -> Iterator[Row]: ...
 
 
 def _reader(lines: Iterable[str]) -> _Reader:
     return csv.reader(lines, skipinitialspace=True, strict=True)
 
 
-def _header(reader: _Reader, shown: str) -> list[str]:
-    header = _next_row(reader, shown)
-    if not header:
-        raise DataError(f"{shown} must begin with a line of column names, got none.")
-    refuse_repeated(header, f"{shown}, line {reader.line_num}")
-    return header
+def _header(reader: _Reader, shown: str) -> Row:
+    for header in _some(reader, 1, shown):
+        refuse_repeated(header, f"{shown}, line {reader.line_num}")
+        if header:
+            return header
+    raise DataError(f"{shown} must begin with a line of column names, got none.")
 
 
-def _rows(reader: _Reader, width: int, shown: str) -> Iterator[list[str]]:
+def _pieces(reader: _Reader, width: int, shown: str) -> Iterator[list[Row]]:
     """Rows of `width` cells. Blank lines may end a file, and stand nowhere else: they might be a missing record."""
-    blank: int | None = None
-    while (row := _next_row(reader, shown)) is not None:
-        if len(row) == width and blank is None:
-            yield row
-        elif row:
-            ragged = f"line {reader.line_num}: the row has {len(row)} cells, the header {width}"
-            raise DataError(f"{shown}, {ragged if blank is None else f'line {blank}: the line is blank'}.")
-        else:
-            blank = blank or reader.line_num
+    line = reader.line_num
+    while rows := _some(reader, ROWS_AT_A_TIME, shown):
+        if any(len(row) != width for row in rows):
+            place = next(place for place, row in enumerate(rows) if len(row) != width)
+            if any(chain(rows[place:], _others(reader, shown))):
+                line += sum(1 + "".join(row).count("\n") for row in rows[: place + 1])
+                raise DataError(f"{shown}, line {line}: the row has {len(rows[place])} cells, the header {width}.")
+            rows = rows[:place]
+        line = reader.line_num
+        yield rows
 
 
-def _next_row(reader: _Reader, shown: str) -> list[str] | None:
+def _others(reader: _Reader, shown: str) -> Iterator[Row]:
+    while rows := _some(reader, ROWS_AT_A_TIME, shown):
+        yield from rows
+
+
+def _some(reader: _Reader, number: int, shown: str) -> list[Row]:
     try:
-        return next(reader, None)
+        return list(islice(reader, number))
     except csv.Error:
         raise DataError(f"{shown}, line {reader.line_num}: not CSV, because of a quote or a line end.") from None
 
 
 def _lines(file: BinaryIO, shown: str) -> Iterator[str]:
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
-        if len(line) > LONGEST_LINE or b"\0" in line or _BYTE_ORDER_MARK in line:
-            raise DataError(f"{shown}, line {number}: {_what_is_wrong(line)}.")
-        try:
-            yield line.decode()
-        except UnicodeDecodeError:
-            raise DataError(f"{shown}, line {number}: the line is not UTF-8.") from None
+    """Checked and decoded by the block: line by line it would take longer than all the rest."""
+    number, rest = 0, b""
+    while block := file.read(LONGEST_LINE):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        yield from _decoded(whole + newline, number, shown)
+        number += whole.count(b"\n") + len(newline)
+        if len(rest) > LONGEST_LINE:
+            raise DataError(f"{shown}, line {number + 1}: the line is longer than {LONGEST_LINE} bytes.")
+    yield from _decoded(rest, number, shown)
 
 
-def _what_is_wrong(line: bytes) -> str:
-    if len(line) > LONGEST_LINE:
-        return f"the line is longer than {LONGEST_LINE} bytes, which is the most allowed"
-    if b"\0" in line:
-        return "the line has a NUL byte: save the file as UTF-8 text"
-    return "the line has a byte-order mark: save the file as UTF-8 without one"
+def _decoded(block: bytes, number: int, shown: str) -> Iterator[str]:
+    def wrong(offset: int, what: str) -> DataError:
+        line = number + 1 + block.count(b"\n", 0, offset)
+        return DataError(f"{shown}, line {line}: {what}.")
+
+    if b"\0" in block:
+        raise wrong(block.index(b"\0"), "a NUL byte: save the file as UTF-8 text")
+    if _BYTE_ORDER_MARK in block:
+        raise wrong(block.index(_BYTE_ORDER_MARK), "a byte-order mark: save the file as UTF-8 without one")
+    try:
+        text = block.decode()
+    except UnicodeDecodeError as error:
+        raise wrong(error.start, "not UTF-8") from None
+    return StringIO(text, newline="\n")

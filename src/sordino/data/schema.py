@@ -32,6 +32,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.data.columns import Category, Cells, Column, Missing, Number
 from sordino.data.dataset import Facts
+from sordino.data.draft import draft as draft
 from sordino.errors import UsageError
 from sordino.files import read_bytes
 from sordino.strict_toml import LARGEST_TEXT, Table

@@ -7,7 +7,7 @@ count as absent, and an unknown class has a label that no loss counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from sordino.data.columns import Cells
-from sordino.data.csv_rows import csv_pieces
 from sordino.data.dataset import DataSet, Split
-from sordino.data.parquet_rows import parquet_pieces
 from sordino.data.schema import Schema
-from sordino.errors import DataError, UsageError
+from sordino.data.table_file import pieces_in
+from sordino.errors import DataError
 
 
 def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) -> DataSet:
@@ -47,14 +46,14 @@ def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) 
 
 def load_features(path: Path, schema: Schema) -> Tensor:
     """The inputs of new rows. Only the columns that predict have to be there."""
-    pieces = [schema.encode(cells) for cells in _pieces(path, tuple(schema.columns))]
+    pieces = [schema.encode(cells) for cells in pieces_in(path, tuple(schema.columns))]
     _refuse_empty(pieces, repr(str(path)))
     return torch.cat(pieces)
 
 
 def read_split(path: Path, schema: Schema) -> Split:
     """All rows of a file, with their targets, owners and groups."""
-    return split_of(_pieces(path, schema.needed), schema, repr(str(path)))
+    return split_of(pieces_in(path, schema.needed), schema, repr(str(path)))
 
 
 def split_of(pieces: Iterable[Mapping[str, Cells]], schema: Schema, shown: str) -> Split:
@@ -88,16 +87,6 @@ def _joined(splits: Sequence[Split]) -> Split:
         torch.cat(owners) if owners else None,
         {name: torch.cat([split.groups[name] for split in splits]) for name in splits[0].groups},
     )
-
-
-def _pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
-    match path.suffix.lower():
-        case ".csv":
-            return csv_pieces(path, wanted)
-        case ".parquet":
-            return parquet_pieces(path, wanted)
-        case _:
-            raise UsageError(f"a table must be a .csv or a .parquet file, got {str(path)!r}.")
 
 
 def _refuse_empty(pieces: Sequence[object], shown: str) -> None:
