@@ -51,10 +51,10 @@ def schema(
 def _where(name: str, folder: Path) -> str:
     if name not in SOURCES:
         return "comes with Sordino"
-    return str(folder / name) if is_complete(name, folder) else "missing, get it with fetch"
+    return repr(str(folder / name)) if is_complete(name, folder) else "missing, get it with fetch"
 
 
 def _size(name: str) -> str:
-    """Of the files on disk, or of the download where nothing can be known from the disk."""
+    """Of its files on disk."""
     files = [file for source in SOURCES.get(name, ()) for file in source.kept]
     return f"{sum(file.size for file in files) / 1e6:.0f} MB" if files else "-"

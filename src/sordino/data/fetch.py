@@ -45,10 +45,10 @@ def fetch(name: str, *, root: str | os.PathLike[str] | None = None, progress: bo
     folder = (Path(root) if root is not None else standard_root()) / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for source in SOURCES[name]:
+            fetch_source(source, folder, Download(visible=progress))
     except OSError as error:
-        raise DataError(f"{str(folder)!r} cannot be made: {error.strerror}.") from None
-    for source in SOURCES[name]:
-        fetch_source(source, folder, Download(visible=progress))
+        raise DataError(f"{str(folder)!r} cannot be written: {error.strerror or type(error).__name__}.") from None
     return folder
 
 
@@ -75,8 +75,6 @@ class Download:
             if isinstance(error, UsageError):
                 raise
             raise StateError(f"what {source.url} sent is not the published file: its SHA-256 differs.") from None
-        except OSError as error:
-            raise DataError(f"{str(path)!r} cannot be written: {error.strerror or type(error).__name__}.") from None
 
     def _stream(self, url: str, path: Path, expected: PublishedFile) -> None:
         with self._open(url) as response, path.open("wb") as file, self._bar() as bar:

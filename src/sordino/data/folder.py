@@ -6,6 +6,7 @@ All pictures have one size and one mode, 8-bit grey or RGB: the shape of the dat
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +34,14 @@ def load_folder(folder: Path) -> DataSet:
         inside = folder.resolve(strict=True)
     except (OSError, RuntimeError):
         raise DataError(f"{str(folder)!r} cannot be read.") from None
-    train = folder / "train" if (folder / "train").is_dir() else folder
+    _entries(folder, inside)  # so that neither train nor test leads elsewhere
+    train = folder / "train" if os.path.isdir(folder / "train") else folder
     classes = [path.name for path in _sub_folders(train, inside)]
     if len(classes) < 2:
         raise DataError(f"{str(train)!r} must have a sub-folder per class, at least two, found {len(classes)}.")
     rows = _read(train, classes, inside, like=None)
     test = None
-    if train != folder and (folder / "test").is_dir():
+    if train != folder and os.path.isdir(folder / "test"):
         unknown = sorted({path.name for path in _sub_folders(folder / "test", inside)} - set(classes))
         if unknown:
             raise DataError(f"{str(folder / 'test')!r} has a class {unknown[0]!r:.200} that training does not have.")
@@ -52,7 +54,7 @@ def _read(folder: Path, classes: list[str], inside: Path, *, like: Tensor | None
     pictures: list[Tensor] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        for path in _entries(folder / name, inside) if (folder / name).is_dir() else ():
+        for path in _entries(folder / name, inside) if os.path.isdir(folder / name) else ():
             picture = _picture(path)
             like = picture if like is None else like
             if picture.shape != like.shape:
@@ -105,7 +107,7 @@ def _pillow() -> Any:
 
 
 def _sub_folders(folder: Path, inside: Path) -> list[Path]:
-    return [path for path in _entries(folder, inside) if path.is_dir()]
+    return [path for path in _entries(folder, inside) if os.path.isdir(path)]
 
 
 def _entries(folder: Path, inside: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
+from sordino import validate
 from sordino.data.dataset import DataSet
 from sordino.data.standard import NAMES, load_standard
 from sordino.data.standard import root as standard_root
@@ -33,6 +34,9 @@ def load(
         ...
     sordino.errors.UsageError: no data set is named 'fashion_mnist': did you mean 'fashion-mnist'?
     """
+    validate.instance((str, os.PathLike), source=source)
+    if "\0" in os.fspath(source):
+        raise UsageError(f"source must be a name or a path, got {os.fspath(source)!r:.200}, which no file can have.")
     if isinstance(source, str) and source in NAMES:
         if schema is not None:
             raise UsageError(f"{source} has its own public facts: leave schema out.")
@@ -49,7 +53,7 @@ def load(
         from sordino.data.npz import load_npz
 
         return load_npz(path, Path(schema) if schema is not None else path.with_suffix(".toml"))
-    if path.is_dir():
+    if os.path.isdir(path):  # which answers for any text, where Path raises
         if schema is not None:
             raise UsageError(f"{str(path)!r} is a folder of pictures, whose facts are its own: leave schema out.")
         from sordino.data.folder import load_folder
@@ -60,10 +64,10 @@ def load(
 
 def _unknown(source: str | os.PathLike[str], path: Path) -> Exception:
     shown = repr(str(path))
-    if path.exists():
+    if os.path.exists(path):
         return DataError(f"{shown} is of no known format: allowed are {_FORMATS}.")
     if not isinstance(source, str) or os.sep in source:
-        return DataError(f"{shown} cannot be read: no such file or folder.")
+        return DataError(f"{shown:.200} cannot be read: no such file or folder.")
     similar = difflib.get_close_matches(source.lower(), NAMES, n=1)
     hint = f"did you mean {similar[0]!r}?" if similar else f"the names are {', '.join(NAMES)}, or give a path."
     return UsageError(f"no data set is named {source!r:.200}: {hint}")

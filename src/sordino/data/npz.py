@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _NAMES = ("inputs", "target", "owners", "test_inputs", "test_target")
 
 def load_npz(path: Path, schema: Path) -> DataSet:
     """The data set in a .npz file, with its public facts from a TOML file, as in `array_facts`."""
-    if not schema.exists():
+    if not os.path.exists(schema):
         raise UsageError(f"{str(path)!r} needs its public facts in {str(schema)!r}: they are never read off the data.")
     return read_npz(path, ArrayFacts.read(schema))
 
@@ -43,10 +44,10 @@ def read_npz(path: Path, public: ArrayFacts) -> DataSet:
     if ("test_inputs" in arrays) != ("test_target" in arrays):
         raise DataError(f"{shown} must hold both test_inputs and test_target, or neither.")
     owners = _owners(arrays, public, shown)
-    units = len(arrays["target"]) if owners is None else len(np.unique(arrays["owners"]))
+    train = _split(arrays["inputs"], arrays["target"], owners, public.facts, f"{shown}: ")
+    units = len(train.target) if owners is None else len(np.unique(arrays["owners"]))
     if public.units is not None and public.units != units:
         raise DataError(f"{shown} has {units} units, {public.units} were declared.")
-    train = _split(arrays["inputs"], arrays["target"], owners, public.facts, f"{shown}: ")
     if "test_inputs" not in arrays:
         return DataSet(public.facts, train, rows_per_user=public.rows_per_user)
     test = _split(arrays["test_inputs"], arrays["test_target"], None, public.facts, f"{shown}: test_")

@@ -48,7 +48,7 @@ def _verified(name: str, folder: Path) -> list[Path]:
     files = [file for source in SOURCES[name] for file in source.kept]
     for file in files:
         path = folder / name / file.name
-        if not path.exists():
+        if not os.path.exists(path):
             raise DataError(f"{name} needs {str(path)!r}, which is not there: get it with `sordino data fetch {name}`.")
     return [file.verify(folder / name) for file in files]
 
@@ -71,6 +71,7 @@ def _svhn(folder: Path) -> DataSet:
 def _adult(folder: Path) -> DataSet:
     from sordino.data.adult import load_adult
 
+    _verified("adult", folder)
     return load_adult(folder)
 
 

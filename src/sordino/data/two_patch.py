@@ -38,6 +38,8 @@ class TwoPatch:
         validate.count(at_least=4, dimension=self.dimension)  # four orthogonal features need as many directions
         validate.between(0.0, 1e6, noise_std=self.noise_std)
         validate.between(0.0, 1.0, minority_share=self.minority_share)
+        if not len(self.majority_norms) == len(self.minority_norms) == 2:
+            raise UsageError("majority_norms and minority_norms must be two norms each, one per class.")
         for strong, weak in zip(self.majority_norms, self.minority_norms, strict=True):
             validate.positive(majority_norm=strong, minority_norm=weak)
             if weak > strong:
