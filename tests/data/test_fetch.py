@@ -189,6 +189,11 @@ def test_progress_is_shown_on_standard_error_only(server, tmp_path, capsys):
     assert "a.gz" in printed.err
 
 
+def test_nothing_is_shown_where_no_progress_is_wanted(server, tmp_path, capsys):
+    fetch_source(server.publish(), tmp_path, OVER_HTTP)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_fetching_by_name_goes_to_the_folder_of_that_name(server, tmp_path, monkeypatch):
     source = server.publish()
     monkeypatch.setitem(SOURCES, "mnist", (source,))

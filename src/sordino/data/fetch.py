@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from pooch.core import retrieve
+from pooch.utils import get_logger
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -61,8 +62,11 @@ class Download:
 
     def to(self, path: Path, source: Source) -> None:
         """Writes the published file to `path`, or refuses and leaves nothing there."""
-        stream: Any = lambda url, output, pooch: self._stream(url, Path(output), source.file)  # noqa: E731
-        logging.getLogger("pooch").setLevel(logging.WARNING)  # the progress bar says it all
+
+        def stream(fname: str, action: Any, pooch: Any, *, check_only: bool | None = None) -> None:
+            self._stream(fname, Path(action), source.file)  # pooch's names for the address and the temporary file
+
+        get_logger().setLevel(logging.WARNING)  # the progress bar says it all
         try:
             retrieve(
                 source.url,
@@ -71,9 +75,7 @@ class Download:
                 path=path.parent,
                 downloader=stream,
             )
-        except ValueError as error:  # pooch's word for another hash; the temporary file is gone by now
-            if isinstance(error, UsageError):
-                raise
+        except ValueError:  # pooch's word for another hash; the temporary file is gone by now
             raise StateError(f"what {source.url} sent is not the published file: its SHA-256 differs.") from None
 
     def _stream(self, url: str, path: Path, expected: PublishedFile) -> None:
