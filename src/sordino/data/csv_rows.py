@@ -85,7 +85,8 @@ def _pieces(reader: _Reader, width: int, shown: str) -> Iterator[list[Row]]:
                 raise DataError(f"{shown}, line {line}: the row has {len(rows[place])} cells, the header {width}.")
             rows = rows[:place]
         line = reader.line_num
-        yield rows
+        if rows:
+            yield rows
 
 
 def _others(reader: _Reader, shown: str) -> Iterator[Row]:
