@@ -153,6 +153,7 @@ def test_colours_are_transformed_on_their_own():
 def test_neither_the_batch_nor_the_chunk_changes_a_coefficient(monkeypatch):
     transform, given = Scattering2D(), pictures(21, 28, 28)
     whole = transform(given)
+    assert torch.equal(whole[:5], transform(given[:5]))
     torch.testing.assert_close(whole[5:6], transform(given[5:6]), rtol=1e-5, atol=1e-7)
     monkeypatch.setattr(scattering, "_CHUNK", 4)
     torch.testing.assert_close(whole, transform(given), rtol=1e-5, atol=1e-7)

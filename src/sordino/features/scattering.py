@@ -1,6 +1,7 @@
 """The scattering transform: what a picture looks like in wavelets, up to small shifts and bends. It has no parameters.
 
-Letters: `b` picture, `t` angle, `k`, `l` frequencies of rows and columns, `a` aliases, `m`, `n` rows and columns.
+Letters: `b` picture, `t` angle, `p` signal (a picture at an angle), `m`, `n` rows and columns, `k`, `l` frequencies,
+`c` real and imaginary part, `a` aliases. Signals lie side by side in the last axis: [m, n, p].
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor
 from sordino import validate
 from sordino.errors import UsageError
 from sordino.features import filters
+from sordino.features.fourier import Grid
 
-_CHUNK = 16  # pictures whose second order stays in cache
+_CHUNK = 16  # pictures of 40 by 40 pixels whose second order stays in cache
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,29 @@ class Scattering2D:
             raise UsageError(f"pictures must be of shape {self.shape}, got a tensor of shape {tuple(pictures.shape)}.")
         flat = pictures.reshape(-1, *self.shape)
         coefficients = torch.empty(len(flat), self.channels, *self.places)
-        for start in range(0, len(flat), _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            coefficients[chunk] = self._scatter(flat[chunk].to(torch.float32))
+        size = max(1, min(_CHUNK, _CHUNK * 1600 // (self._padded[0] * self._padded[1])))
+        for start in range(0, len(flat), size):
+            chunk = flat[start : start + size].to(torch.float32)
+            full = F.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))  # products of one shape round alike for every row
+            coefficients[start : start + size] = self._scatter(full)[: len(chunk)]
         return coefficients.reshape(*pictures.shape[:-2], *coefficients.shape[1:])
 
     def _scatter(self, pictures: Tensor) -> Tensor:
         bank = _bank(self.J, self.L, self._padded)
-        padded = F.pad(pictures, self._margins, mode="reflect")
-        zeroth = bank.average(padded, 0)[:, None]
-        first, second = [], []
-        spectrum = torch.fft.fft2(padded)[:, None]
+        count, angles, places = len(pictures), self.L, self.places
+        signals = F.pad(pictures, self._margins, mode="reflect").permute(1, 2, 0).contiguous()
+        spectra = bank.grids[0].half_spectra(signals)
+        zeroth, first, second = bank.average(signals, 0), [], []
         for j1 in range(self.J):
-            once = bank.wavelet_modulus(spectrum, 0, j1)[:, 0]  # [b, t1, m, n]
+            once = bank.wavelet_modulus(spectra, 0, j1)  # [m, n, t1 b]
             first.append(bank.average(once, j1))
             if j1 + 1 < self.J:
-                spectra = torch.fft.fft2(once)
-                twice = [bank.average(bank.wavelet_modulus(spectra, j1, j2), j2) for j2 in range(j1 + 1, self.J)]
-                second.append(torch.cat(twice, dim=2).flatten(1, 2))  # [b, t1 (j2 t2), m, n]
-        return torch.cat([zeroth, *first, *second], dim=1)
+                again = bank.grids[j1].half_spectra(once)
+                twice = [bank.average(bank.wavelet_modulus(again, j1, j2), j2) for j2 in range(j1 + 1, self.J)]
+                paths = torch.stack(twice, dim=2).reshape(*places, -1, angles, angles, count)
+                second.append(paths.permute(0, 1, 4, 2, 3, 5).reshape(*places, -1))  # from j2, t2, t1 to t1, j2, t2
+        coefficients = torch.cat([zeroth, *first, *second], dim=2).reshape(*places, self.channels, count)
+        return coefficients.permute(3, 2, 0, 1)
 
     @property
     def _padded(self) -> tuple[int, int]:
@@ -94,44 +100,51 @@ class Scattering2D:
 
 @dataclass(frozen=True)
 class _Bank:
-    """The filters of one transform. Scale j lives on a grid of every 2^j-th place."""
+    """The filters of one transform. Scale j lives on the grid of every 2^j-th place."""
 
-    wavelets: dict[tuple[int, int], Tensor]  # by grid and scale: [k l, t, a]
-    averages: dict[int, tuple[Tensor, Tensor]]  # by grid: rows and columns of the average, at the places kept
+    grids: tuple[Grid, ...]
+    wavelets: dict[tuple[int, int], tuple[Tensor, Tensor]]  # by grid and scale: filters [k c l, t, a], and their inputs
+    averages: tuple[tuple[Tensor, Tensor], ...]  # by grid, for rows and columns, at the places kept
 
     def wavelet_modulus(self, spectra: Tensor, grid: int, scale: int) -> Tensor:
-        """|x * psi| on the grid of `scale`, for x on `grid` given by spectra [b, p, k, l]: [b, p, t, m, n].
+        """|x * psi| on the grid of `scale`, for signals x on `grid` given by half their spectra: [m, n, t p].
 
         To keep every s-th place is to add up the s * s aliases of each frequency, so the filter and the sum over
-        aliases are one small matrix product per frequency.
+        aliases are one small product of matrices for each frequency.
         """
-        pictures, paths, rows, columns = spectra.shape
-        stride = 2 ** (scale - grid)
-        aliases = spectra.reshape(pictures, paths, stride, rows // stride, stride, columns // stride)
-        aliases = aliases.permute(3, 5, 2, 4, 0, 1).reshape(-1, stride**2, pictures * paths)
-        filtered = torch.bmm(self.wavelets[grid, scale], torch.view_as_real(aliases).flatten(2))
-        filtered = filtered.reshape(rows // stride, columns // stride, -1, pictures, paths, 2)
-        convolved: Tensor = torch.fft.ifft2(torch.view_as_complex(filtered), dim=(0, 1))
-        return convolved.abs().permute(3, 4, 2, 0, 1)
+        filters, inputs = self.wavelets[grid, scale]
+        aliases = spectra.index_select(0, inputs).reshape(len(filters), -1, spectra.shape[1])
+        filtered = filters * aliases if grid == scale else torch.bmm(filters, aliases)  # alone, it need not be added up
+        return self.grids[scale].modulus(filtered.flatten(1))
 
     def average(self, signals: Tensor, grid: int) -> Tensor:
+        """[m, n, p] at the places kept."""
         rows, columns = self.averages[grid]
-        return rows @ (signals @ columns.T)
+        rows_done = rows @ signals.flatten(1)
+        return torch.matmul(columns, rows_done.reshape(len(rows), *signals.shape[1:]))
 
 
 @lru_cache(maxsize=8)
 def _bank(J: int, L: int, padded: tuple[int, int]) -> _Bank:
+    grids = tuple(Grid(padded[0] >> j, padded[1] >> j) for j in range(J))
     wavelets = {}
     for scale in range(J):
-        spectrum = filters.wavelets(padded, scale, L)
+        spectra = filters.wavelets(padded, scale, L)
         for grid in range(scale + 1):
-            rows, columns = padded[0] >> grid, padded[1] >> grid
-            stride = 2 ** (scale - grid)
-            coarse = filters.lowest(filters.lowest(spectrum, rows, 1), columns, 2)
-            aliases = coarse.reshape(L, stride, rows // stride, stride, columns // stride).permute(2, 4, 0, 1, 3)
-            wavelets[grid, scale] = (aliases.reshape(-1, L, stride**2) / stride**2).to(torch.float32)
-    averages = {grid: (_averaging(padded[0], grid, J), _averaging(padded[1], grid, J)) for grid in range(J)}
-    return _Bank(wavelets, averages)
+            coarse = filters.lowest(filters.lowest(spectra, grids[grid].rows, 1), grids[grid].columns, 2)
+            wavelets[grid, scale] = _aliased(coarse, grids[grid], grids[scale])
+    averages = tuple((_averaging(padded[0], grid, J), _averaging(padded[1], grid, J)) for grid in range(J))
+    return _Bank(grids, wavelets, averages)
+
+
+def _aliased(spectra: Tensor, fine: Grid, coarse: Grid) -> tuple[Tensor, Tensor]:
+    """Filters [k c l, t, a] from one grid to the other, and the entries of a half spectrum that they multiply."""
+    stride = fine.rows // coarse.rows
+    k, column = (torch.arange(stride) * size + torch.arange(size)[:, None] for size in (coarse.rows, coarse.columns))
+    k, column = k[:, None, None, :, None], column[None, None, :, None, :]  # [k, c, l, a, a]
+    inputs, signs = fine.in_half(k, torch.arange(2)[:, None, None, None], column)
+    values = (spectra[:, k, column] * signs / stride**2).movedim(0, 3)  # [k, c, l, t, a, a]
+    return values.reshape(-1, len(spectra), stride**2).to(torch.float32), inputs.flatten()
 
 
 def _averaging(length: int, grid: int, scale: int) -> Tensor:

@@ -1,0 +1,69 @@
+"""How long scattering takes for the pictures of MNIST and of CIFAR-10, and the whole preparation of features.
+
+    python -m bench.scattering
+    python -m bench.scattering --json > results/bench_scattering.json
+    python -m bench.scattering --share 0.1          on fewer pictures, scaled up
+
+Pictures are random: the work does not depend on what they show. `kymatio_seconds` were measured with Kymatio 0.3 on two
+cores; they are given for comparison and not measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.step import origin
+from sordino.features import Scattering2D, ScatteringFeatures
+
+SETS = {
+    "70,000 grey pictures of 28 pixels": ((1, 28, 28), 70_000, 50.0),
+    "60,000 colour pictures of 32 pixels": ((3, 32, 32), 60_000, 153.0),
+}
+_AT_A_TIME = 1000
+
+
+def seconds(transform: Callable[[Tensor], Tensor], shape: tuple[int, ...], pictures: int) -> float:
+    """The time for so many pictures, a thousand at a time, so that memory is no part of it."""
+    batch = torch.rand(_AT_A_TIME, *shape, generator=torch.Generator().manual_seed(0))
+    transform(batch[:16])
+    start = time.perf_counter()
+    for begin in range(0, pictures, _AT_A_TIME):
+        transform(batch[: min(_AT_A_TIME, pictures - begin)])
+    return time.perf_counter() - start
+
+
+def measure(name: str, share: float) -> dict[str, Any]:
+    """One row of the table."""
+    shape, pictures, kymatio = SETS[name]
+    some = max(1, round(share * pictures))
+    scattering = seconds(Scattering2D(shape=(shape[1], shape[2])), shape, some) * pictures / some
+    features = seconds(ScatteringFeatures(shape), shape, some) * pictures / some
+    row = {"pictures": name, "share_measured": share, "scattering_seconds": scattering, "features_seconds": features}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return row | {"kymatio_seconds": kymatio, "ratio_to_kymatio": scattering / kymatio, "peak_mib": peak_mib}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--share", type=float, default=1.0)
+    arguments.add_argument("--json", action="store_true")
+    chosen = arguments.parse_args()
+    rows = [measure(name, chosen.share) for name in SETS]
+    if chosen.json:
+        print(json.dumps(origin("bench.scattering") | {"rows": rows}, indent=2))
+        return
+    for row in rows:
+        times = f"scattering {row['scattering_seconds']:6.1f} s  features {row['features_seconds']:6.1f} s"
+        print(f"{row['pictures']:36} {times}  Kymatio {row['kymatio_seconds']:6.1f} s")
+
+
+if __name__ == "__main__":
+    main()
