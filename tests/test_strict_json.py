@@ -1,6 +1,10 @@
 """JSON and TOML that a hostile hand wrote: refused in one line, before anything is made of it."""
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sordino.errors import UsageError
 from sordino.strict_json import parse
@@ -92,3 +96,10 @@ def test_dots_in_texts_and_remarks_are_no_nesting():
 def test_a_wrong_entry_is_named_with_what_is_allowed(read, said):
     with pytest.raises(UsageError, match=f"^the recipe.*{said}"):
         read(Table.parse("stepz = true\nfew = 0\nnames = ['a']", what="the recipe"))
+
+
+@given(st.text(alphabet="{}[]\",:.=ae01\\\n #'nanif-", max_size=40))
+def test_any_text_is_read_or_refused_but_never_crashes(text):
+    for read in (parse, lambda text: parse_toml(text, what="the recipe")):
+        with contextlib.suppress(UsageError):
+            read(text)

@@ -1,10 +1,15 @@
 """Tables: the structure is public and checked, what cells hold is private and never refused."""
 
+import re
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import sordino as so
@@ -12,6 +17,7 @@ from sordino.data import csv_rows
 from sordino.data.schema import Schema
 from sordino.data.table import load_features, load_table
 from sordino.errors import DataError, UsageError
+from sordino.randomness import Key
 from sordino.records import as_records, by_user
 
 SCHEMA = """
@@ -164,6 +170,20 @@ def test_lines_are_numbered_across_blocks(files, monkeypatch):
     assert len(load_table(*files("age,sex,ill\n" + "1,m\u00e4le,no\n" * 9)).train.inputs) == 9
 
 
+@given(
+    st.lists(st.sampled_from([b"1", b",", b"\n", b"\r", b'"', b" ", b"\0", b"\xff", b"\xef\xbb\xbf", b"male", b"no"]))
+)
+def test_whatever_follows_the_header_is_read_or_refused_but_never_crashes(tokens):
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "people.toml").write_text(SCHEMA)
+        (Path(folder) / "people.csv").write_bytes(b"age,sex,ill\n" + b"".join(tokens))
+        try:
+            split = load_table(Path(folder) / "people.csv", Path(folder) / "people.toml").train
+        except DataError:
+            return
+    assert len(split.inputs) == len(split.target) > 0
+
+
 def test_an_empty_data_set_is_refused(files):
     with pytest.raises(DataError, match="has no rows"):
         load_table(*files("age,sex,ill\n"))
@@ -238,3 +258,24 @@ def test_without_pyarrow_the_extra_is_named(files, tmp_path, monkeypatch):
     (tmp_path / "people.parquet").write_bytes(b"")
     with pytest.raises(UsageError, match=r"install sordino\[parquet\]"):
         load_table(tmp_path / "people.parquet", files()[1])
+
+
+# From a table to a model.
+
+
+def test_the_page_on_tables_runs_and_keeps_its_promise(monkeypatch):
+    monkeypatch.setattr(Key, "fresh", lambda: Key.from_seed(0))  # so that it learns as well in every run
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "docs/tables.md", "exec"), names)
+    assert names["predicted"].tolist() == [0, 1]
+    assert names["fitted"].guarantee.epsilon <= 3.0 and names["fitted"].guarantee.unit == "user"
+    assert names["budget"].guarantee(delta=1e-4).epsilon <= 3.0 and abs(names["moments"].mean[0]) < 0.5
+
+
+def test_the_schema_on_the_page_loads(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    (tmp_path / "page.toml").write_text(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
+    schema = Schema.read(tmp_path / "page.toml")
+    assert schema.units == 5000 and schema.user.most_rows == 10 and schema.test == tmp_path / "public.csv"
