@@ -50,6 +50,8 @@ def release_moments(
 ) -> Moments:
     """Means and standard deviations of the inputs of `budget`, whose public range must have been declared.
 
+    With a `seed` they are reproducible, and whoever knows the seed can remove the noise.
+
     >>> from sordino.records import as_records
     >>> data = (torch.arange(1000.0)[:, None] / 1000, torch.zeros(1000))
     >>> budget = Budget(as_records(data, input_range=(0.0, 1.0)))
