@@ -123,7 +123,7 @@ def _shrink(norms: Tensor, largest: float | Tensor) -> Tensor:
 
 def _bounded_sum(each: PerExample, bound: float, weights_of: WeightsOf) -> BoundedSum:
     total, weights = each.sum_weighted_by(weights_of)
-    # One coordinate that is not finite makes the sum of all of them so, and float64 does not overflow here.
+    # One coordinate that is not finite makes the sum of all of them so, and clipped terms do not overflow.
     if not bool(total.sum().isfinite()):
         total = _sum_of_rows(each, weights)
     return BoundedSum(total, bound, each.layout)

@@ -14,7 +14,7 @@ from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.errors import UsageError
 from sordino.randomness import LARGEST_NORMAL, Stream
-from sordino.states import BoundedSum, Private
+from sordino.states import NUMBERS_AT_A_TIME, BoundedSum, Private
 
 LATTICE_BITS = 16  # the lattice's spacing is 2**-LATTICE_BITS of the largest power of two within a standard deviation
 _SHARE_OF_DELTA = 1e-3
@@ -82,7 +82,7 @@ class Gaussian:
         return self.noise_multiplier * bound
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
-        normals = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value)
+        normals = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value.device)
         return Private(_released(total.value, normals, self.std(total.bound)), total.layout)
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:
@@ -109,9 +109,14 @@ def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
 
 
 def _released(total: torch.Tensor, normals: torch.Tensor, noise_std: float) -> torch.Tensor:
-    """total + noise_std * normals, rounded to multiples of a power of two, in the memory of `normals`.
+    """total + noise_std * normals in float64, rounded to multiples of a power of two.
 
-    Counted in multiples from the start: powers of two scale without rounding, and one pass over memory is saved.
+    Counted in multiples from the start: powers of two scale without rounding, and one pass over memory is saved. Each
+    piece stays in cache from the first pass to the last.
     """
     spacing = 2.0 ** (floor(log2(noise_std)) - LATTICE_BITS)
-    return normals.mul_(noise_std / spacing).add_(total, alpha=1 / spacing).round_().mul_(spacing)
+    released = torch.empty_like(total, dtype=torch.float64)
+    pieces = (torch.split(x, NUMBERS_AT_A_TIME) for x in (released, total, normals))
+    for out, part, noise in zip(*pieces, strict=True):
+        out.copy_(noise).mul_(noise_std / spacing).add_(part, alpha=1 / spacing).round_().mul_(spacing)
+    return released

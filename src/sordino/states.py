@@ -23,6 +23,7 @@ from sordino.errors import UsageError
 WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
 
 _ROWS_AT_A_TIME = 32
+NUMBERS_AT_A_TIME = 1 << 18  # of a vector that several passes go over: two megabytes in float64 stay in cache
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class PerExample(Protocol):
         """The weighted sum with weights that are a function of squared norms, and the weights, shape (b, p).
 
         One call, so that what is computed for the norms can serve the sum. `weights_of` may be asked for some units at
-        a time, and answers for each from its own norms.
+        a time, and answers for each from its own norms. The sum has the precision in which it was added up.
         """
         ...
 
@@ -147,8 +148,9 @@ def _sum_in_float64(weights: Tensor, rows: Tensor) -> Tensor:
 class BoundedSum:
     """A sum to which each unit adds a vector of L2 norm at most `bound`.
 
-    It can be added to the sum of other, disjoint units, which does not raise the bound, and nothing else: a sum that
-    could be rescaled, or divided by the number of units that joined, would carry a bound that is no longer true.
+    It can be added to the sum of other, disjoint units, in float64, which does not raise the bound, and nothing else: a
+    sum that could be rescaled, or divided by the number of units that joined, would carry a bound that is no longer
+    true.
     """
 
     value: Tensor = field(repr=False)  # no message may show what has no noise yet
@@ -160,17 +162,23 @@ class BoundedSum:
 
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
-        return BoundedSum(self.value + other.value, self.bound, self.layout)
+        return BoundedSum(_add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
 
     def __iadd__(self, other: BoundedSum) -> BoundedSum:
         """The same in this sum's own memory: a step of many micro-batches holds one sum, not one per micro-batch."""
         self._check_same_bound(other)
-        self.value.add_(other.value)
-        return self
+        return BoundedSum(_add_(self.value.double(), other.value), self.bound, self.layout)
 
     def _check_same_bound(self, other: BoundedSum) -> None:
         if other.bound != self.bound:
             raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
+
+
+def _add_(total: Tensor, part: Tensor) -> Tensor:
+    """Adds to a sum in float64. Torch would copy all of a float32 part first; in pieces, the copies stay in cache."""
+    for piece, added in zip(*(torch.split(x, NUMBERS_AT_A_TIME) for x in (total, part)), strict=True):
+        piece.add_(added)
+    return total
 
 
 @dataclass(frozen=True)

@@ -181,12 +181,8 @@ class _Tagged(torch.autograd.Function):
     """value + zero, without the addition: both get the gradient. `value` is used for nothing else from here on."""
 
     @staticmethod
-    def forward(value: Tensor, zero: Tensor) -> Tensor:
+    def forward(context: Any, value: Tensor, zero: Tensor) -> Tensor:
         return value.data  # the same memory, and no view of it: an operation in place may follow
-
-    @staticmethod
-    def setup_context(context: Any, inputs: tuple[Tensor, Tensor], result: Tensor) -> None:
-        """Nothing is needed of the values."""
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,8 +71,8 @@ class Taped:
             squares[:, p] = block.squared_norms()
         later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
         # One room for all chunks: memory asked for anew would have to be fetched page by page each time.
-        rooms = {p: self.like.new_empty(self._units_at_a_time() * block.size) for p, block in later.items()}
-        weights = []
+        units_at_a_time, weights = self._units_at_a_time(), []
+        rooms = {p: self.like.new_empty(units_at_a_time * block.size) for p, block in later.items()}
         for units in self._chunks():
             formed = {}
             for p, block in later.items():
@@ -80,12 +80,15 @@ class Taped:
                 formed[p] = block.take(units).formed(rooms[p][:taken])
                 squares[units, p] = formed[p].squared_norms()
             weights.append(by_block(weights_of(squares[units]), self.layout))
-            for p, block in formed.items():
-                block.add_to(total.parts[p], weights[-1][:, p].to(self.like.dtype))
+            self._add_to(total, formed, weights[-1])
         all_weights = torch.cat(weights)
-        for p, block in ready.items():
-            block.add_to(total.parts[p], all_weights[:, p].to(self.like.dtype))
-        return total.flat.double(), all_weights
+        self._add_to(total, ready, all_weights)
+        return total.flat, all_weights
+
+    def _add_to(self, total: _Total, blocks: dict[int, Block], weights: Tensor) -> None:
+        of_blocks = weights.to(self.like.dtype).T.contiguous()
+        for p, block in blocks.items():
+            block.add_to(total.parts[p], of_blocks[p])
 
     def masked(self, keep: Tensor) -> Taped:
         parts = torch.split(keep, list(self.layout.sizes))

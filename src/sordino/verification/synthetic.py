@@ -43,7 +43,7 @@ def hostile(records: Records) -> Records:
 
 def bounded_sum(run: PrivateRun, indices: Tensor, step: int = 0) -> Tensor:
     """The sum that noise is added to: the quantity that never leaves a run."""
-    return run._bounded_sum(indices, run.plan.encoding.codec(run._coding_state, step, run._coding), step).value
+    return run._bounded_sum(indices, run.plan.encoding.codec(run._coding_state, step, run._coding), step).value.double()
 
 
 def noise_of(run: PrivateRun) -> Iterator[Tensor]:
