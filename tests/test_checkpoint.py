@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from sordino.randomness import Key
 from sordino.tensors import load_tensors, save_tensors
 
 IDENTITY = {"plan": "poisson", "data": "abc"}
-STATE = Checkpoint(Progress(3, 8), {"w": torch.arange(4.0)}, {"numbers": [1, 2.5]})
+STATE = Checkpoint(Progress(3, 8), {"w": torch.arange(4.0)}, {"numbers": [1, 2.5]}, IDENTITY)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "run.private"
-    with Checkpoints.begin(path, Key.from_seed(1), IDENTITY) as checkpoints:
+    with Checkpoints.begin(path, Key.from_seed(1)) as checkpoints:
         checkpoints.save(STATE)
     return path
 
@@ -56,7 +57,7 @@ def test_one_process_at_a_time_works_on_a_run(folder: Path) -> None:
 
 def test_a_second_run_in_the_same_place_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="an unfinished run is there"):
-        Checkpoints.begin(folder, Key.fresh(), IDENTITY)
+        Checkpoints.begin(folder, Key.fresh())
 
 
 @pytest.mark.parametrize("name", IDENTITY)
@@ -76,7 +77,7 @@ def edited(folder: Path, **changes: int) -> None:
 @pytest.mark.parametrize("changes", [{"begun_until": 3}, {"step": 0}, {"drawn_again": -5}, {"renewals": 0}])
 def test_an_edited_history_is_refused(folder: Path, changes: dict[str, int]) -> None:
     with Checkpoints.open(folder) as checkpoints:
-        checkpoints.save(Checkpoint(Progress(3, 8, renewals=1, drawn_again=7), STATE.tensors))
+        checkpoints.save(replace(STATE, progress=Progress(3, 8, renewals=1, drawn_again=7)))
         edited(folder, **changes)
         with pytest.raises(StateError, match="was changed after it was written"):
             checkpoints.load(IDENTITY)
@@ -132,8 +133,7 @@ def test_drawing_again_renews_the_key_and_counts_what_may_have_begun(
 
 def test_a_run_that_stopped_in_peace_can_go_on_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints.open(folder) as checkpoints:
-        checkpoints.load(IDENTITY)
-        checkpoints.save(Checkpoint(Progress(8, 8), STATE.tensors))
+        checkpoints.save(replace(STATE, progress=Progress(8, 8)))
         elsewhere(monkeypatch)
         assert checkpoints.load(IDENTITY).progress == Progress(8, 8)
 

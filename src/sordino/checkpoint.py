@@ -65,11 +65,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run's state at `progress.step`: tensors by name, and whatever else is needed as JSON values by name."""
+    """A run's state at `progress.step`: tensors by name, and whatever else is needed as JSON values by name.
+
+    `identity` says what the run is (plan, model and data, as texts by name): no other run takes the checkpoint up.
+    """
 
     progress: Progress
     tensors: Mapping[str, Tensor] = field(repr=False)
     values: Mapping[str, object] = field(repr=False, default_factory=dict)
+    identity: Mapping[str, str] = field(repr=False, default_factory=dict)
+
+    @property
+    def physical_batch_size(self) -> int:
+        """Frozen with the state: another one would add up in another order, and a step would not be the same."""
+        size = self.values["physical_batch_size"]
+        return size if isinstance(size, int) else 1
 
 
 def surroundings() -> dict[str, str]:
@@ -90,23 +100,20 @@ def surroundings() -> dict[str, str]:
 class Checkpoints:
     """The private folder of one run, held by one process at a time.
 
-    `identity` says what the run is (plan, model and data, as texts by name): a checkpoint of another one is refused.
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run.private"
-    >>> with Checkpoints.begin(folder, Key.from_seed(0), {"plan": "an example"}) as checkpoints:
-    ...     checkpoints.save(Checkpoint(Progress(3, 5), {"weight": torch.ones(2)}))
+    >>> with Checkpoints.begin(folder, Key.from_seed(0)) as checkpoints:
+    ...     checkpoints.save(Checkpoint(Progress(3, 5), {"weight": torch.ones(2)}, identity={"plan": "this one"}))
     >>> with Checkpoints.open(folder) as checkpoints:
-    ...     checkpoints.load({"plan": "an example"}).progress
+    ...     checkpoints.load({"plan": "this one"}).progress
     Progress(step=3, begun_until=5, renewals=0, drawn_again=0)
     """
 
     def __init__(self, folder: Path, key: Key, lock: int) -> None:
         self.folder, self._key, self._lock = folder, key, lock
-        self._identity: Mapping[str, str] = {}
 
     @classmethod
-    def begin(cls, folder: Path, key: Key, identity: Mapping[str, str]) -> Checkpoints:
+    def begin(cls, folder: Path, key: Key) -> Checkpoints:
         """Makes the folder, readable by its owner only, with the key in it."""
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -115,9 +122,7 @@ class Checkpoints:
         lock = _locked(folder)
         kept = {"secret": key.secret.hex(), "reproducible": key.reproducible}
         write_atomically(folder / "key.json", json.dumps(kept).encode(), private=True)
-        checkpoints = cls(folder, key, lock)
-        checkpoints._identity = dict(identity)
-        return checkpoints
+        return cls(folder, key, lock)
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoints:
@@ -133,6 +138,11 @@ class Checkpoints:
             raise StateError(f"the key in {str(folder)!r} is damaged: the run cannot be continued.") from None
         return cls(folder, key, lock)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run was stopped before its first checkpoint, and so before any step."""
+        return not self._path.exists()
+
     def key(self, progress: Progress) -> Key:
         """The key of the steps that follow."""
         return self._key.renewed(progress.renewals)
@@ -147,7 +157,7 @@ class Checkpoints:
             "format": _FORMAT,
             "progress": vars(checkpoint.progress),
             "values": dict(checkpoint.values),
-            "identity": dict(self._identity),
+            "identity": dict(checkpoint.identity),
             "surroundings": surroundings(),
         }
         text = json.dumps(about, allow_nan=False)
@@ -170,8 +180,7 @@ class Checkpoints:
         for name, value in identity.items():
             if about["identity"].get(name) != value:
                 raise StateError(f"the checkpoint in {str(self.folder)!r} is of another run: its {name} differs.")
-        self._identity = dict(identity)
-        checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"])
+        checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"], dict(identity))
         different = [name for name, value in surroundings().items() if about["surroundings"].get(name) != value]
         if not different or checkpoint.progress.begun_until == checkpoint.progress.step:
             return checkpoint

@@ -36,6 +36,12 @@ class StateError(SordinoError):
     exit_code = 5
 
 
+class Interrupted(SordinoError):
+    """Training was asked to stop and did, after a whole step. Nothing is lost: it can be resumed."""
+
+    exit_code = 75
+
+
 class UnsupportedEvent(SordinoError):
     """No accountant covers this event under this adjacency. An honest "no answer", never a guess."""
 

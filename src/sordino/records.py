@@ -6,6 +6,8 @@ Values are private: a row that cannot be used is marked invalid and counts as ab
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,6 +101,15 @@ class Records:
         valid = torch.stack([_finite_rows(x) for x in (*inputs, target)]).all(dim=0)
         cleaned = tuple(_zero_unless_(valid, self._clamp_(x)) for x in inputs)
         return Batch(cleaned, _zero_unless_(valid, target), valid, units.to(valid.device), len(indices))
+
+    def fingerprint(self, secret: bytes) -> str:
+        """A keyed hash by which a run knows its data again. Rows that are read when drawn are looked at in part."""
+        digest = hashlib.blake2b(repr((len(self.rows), self.input_range, self.dtype)).encode(), key=secret)
+        owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
+        for tensor in (*owners, *itertools.chain.from_iterable(self.rows.sample_of())):
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def template(self, num_rows: int) -> Batch:
         """Synthetic rows of the public shape, one per unit, for probing a model without touching data.

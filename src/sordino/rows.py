@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sordino.errors import DataError, UsageError
+
+_ROWS_TO_COMPARE = 256
 
 
 class Rows(Protocol):
@@ -27,6 +29,10 @@ class Rows(Protocol):
         """No rows, in the public shapes and dtypes."""
         ...
 
+    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
+        """Rows by which this data can be told from other data: all that are in memory, some of what must be read."""
+        ...
+
 
 @dataclass(frozen=True)
 class _InMemory:
@@ -40,6 +46,9 @@ class _InMemory:
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x[:0] for x in self.tensors)
+
+    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
+        yield self.tensors
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,10 @@ class _Lazy:
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
+
+    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
+        for index in range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE)):
+            yield self._row(index)
 
     def _row(self, index: int) -> tuple[Tensor, ...]:
         row = _row_tensors(self.dataset[index])

@@ -166,7 +166,12 @@ class PrivateRun:
     @property
     def event(self) -> DpEvent:
         """What this run is worth: its plan, and whatever steps had to be drawn again."""
-        return self.plan.event if self._drawn_again is None else ComposedDpEvent([self.plan.event, self._drawn_again])
+        return self._with_drawn_again(self.plan.event)
+
+    @property
+    def event_so_far(self) -> DpEvent:
+        """What the steps begun so far are worth. A display: the guarantee is that of all steps planned."""
+        return self._with_drawn_again(self.plan.sampler.compose(self.plan.noise.event, self.steps))
 
     def continue_at(self, step: int, coding_state: State, *, drawn_again: int = 0) -> None:
         """Goes on where an earlier process stopped, whose step `step` was the next.
@@ -239,6 +244,9 @@ class PrivateRun:
         first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
         row_of_unit = rows - first_row[batch.units]
         return base + (indices[batch.units] << 20) + row_of_unit
+
+    def _with_drawn_again(self, event: DpEvent) -> DpEvent:
+        return event if self._drawn_again is None else ComposedDpEvent([event, self._drawn_again])
 
     def _units_that_fit(self, memory_mib: int) -> int:
         """Public: it depends on the model and on the shape of the data only."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,26 +16,37 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.accounting import Guarantee
+from sordino.averaging import Averaging
 from sordino.budget import Budget
 from sordino.calibration import calibrate, check_delta_for, check_target
 from sordino.clipping import Clip, ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
-from sordino.errors import UsageError
+from sordino.errors import Interrupted, UsageError
+from sordino.interruption import interruption
+from sordino.journal import Journal, epsilon_so_far, is_mark
 from sordino.noise import Gaussian
+from sordino.randomness import Key
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson, Sampler, steps_for
+from sordino.schedule import Constant, Schedule
+from sordino.store import RunFolder
+from sordino.training import Training
+from sordino.validation import Public
+from sordino.views import Views
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model and what its training promises."""
+    """A trained model, what its training promises, and what was measured on rows declared public."""
 
     model: nn.Module
     guarantee: Guarantee
     plan: Plan
+    metrics: tuple[Row, ...] = field(repr=False, default=())
 
 
 def fit(
@@ -49,20 +62,34 @@ def fit(
     loss: Callable[..., Tensor] = F.cross_entropy,
     clip: Clip | float = 1.0,
     encoding: Encoding | None = None,
+    views: Views | None = None,
     learning_rate: float = 0.5,
     optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
+    schedule: Schedule | None = None,
+    averaging: Averaging | None = None,
+    validation: Public | None = None,
+    test: Public | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    draw_again: bool = False,
     physical_batch_size: int | Literal["auto"] = "auto",
     autocast: torch.dtype | None = None,
     seed: int | None = None,
     allow_weak: bool = False,
     allow_large_delta: bool = False,
     progress: bool = True,
+    on_row: Callable[[Row], None] | None = None,
 ) -> Fitted:
     """Trains `model` in place with noise calibrated so that (epsilon, delta) holds, and says what was promised.
 
     `batch_size` is the expected one and the public divisor. Without a `sampler` it is Poisson sampling at
     `batch_size` / examples for `steps` steps, or for `epochs` passes on average. `clip` is a norm or a clipping stage;
     `optimizer` one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 unless said).
+    `validation` and `test` are rows declared public: the first is measured about twenty times, the second at the end.
+
+    With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
+    arguments and an equal model, and gives what would have been. Where the arithmetic is another one (other processor,
+    torch or number of threads), the last steps must be drawn again with fresh noise, and paid for: `draw_again`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
     >>> fitted = fit(model, data, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)
@@ -73,6 +100,12 @@ def fit(
     validate.instance(nn.Module, model=model)
     validate.count(batch_size=batch_size)
     validate.positive(learning_rate=learning_rate)
+    schedule = schedule or Constant()
+    validate.instance(Schedule, schedule=schedule)
+    validate.instance((Averaging, type(None)), averaging=averaging)
+    validate.instance((Public, type(None)), validation=validation, test=test)
+    if out is None and (resume or draw_again):
+        raise UsageError("a run can be resumed from its folder only: say out.")
     optimizer = _make_optimizer(model, optimizer, learning_rate)
     budget = data if isinstance(data, Budget) else Budget(data)
     if sampler is None:
@@ -83,15 +116,129 @@ def fit(
     validate.count(at_most=public_size, batch_size=batch_size)
     check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
-    plan = Plan(sampler, LossGradient(loss, autocast), clip, Gaussian(1.0), encoding or Unchanged())
+    gradient = LossGradient(loss, autocast, views or Views())
+    plan = Plan(sampler, gradient, clip, Gaussian(1.0), encoding or Unchanged())
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
-    run = PrivateRun(plan, model, budget, seed=seed, physical_batch_size=physical_batch_size)
-    guarantee = run.guarantee(delta=delta)
-    with _progress_bar(progress) as bar:
-        for private in bar.track(run, total=len(run), description="training privately"):
-            private.divide(batch_size).write_to(model)
-            optimizer.step()
-    return Fitted(model, guarantee, plan)
+    key = Key.fresh() if seed is None else Key.from_seed(seed)
+    course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)
+    show = _Show(validation, test, progress, on_row)
+    if out is None:
+        return course.follow(course.training(key, physical_batch_size), show)
+    folder = RunFolder(out)
+    if resume and folder.is_finished:
+        return course.finished(folder)
+    with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
+        checkpoint = journal.last_checkpoint(plan, budget.records, course.settings(), draw_again=draw_again)
+        if checkpoint is not None:
+            physical_batch_size = checkpoint.physical_batch_size
+        training = course.training(journal.key, physical_batch_size)
+        if checkpoint is not None:
+            training.restore(checkpoint)
+        return course.follow(training, show, journal)
+
+
+@dataclass(frozen=True)
+class _Show:
+    """Who may see what on the way. Nothing in here is private."""
+
+    validation: Public | None
+    test: Public | None
+    progress: bool
+    on_row: Callable[[Row], None] | None
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Everything that was decided before the first step."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    plan: Plan
+    budget: Budget
+    schedule: Schedule
+    averaging: Averaging | None
+    batch_size: int
+    examples: int
+    delta: float
+
+    def training(self, key: Key, physical_batch_size: int | Literal["auto"]) -> Training:
+        run = PrivateRun(self.plan, self.model, self.budget, key=key, physical_batch_size=physical_batch_size)
+        divisor, schedule, averaging = self.batch_size, self.schedule, self.averaging
+        return Training(self.model, self.optimizer, run, divisor=divisor, schedule=schedule, averaging=averaging)
+
+    def settings(self) -> dict[str, str]:
+        """By which a checkpoint is told from those of other runs, beside its plan and its data."""
+        gradient = self.plan.contribution
+        loss = getattr(gradient, "loss", gradient)
+        return {
+            "model": repr([(name, tuple(x.shape), x.requires_grad) for name, x in self.model.named_parameters()]),
+            "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
+            "views": repr(getattr(gradient, "views", None)),
+            "optimizer": repr((type(self.optimizer).__name__, self.optimizer.defaults)),
+            "schedule": repr((self.schedule, self.averaging, self.batch_size)),
+        }
+
+    def follow(self, training: Training, show: _Show, journal: Journal | None = None) -> Fitted:
+        """Takes every step that is left, and writes down what may be seen."""
+        run, rows = training.run, list[Row]()
+        guarantee = run.guarantee(delta=self.delta)
+        if journal is not None:
+            rows = journal.promise(self._described(guarantee))
+        with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
+            task = bar.add_task("training privately", total=len(run), completed=run.steps, spent="")
+            while run.steps < len(run):
+                if journal is not None:
+                    journal.before_step(training)
+                training.step()
+                bar.advance(task)
+                if is_mark(run.steps, len(run)):
+                    row = self._row(training, guarantee, show)
+                    bar.update(task, spent=f"epsilon {row['epsilon']:.2f} of {guarantee.epsilon:.2f}")
+                    rows.append(row)
+                    if journal is not None:
+                        journal.add(row)
+                    if show.on_row is not None:
+                        show.on_row(row)
+                if journal is not None and asked.to_stop and run.steps < len(run):
+                    journal.at_rest(training)
+                    raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
+        self.model.load_state_dict(training.weights())
+        if journal is not None:
+            journal.finish(training)
+        return Fitted(self.model, guarantee, self.plan, tuple(rows))
+
+    def finished(self, folder: RunFolder) -> Fitted:
+        """A run that was killed after its last word is finished all the same."""
+        self.model.load_state_dict(folder.model(like=self.model.state_dict()))
+        guarantee = self.plan.guarantee(delta=self.delta, unit=self.budget.records.unit)
+        return Fitted(self.model, guarantee, self.plan, tuple(folder.metrics()))
+
+    def _row(self, training: Training, guarantee: Guarantee, show: _Show) -> Row:
+        run = training.run
+        epoch = round(run.steps * self.batch_size / self.examples, 4)
+        row: Row = {"step": run.steps, "epoch": epoch, "epsilon": epsilon_so_far(run, guarantee), "delta": self.delta}
+        if show.validation is not None:
+            row |= {f"validation_{name}": value for name, value in training.measure(show.validation).items()}
+        if show.test is not None and run.steps == len(run):
+            row |= {f"test_{name}": value for name, value in training.measure(show.test).items()}
+        return row
+
+    def _described(self, guarantee: Guarantee) -> dict[str, object]:
+        """The fields that planning prints, for the plan that is carried out."""
+        sampler, steps = self.plan.sampler, self.plan.steps
+        release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
+        return {
+            "examples": self.examples,
+            "batch_size": self.batch_size,
+            "sample_rate": self.batch_size / self.examples,
+            "epochs": steps * self.batch_size / self.examples,
+            "steps": steps,
+            "noise_multiplier": release.noise_multiplier,
+            "sampler": sampler.name,
+            "solved_for": "noise_multiplier",
+            "notes": [],
+            **guarantee.as_dict(),
+        }
 
 
 def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:
@@ -126,4 +273,4 @@ def _make_optimizer(
 
 def _progress_bar(visible: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not visible)
+    return Progress(*columns, TextColumn("{task.fields[spent]}"), console=Console(stderr=True), disable=not visible)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.dp_event import (
@@ -78,6 +79,7 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
     return divergences, divergences
 
 
+@lru_cache(maxsize=256)  # one step of a run is asked for again and again, with other numbers of steps
 def _poisson(rate: float, multiplier: float) -> Reals:
     log_excess = np.full_like(ORDERS, math.inf)
     log_excess[_IS_WHOLE] = [_log_excess_at_whole(int(order), rate, multiplier) for order in ORDERS[_IS_WHOLE]]
@@ -85,7 +87,9 @@ def _poisson(rate: float, multiplier: float) -> Reals:
         log_excess[~_IS_WHOLE] = [_log_excess_at_any(order, rate, multiplier) for order in ORDERS[~_IS_WHOLE]]
     # log(1 + excess), rounded up by far more than the rounding errors in it.
     log_moment = np.where(log_excess > 30, log_excess + 1e-13, np.log1p(np.exp(np.minimum(log_excess, 30.0))))
-    return np.asarray(log_moment * (1 + 1e-9) / (ORDERS - 1))
+    divergences = np.asarray(log_moment * (1 + 1e-9) / (ORDERS - 1))
+    divergences.flags.writeable = False
+    return divergences
 
 
 def _log_excess_at_whole(order: int, rate: float, multiplier: float) -> float:

@@ -1,0 +1,118 @@
+"""What a training writes down on its way: checkpoints for itself, and rows of public quantities for everybody."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sordino.accounting import Guarantee, privacy_of
+from sordino.checkpoint import Checkpoint, Checkpoints, Progress
+from sordino.errors import StateError, UsageError
+from sordino.randomness import Key
+from sordino.records import Records
+from sordino.run import Plan, PrivateRun
+from sordino.store import RunFolder
+from sordino.training import Training
+
+_SECONDS_BETWEEN_CHECKPOINTS = 20.0
+_SHARE_BETWEEN_CHECKPOINTS = 1 / 50  # of all steps: what must be paid again at most if it has to be drawn again
+_MARKS = 20
+
+
+class Journal:
+    """Keeps the run folder and its private twin. A training without a folder has none."""
+
+    def __init__(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
+        self._folder, self._checkpoints = folder, checkpoints
+        self._progress, self._identity = Progress(), dict[str, str]()
+        self._saved_at = time.monotonic()
+
+    @classmethod
+    def begin(cls, folder: RunFolder, key: Key) -> Journal:
+        """A new run, in a folder that holds none."""
+        if folder.is_begun or folder.private.exists():
+            raise UsageError(f"{str(folder.path)!r} holds a run already: resume it, or choose another folder.")
+        return cls(folder, Checkpoints.begin(folder.private, key))
+
+    @classmethod
+    def resume(cls, folder: RunFolder, key: Key) -> Journal:
+        """An unfinished run, or a new one with `key` where nothing has begun yet."""
+        if folder.private.exists():
+            return cls(folder, Checkpoints.open(folder.private))
+        if folder.is_begun:
+            raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the run cannot be continued.")
+        return cls.begin(folder, key)
+
+    def last_checkpoint(
+        self, plan: Plan, records: Records, settings: Mapping[str, str], *, draw_again: bool
+    ) -> Checkpoint | None:
+        """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
+        data = records.fingerprint(self._checkpoints.fingerprint_key())
+        stages = (plan.sampler, plan.clip, plan.noise, plan.encoding)
+        self._identity = {"plan": repr(stages), "data": data, **settings}
+        if self._checkpoints.is_empty:
+            return None
+        period = plan.sampler.period if draw_again else None
+        checkpoint = self._checkpoints.load(self._identity, draw_again_every=period)
+        self._progress = checkpoint.progress
+        return checkpoint
+
+    @property
+    def key(self) -> Key:
+        """The key of the steps that follow."""
+        return self._checkpoints.key(self._progress)
+
+    def promise(self, promised: Mapping[str, object]) -> list[dict[str, object]]:
+        """Says what the run will have cost before its first step. Gives the rows of the steps done so far."""
+        self._folder.write_privacy(promised)
+        self._folder.forget_after(self._progress.step)
+        return self._folder.metrics()
+
+    def before_step(self, training: Training) -> None:
+        """No step begins that no checkpoint speaks for."""
+        step, steps = training.run.steps, len(training.run)
+        is_due = time.monotonic() > self._saved_at + _SECONDS_BETWEEN_CHECKPOINTS
+        if step >= self._progress.begun_until or is_due:
+            ahead = max(1, math.floor(steps * _SHARE_BETWEEN_CHECKPOINTS))
+            self._save(training, begun_until=min(step + ahead, steps))
+
+    def at_rest(self, training: Training) -> None:
+        """Between steps, with none begun: from here the run can go on anywhere."""
+        self._save(training, begun_until=training.run.steps)
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """A row of public quantities."""
+        self._folder.add_metrics(row)
+
+    def finish(self, training: Training) -> None:
+        """The weights are written before the key is deleted, so that a kill between the two loses neither."""
+        self._folder.write_model(training.weights())
+        self._checkpoints.destroy()
+
+    def close(self) -> None:
+        """Lets another process take over."""
+        self._checkpoints.close()
+
+    def _save(self, training: Training, *, begun_until: int) -> None:
+        self._progress = replace(self._progress, step=training.run.steps, begun_until=begun_until)
+        checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
+        self._checkpoints.save(checkpoint)
+        self._saved_at = time.monotonic()
+
+
+def is_mark(step: int, steps: int) -> bool:
+    """Whether a row is due after so many of all steps: about twenty times in a run, and at its end.
+
+    >>> [step for step in range(1, 101) if is_mark(step, 100)][:3]
+    [5, 10, 15]
+    """
+    return step * _MARKS // steps > (step - 1) * _MARKS // steps
+
+
+def epsilon_so_far(run: PrivateRun, promised: Guarantee) -> float:
+    """What the steps taken so far are worth, and never more than what is promised for all of them."""
+    if run.steps >= len(run):
+        return promised.epsilon
+    return min(privacy_of(run.event_so_far, run.plan.adjacency).epsilon(promised.delta), promised.epsilon)

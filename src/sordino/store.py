@@ -1,0 +1,109 @@
+"""The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
+
+RUN/recipe.toml          how to do it again
+RUN/privacy.json         what is promised, written before the first step
+RUN/metrics.jsonl        one JSON object a line, public quantities only
+RUN/model.safetensors    the weights, once training is done
+RUN.private/             key and checkpoints while it runs, deleted at the end
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from sordino import strict_json
+from sordino.errors import DataError, StateError, UsageError
+from sordino.files import read_bytes, write_atomically
+from sordino.tensors import load_tensors, save_tensors
+
+_LARGEST_TEXT = 1 << 26
+
+
+class RunFolder:
+    """Reads and writes the files of one run. Each write is whole or did not happen.
+
+    >>> import tempfile
+    >>> folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
+    >>> folder.add_metrics({"step": 1, "epsilon": 0.5})
+    >>> folder.metrics(), folder.is_finished
+    ([{'step': 1, 'epsilon': 0.5}], False)
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def private(self) -> Path:
+        """Where key and checkpoints lie until the run ends. Whoever reads it can remove the noise."""
+        return self.path.with_name(self.path.name + ".private")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something was promised here, so that steps may have been taken."""
+        return (self.path / "privacy.json").exists()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "model.safetensors").exists() and not self.private.exists()
+
+    def write_recipe(self, text: str) -> None:
+        self._write("recipe.toml", text)
+
+    def recipe(self) -> str:
+        return self._read("recipe.toml").decode(errors="replace")
+
+    def write_privacy(self, promised: Mapping[str, object]) -> None:
+        self._write("privacy.json", json.dumps(promised, indent=2, allow_nan=False) + "\n")
+
+    def privacy(self) -> dict[str, object]:
+        return self._table(self._read("privacy.json"), "privacy.json")
+
+    def add_metrics(self, row: Mapping[str, object]) -> None:
+        self._write_metrics([*self.metrics(), dict(row)])
+
+    def metrics(self) -> list[dict[str, object]]:
+        if not (self.path / "metrics.jsonl").exists():
+            return []
+        return [self._table(line, "metrics.jsonl") for line in self._read("metrics.jsonl").splitlines()]
+
+    def forget_after(self, step: int) -> None:
+        """Drops the rows of later steps: they will be taken again, and give the same rows."""
+        rows = self.metrics()
+        kept = [row for row in rows if isinstance(found := row.get("step"), int) and found <= step]
+        if len(kept) < len(rows):
+            self._write_metrics(kept)
+
+    def write_model(self, weights: Mapping[str, Tensor]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        save_tensors(self.path / "model.safetensors", weights)
+
+    def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights, if they fit a model with these names, shapes and dtypes."""
+        return load_tensors(self.path / "model.safetensors", like).tensors
+
+    def _write_metrics(self, rows: list[dict[str, object]]) -> None:
+        self._write("metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+    def _write(self, name: str, text: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, text.encode())
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return read_bytes(self.path / name, at_most=_LARGEST_TEXT)
+        except DataError as error:
+            raise StateError(str(error)) from None
+
+    def _table(self, text: bytes, name: str) -> dict[str, object]:
+        what = repr(str(self.path / name))
+        try:
+            table = strict_json.parse(text, what=what)
+        except UsageError as error:
+            raise StateError(str(error)) from None
+        if not isinstance(table, dict):
+            raise StateError(f"{what} must hold JSON objects.")
+        return table

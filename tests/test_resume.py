@@ -1,0 +1,312 @@
+"""A training that is stopped anywhere goes on as if nothing had happened, and never forgets what it spent."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sordino as so
+from sordino import checkpoint as checkpoint_module
+from sordino import journal as journal_module
+from sordino.averaging import Ema
+from sordino.errors import Interrupted, StateError, UsageError
+from sordino.randomness import Key
+from sordino.schedule import Cosine
+from sordino.store import RunFolder
+from sordino.training import Training
+from sordino.validation import Public
+from sordino.views import Jitter, Views
+
+GENERATOR = torch.Generator().manual_seed(0)
+INPUTS, LABELS = torch.randn(200, 6, generator=GENERATOR), torch.randint(0, 3, (200,), generator=GENERATOR)
+PUBLIC = Public((INPUTS[:50], LABELS[:50]))
+STEPS = 12
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing after it runs, and the system lets its locks go."""
+
+
+def trained(out: Path, **changes) -> so.Fitted:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    arguments = {
+        "epsilon": 3.0,
+        "delta": 1e-3,
+        "batch_size": 40,
+        "steps": STEPS,
+        "learning_rate": 0.05,
+        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+        "schedule": Cosine(warmup=0.1),
+        "averaging": Ema(0.9),
+        "views": Views(2, (Jitter(0.1),)),
+        "validation": PUBLIC,
+        "test": PUBLIC,
+        "physical_batch_size": 16,
+        "progress": False,
+        "seed": 7,
+    }
+    data = changes.pop("data", (INPUTS, LABELS))
+    return so.fit(model, data, out=out, **(arguments | changes))
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Few rows on the way and one thread: what is tested here is the order of things."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_module, "_MARKS", 4)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    trained(out)
+    return contents(out)
+
+
+def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends the process after so many of the moments in which something may be half done: steps, syncs and renames."""
+    remaining = calls
+
+    def ending(original):
+        def call(*arguments, **named):
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
+                raise Killed
+            return original(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", ending(os.fsync))
+    monkeypatch.setattr(os, "replace", ending(os.replace))
+    monkeypatch.setattr(Training, "step", ending(Training.step))
+
+
+def killed(out: Path, calls: int, **changes) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(calls, patch)
+        try:
+            trained(out, **changes)
+        except Killed:
+            return True
+    return False
+
+
+def test_a_run_leaves_weights_measures_and_a_promise_and_nothing_else(uninterrupted: dict[str, bytes]) -> None:
+    assert set(uninterrupted) == {"metrics.jsonl", "model.safetensors", "privacy.json"}
+    rows = [json.loads(line) for line in uninterrupted["metrics.jsonl"].splitlines()]
+    assert rows[-1].keys() == {"step", "epoch", "epsilon", "delta", "validation_accuracy", "test_accuracy"}
+    assert 0 <= rows[-1]["test_accuracy"] <= 1
+    assert [row["epsilon"] for row in rows] == sorted(row["epsilon"] for row in rows)
+    assert rows[-1]["epsilon"] == json.loads(uninterrupted["privacy.json"])["epsilon"] <= 3.0
+
+
+@pytest.mark.parametrize("calls", random.Random(0).sample(range(70), 5))
+def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
+    calls: int, uninterrupted: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert killed(out, calls)
+    for again in (3, 20):  # and killed again, soon and later, on its way
+        killed(out, again, resume=True)
+    trained(out, resume=True)
+    assert contents(out) == uninterrupted
+    assert not RunFolder(out).private.exists()
+
+
+def test_a_secure_run_that_is_killed_ends_as_one_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert killed(tmp_path / "killed", 30, seed=None)
+    secret = bytes.fromhex(json.loads((tmp_path / "killed.private" / "key.json").read_bytes())["secret"])
+    trained(tmp_path / "killed", seed=None, resume=True)
+    monkeypatch.setattr(Key, "fresh", lambda: Key(secret))
+    trained(tmp_path / "whole", seed=None)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_two_secure_runs_are_not_alike(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        trained(tmp_path / name, seed=None, steps=3)
+    weights = [contents(tmp_path / name)["model.safetensors"] for name in ("a", "b")]
+    assert weights[0] != weights[1]
+
+
+def test_what_is_promised_is_on_the_disk_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_step(training: Training) -> None:
+        assert json.loads((tmp_path / "run" / "privacy.json").read_bytes())["epsilon"] <= 3.0
+        raise Killed
+
+    monkeypatch.setattr(Training, "step", first_step)
+    with pytest.raises(Killed):
+        trained(tmp_path / "run")
+
+
+def test_no_step_begins_that_no_checkpoint_speaks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Training.step
+
+    def watched(training: Training) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint_module, "_locked", lambda folder: os.open(os.devnull, os.O_RDONLY))
+            with checkpoint_module.Checkpoints.open(tmp_path / "run.private") as checkpoints:
+                about = checkpoint_module.load_tensors(checkpoints._path).texts["about"]
+        assert training.run.steps < json.loads(about)["progress"]["begun_until"]
+        step(training)
+
+    monkeypatch.setattr(Training, "step", watched)
+    trained(tmp_path / "run")
+
+
+def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, bytes]
+) -> None:
+    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    out = tmp_path / "run"
+    assert killed(out, 18)
+    here = checkpoint_module.surroundings()
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    with pytest.raises(StateError, match="with torch"):
+        trained(out, resume=True)
+    fitted = trained(out, resume=True, draw_again=True)
+    promised = json.loads((out / "privacy.json").read_bytes())["epsilon"]
+    assert fitted.guarantee.epsilon == promised > 3.0
+    assert json.loads((out / "metrics.jsonl").read_bytes().splitlines()[-1])["epsilon"] == promised
+    assert contents(out)["model.safetensors"] != uninterrupted["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"data": (INPUTS + 1, LABELS)}, "data"),
+        ({"data": (INPUTS, LABELS.roll(1))}, "data"),
+        ({"epsilon": 2.0}, "plan"),
+        ({"steps": 13}, "plan"),
+        ({"clip": 2.0}, "plan"),
+        ({"schedule": Cosine()}, "schedule"),
+        ({"averaging": None}, "schedule"),
+        ({"views": None}, "views"),
+        ({"optimizer": None}, "optimizer"),
+        ({"loss": nn.functional.multi_margin_loss}, "loss"),
+    ],
+)
+def test_a_run_is_not_continued_as_another(changes, named: str, tmp_path: Path) -> None:
+    assert killed(tmp_path / "run", 30)
+    with pytest.raises(StateError, match=f"its {named} differs"):
+        trained(tmp_path / "run", resume=True, **changes)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    assert killed(tmp_path / "run", 30)
+    with pytest.raises(UsageError, match="holds a run already"):
+        trained(tmp_path / "run")
+    trained(tmp_path / "run", resume=True)
+    with pytest.raises(UsageError, match="holds a run already"):
+        trained(tmp_path / "run")
+
+
+def test_a_run_without_its_key_is_not_begun_again_for_free(tmp_path: Path) -> None:
+    assert killed(tmp_path / "run", 30)
+    for path in (tmp_path / "run.private").iterdir():
+        path.unlink()
+    (tmp_path / "run.private").rmdir()
+    with pytest.raises(StateError, match="and with it the key"):
+        trained(tmp_path / "run", resume=True)
+
+
+def test_resuming_a_finished_run_gives_what_it_gave(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
+    first = trained(tmp_path / "run")
+    again = trained(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == uninterrupted
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True))
+    assert again.metrics == first.metrics
+
+
+def test_resuming_needs_a_folder() -> None:
+    with pytest.raises(UsageError, match="say out"):
+        trained(None, resume=True)
+
+
+def test_being_asked_to_stop_ends_the_step_and_loses_nothing(
+    tmp_path: Path, uninterrupted: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Training.step
+
+    def signalled(training: Training) -> None:
+        if training.run.steps == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(training)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", signalled)
+        with pytest.raises(Interrupted, match="stopped after step 5 of 12"):
+            trained(tmp_path / "run")
+    here = checkpoint_module.surroundings()
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})  # at rest: anywhere
+    trained(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == uninterrupted
+
+
+def test_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    thread = threading.Thread(target=trained, args=(tmp_path / "run",), kwargs={"steps": 3})
+    thread.start()
+    thread.join()
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"training diverged.*smaller learning rate"):
+        trained(tmp_path / "run", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e38), clip=1e4)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_resume import trained
+trained(Path(sys.argv[1]), steps=400, resume=True, seed={seed!r})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, None])
+def test_a_process_that_is_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).parent), seed=seed)]
+    secret, kills, moments = None, 0, random.Random(1)
+    while kills < 20:
+        process = subprocess.Popen([*command, str(tmp_path / "killed")])
+        key = tmp_path / "killed.private" / "key.json"
+        while not key.exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        if process.wait() == 0:
+            break
+        kills += 1
+        secret = secret or json.loads(key.read_bytes())["secret"]
+    subprocess.run([*command, str(tmp_path / "killed")], check=True)
+    assert kills >= 5
+    if secret is not None:
+        key = Key(bytes.fromhex(secret), reproducible=seed is not None)
+        monkeypatch.setattr(Key, "fresh", lambda: key)
+    trained(tmp_path / "whole", steps=400, seed=seed)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
