@@ -4,8 +4,8 @@
     python -m bench.scattering --json > results/bench_scattering.json
     python -m bench.scattering --share 0.1          on fewer pictures, scaled up
 
-Pictures are random: the work does not depend on what they show. `kymatio_seconds` were measured with Kymatio 0.3 on two
-cores; they are given for comparison and not measured here.
+Pictures are random: the work does not depend on what they show. `kymatio_seconds` are reference times of Kymatio on two
+cores, given for comparison and not measured here.
 """
 
 from __future__ import annotations

@@ -159,6 +159,29 @@ def test_neither_the_batch_nor_the_chunk_changes_a_coefficient(monkeypatch):
     torch.testing.assert_close(whole, transform(given), rtol=1e-5, atol=1e-7)
 
 
+def test_the_number_of_threads_changes_no_bit_and_is_left_as_it_was():
+    transform, given, threads = Scattering2D(), pictures(40, 28, 28), torch.get_num_threads()
+    whole = transform(given)
+    assert torch.get_num_threads() == threads
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        assert torch.equal(whole, transform(given))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_fails_in_a_thread_is_raised_and_leaves_the_number_of_threads(monkeypatch):
+    threads = torch.get_num_threads()
+
+    def fail(transform, chunk):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Scattering2D, "_scatter", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        Scattering2D()(pictures(2, 28, 28))
+    assert torch.get_num_threads() == threads
+
+
 def test_no_pictures_give_no_coefficients():
     assert Scattering2D()(torch.zeros(0, 28, 28)).shape == (0, 81, 7, 7)
 

@@ -16,10 +16,11 @@ from sordino.data.dataset import Facts
 from sordino.errors import UsageError
 from sordino.features.pixels import Pixels
 from sordino.features.scattering import Scattering2D
+from sordino.features.side_by_side import side_by_side
 
 _SMALLEST = 0.02  # a coefficient below this counts as nearly none
 _GROUPS = 27
-_ROWS = 1024
+_ROWS = 128  # what lies between pictures and features is never held for more, by each thread
 # Means and standard deviations of colours in photographs at large: public, and not those of the data at hand.
 _COLOUR_MEAN, _COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -55,14 +56,15 @@ class ScatteringFeatures:
     def output_shape(self) -> tuple[int, int, int]:
         return self.input_shape[0] * self.transform.channels, *self.transform.places
 
-    @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise UsageError(f"inputs must be rows of shape {self.input_shape}, got {tuple(inputs.shape[1:])}.")
         features = torch.empty(len(inputs), *self.output_shape, dtype=torch.float16)
-        for start in range(0, len(inputs), _ROWS):  # what lies between is never held for all rows
-            rows = slice(start, start + _ROWS)
-            features[rows] = self._prepare(inputs[rows])
+
+        def prepare_rows(start: int) -> None:
+            features[start : start + _ROWS] = self._prepare(inputs[start : start + _ROWS].detach())
+
+        side_by_side(prepare_rows, range(0, len(inputs), _ROWS))
         return features
 
     def _prepare(self, inputs: Tensor) -> Tensor:

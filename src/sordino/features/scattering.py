@@ -17,6 +17,7 @@ from sordino import validate
 from sordino.errors import UsageError
 from sordino.features import filters
 from sordino.features.fourier import Grid
+from sordino.features.side_by_side import side_by_side
 
 _CHUNK = 16  # pictures of 40 by 40 pixels whose second order stays in cache
 
@@ -54,18 +55,20 @@ class Scattering2D:
         """Rows and columns of the coefficients."""
         return self._padded[0] // 2**self.J - 2, self._padded[1] // 2**self.J - 2
 
-    @torch.no_grad()
     def __call__(self, pictures: Tensor) -> Tensor:
-        """The coefficients as float32."""
+        """The coefficients as float32. Neither the batch nor the number of threads changes a bit of them."""
         if pictures.ndim < 2 or tuple(pictures.shape[-2:]) != self.shape:
             raise UsageError(f"pictures must be of shape {self.shape}, got a tensor of shape {tuple(pictures.shape)}.")
-        flat = pictures.reshape(-1, *self.shape)
+        flat = pictures.detach().reshape(-1, *self.shape)
         coefficients = torch.empty(len(flat), self.channels, *self.places)
         size = max(1, min(_CHUNK, _CHUNK * 1600 // (self._padded[0] * self._padded[1])))
-        for start in range(0, len(flat), size):
+
+        def scatter_chunk(start: int) -> None:
             chunk = flat[start : start + size].to(torch.float32)
             full = F.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))  # products of one shape round alike for every row
             coefficients[start : start + size] = self._scatter(full)[: len(chunk)]
+
+        side_by_side(scatter_chunk, range(0, len(flat), size))
         return coefficients.reshape(*pictures.shape[:-2], *coefficients.shape[1:])
 
     def _scatter(self, pictures: Tensor) -> Tensor:
