@@ -1,5 +1,8 @@
 """Every network has its exact size, fits the data it is for, and has per-example gradients."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -157,3 +160,15 @@ def test_every_name_has_a_sentence_and_a_documented_size():
 def test_the_two_layer_network_takes_a_width():
     assert models.two_layer(3, 2, width=5)(torch.zeros(1, 3)).shape == (1, 2)
     assert sum(p.numel() for p in models.two_layer(3, 2, width=5).parameters()) == 32
+
+
+def test_the_example_of_the_page_on_models_runs_and_its_sizes_are_true():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    defined = {}
+    exec(compile(example, "docs/models.md", "exec"), defined)
+    assert defined["outputs"].shape == (5, 10)
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert rows.keys() == {name for name, _ in names()}
+    told = [(name, f"{size:,}") for name, facts, size in SIZES + LARGE if facts in (GREY, COLOUR)]
+    assert all(size in rows[name] for name, size in told)

@@ -56,7 +56,7 @@ class Scattering2D:
         return self._padded[0] // 2**self.J - 2, self._padded[1] // 2**self.J - 2
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """The coefficients as float32. Neither the batch nor the number of threads changes a bit of them."""
+        """The coefficients as float32. The number of threads does not change a bit of them."""
         if pictures.ndim < 2 or tuple(pictures.shape[-2:]) != self.shape:
             raise UsageError(f"pictures must be of shape {self.shape}, got a tensor of shape {tuple(pictures.shape)}.")
         flat = pictures.detach().reshape(-1, *self.shape)
