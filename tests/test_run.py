@@ -64,6 +64,15 @@ def test_physical_micro_batches_change_nothing(physical):
     )
 
 
+def test_micro_batches_are_as_large_as_pays_and_no_larger_than_fits():
+    model, data = nn.Sequential(nn.Flatten(), nn.Linear(1 << 14, 8)), (torch.zeros(9, 1 << 14), torch.zeros(9).long())
+    wide = nn.Sequential(nn.ConstantPad1d((0, (1 << 18) - (1 << 14)), 0.0), nn.Flatten(), nn.Linear(1 << 18, 2))
+    plan = make_plan(so.Poisson(0.5, 1))
+    assert so.PrivateRun(plan, model, data).physical_batch_size == 1024
+    chosen = [so.PrivateRun(plan, wide, data, memory_mib=mib).physical_batch_size for mib in (4096, 16, 1)]
+    assert 32 >= chosen[0] > chosen[1] > chosen[2] == 1
+
+
 def test_micro_batches_do_not_change_dropout_either():
     model = nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.5), nn.Linear(30, 3))
     together, apart = (released(model=model, physical_batch_size=size) for size in (40, 3))

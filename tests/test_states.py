@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from sordino import BoundedSum, Layout, Private, UsageError
+from sordino.states import NUMBERS_AT_A_TIME
 
 LAYOUT = Layout(("w",), ((2,),))
 
@@ -34,6 +35,17 @@ def test_sums_with_different_bounds_do_not_add_up():
     with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
         total += bounded(2.0)
     assert total.value.tolist() == [1.0, 1.0]
+
+
+def test_sums_in_float32_add_up_in_float64_and_are_left_as_they_were():
+    size = NUMBERS_AT_A_TIME + 3
+    ones, tiny = (BoundedSum(torch.full((size,), value), 1.0, LAYOUT) for value in (1.0, 2.0**-40))
+    together = ones + tiny
+    assert torch.equal(together.value, torch.full((size,), 1 + 2.0**-40, dtype=torch.float64))
+    total = ones
+    total += tiny
+    assert torch.equal(total.value, together.value)
+    assert torch.equal(ones.value, torch.ones(size))
 
 
 @pytest.mark.parametrize(
