@@ -1,6 +1,7 @@
 """The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
 
 RUN/recipe.toml          how to do it again
+RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
 RUN/privacy.json         what is promised, written before the first step
 RUN/metrics.jsonl        one JSON object a line, public quantities only
 RUN/model.safetensors    the weights, once training is done
@@ -55,6 +56,20 @@ class RunFolder:
 
     def recipe(self) -> str:
         return self._read("recipe.toml").decode(errors="replace")
+
+    def write_facts(self, facts: Mapping[str, object], schema: str | None) -> None:
+        self._write("facts.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        if schema is not None:
+            self._write("schema.toml", schema)
+
+    def facts(self) -> dict[str, object]:
+        return self._table(self._read("facts.json"), "facts.json")
+
+    @property
+    def schema(self) -> Path | None:
+        """The schema of the table that it was trained on."""
+        path = self.path / "schema.toml"
+        return path if path.exists() else None
 
     def write_privacy(self, promised: Mapping[str, object]) -> None:
         self._write("privacy.json", json.dumps(promised, indent=2, allow_nan=False) + "\n")

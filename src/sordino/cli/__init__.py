@@ -1,6 +1,7 @@
 """The command line: reads arguments, calls the library, prints. No arithmetic happens here.
 
-Exit codes: 0 done, 2 wrong argument, 3 data, 4 budget, 5 corrupt state. An error is one line: what, got, allowed.
+Exit codes: 0 done, 2 wrong argument, 3 data, 4 budget, 5 corrupt state, 75 stopped and resumable. An error is one
+line: what, got, allowed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ import sys
 
 import typer
 
+from sordino.cli import data
 from sordino.cli.plan import plan
+from sordino.cli.runs import models, predict, runs
+from sordino.cli.train import train
 from sordino.errors import SordinoError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command()(plan)
+for command in (plan, train, runs, predict, models):
+    app.command()(command)
+app.add_typer(data.app, name="data")
 
 
 @app.callback()

@@ -44,7 +44,7 @@ def schema(
     if out is None:
         print(text, end="")
     else:
-        write_atomically(out, text.encode())
+        write_atomically(out, text.encode(), private=True)
         print(f"{str(out)!r} was read off private rows: confirm or replace each fact, then set confirmed_public.")
 
 

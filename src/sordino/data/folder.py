@@ -50,6 +50,18 @@ def load_folder(folder: Path) -> DataSet:
     return DataSet(facts, rows, test)
 
 
+def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
+    """The pictures that lie in a folder itself, sorted by name, for whoever has no classes for them yet."""
+    paths = _entries(folder, folder.resolve())
+    pictures = [_picture(path) for path in paths]
+    for path, picture in zip(paths, pictures, strict=True):
+        if tuple(picture.shape) != shape:
+            raise DataError(f"{str(path)!r} has shape {tuple(picture.shape)}, the model takes {shape}.")
+    if not pictures:
+        raise DataError(f"{str(folder)!r} is empty.")
+    return torch.stack(pictures)
+
+
 def _read(folder: Path, classes: list[str], inside: Path, *, like: Tensor | None) -> Split:
     pictures: list[Tensor] = []
     labels: list[int] = []

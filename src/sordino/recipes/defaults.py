@@ -1,0 +1,49 @@
+"""Settings that work, decided from public facts only: the model, the number of examples and epsilon.
+
+They were found on public data sets; docs/training.md names the runs. Nobody's data is looked at here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a recipe may leave open."""
+
+    batch_size: int
+    epochs: float
+    lr: float
+    clip: float
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    schedule: str = "constant"
+    averaging: str = "none"
+
+
+_LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
+
+_SETTINGS = {
+    "scatter-linear": Settings(batch_size=8192, epochs=40, lr=16.0, clip=0.1),
+    "h-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
+    "h-cnn": Settings(batch_size=8192, epochs=60, lr=4.0, clip=0.1),
+    "dp-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
+    "dp-cnn": Settings(batch_size=1024, epochs=40, lr=1.0, clip=1.0, momentum=0.0),
+    "lenet": Settings(batch_size=1024, epochs=40, lr=2.0, clip=0.1),
+}
+_OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
+
+
+def defaults_for(model: str, *, examples: int, epsilon: float) -> dict[str, Any]:
+    """A value for everything that a recipe may leave open. A small data set gets smaller batches.
+
+    >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0)["batch_size"]
+    8192
+    >>> defaults_for("linear", examples=1_400, epsilon=3.0)["batch_size"]
+    200
+    """
+    settings = asdict(_SETTINGS.get(model, _OTHERS))
+    settings["batch_size"] = max(1, min(settings["batch_size"], int(examples * _LARGEST_SHARE)))
+    return settings
