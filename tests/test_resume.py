@@ -25,7 +25,7 @@ from sordino.randomness import Key
 from sordino.schedule import Cosine
 from sordino.store import RunFolder
 from sordino.training import Training
-from sordino.validation import Public
+from sordino.validation import Charged, Public
 from sordino.views import Jitter, Views
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -274,6 +274,44 @@ def test_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None
 def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"training diverged.*smaller learning rate"):
         trained(tmp_path / "run", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e38), clip=1e4)
+
+
+def charged(budget: so.Budget, **changes) -> Charged:
+    return Charged(budget, **({"noise_multiplier": 30.0, "evaluations": 4, "key": Key.from_seed(9)} | changes))
+
+
+def test_a_charged_validation_is_part_of_what_is_promised_and_repeated_exactly(tmp_path: Path) -> None:
+    for name in ("whole", "killed"):
+        budget = so.Budget((INPUTS, LABELS))
+        arguments = {"data": budget, "validation": charged(budget)}
+        if name == "whole":
+            fitted = trained(tmp_path / name, **arguments)
+            assert 2.9 < fitted.guarantee.epsilon == budget.guarantee(delta=1e-3).epsilon <= 3.0
+            assert len(fitted.metrics) == 4
+        else:
+            assert killed(tmp_path / name, 40, **arguments)
+            again = so.Budget((INPUTS, LABELS))
+            trained(tmp_path / name, data=again, validation=charged(again), resume=True)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "error", "said"),
+    [
+        ({"evaluations": 3}, {}, UsageError, "evaluations_needed must be a whole number from 1 to 3, got 4"),
+        ({}, {"draw_again": True}, UsageError, "charged validation cannot be drawn again"),
+        ({"key": Key.from_seed(8)}, {"resume": True}, StateError, "its validation differs"),
+    ],
+)
+def test_a_charged_validation_never_says_more_than_was_paid_for(
+    changes, arguments, error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    budget = so.Budget((INPUTS, LABELS))
+    if "resume" in arguments:
+        killed(tmp_path / "run", 30, data=budget, validation=charged(budget))
+        budget = so.Budget((INPUTS, LABELS))
+    with pytest.raises(error, match=said):
+        trained(tmp_path / "run", data=budget, validation=charged(budget, **changes), **arguments)
 
 
 SCRIPT = """

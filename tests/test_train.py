@@ -119,8 +119,7 @@ def test_a_budget_is_charged_once_and_the_target_holds_for_all_of_it():
     fitted = fit(data=budget)
     assert budget.releases == ("mean of the inputs", "training run")
     assert 7.9 < budget.guarantee(delta=1e-4).epsilon <= 8.0
-    assert fitted.guarantee.epsilon < 7.9
-    assert any("its budget holds 2 releases" in assumption for assumption in fitted.guarantee.assumptions)
+    assert fitted.guarantee.epsilon == budget.guarantee(delta=1e-4).epsilon
     with pytest.raises(so.UsageError, match="cannot be met"):
         fit(data=budget, epsilon=1.0)
     assert len(budget.releases) == 2

@@ -239,7 +239,8 @@ def test_a_resumed_validation_draws_the_noise_of_the_uninterrupted_one():
     data, model, key = rows(), linear(), so.Key.fresh()
     whole = Charged(so.Budget(data), 5.0, 3, key=key)
     uninterrupted = [whole.accuracy(model) for _ in range(3)]
-    resumed = Charged(so.Budget(data), 5.0, 3, key=key, taken=2)
+    resumed = Charged(so.Budget(data), 5.0, 3, key=key)
+    resumed.continue_at(2)
     assert resumed.accuracy(model) == uninterrupted[2] and resumed.remaining == 0
 
 
@@ -340,7 +341,6 @@ def test_the_divisor_under_add_or_remove_is_said_and_not_counted():
         ({"noise_multiplier": 0.0}, "noise_multiplier must be a finite number above 0"),
         ({"noise_multiplier": 0.05}, "noise_multiplier is too small"),
         ({"evaluations": 0}, "evaluations must be a whole number from 1"),
-        ({"taken": 3}, "taken must be a whole number from 0 to 2, got 3"),
         ({"expected_examples": 0}, "expected_examples must be a whole number from 1"),
         ({"budget": (torch.zeros(2, 1), torch.zeros(2))}, "budget must be a Budget, got tuple"),
         ({"seed": 1, "key": so.Key.from_seed(1)}, "seed and key exclude each other"),

@@ -63,7 +63,8 @@ class Budget:
         self._adjacency = adjacency
         self._releases.append((what, event))
 
-    def guarantee(self, *, delta: float) -> Guarantee:
+    def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """What all releases together promise."""
         adjacency = self._adjacency or Adjacency.ZERO_OUT
-        return Guarantee.of(self.event, adjacency, delta=delta, unit=self.records.unit)
+        unit = self.records.unit
+        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)

@@ -102,6 +102,15 @@ class Journal:
         self._saved_at = time.monotonic()
 
 
+def marks_until(step: int, steps: int) -> int:
+    """How many rows are due in the first `step` of all steps.
+
+    >>> marks_until(100, 100), marks_until(10, 100), marks_until(7, 7)
+    (20, 2, 7)
+    """
+    return sum(is_mark(each, steps) for each in range(1, step + 1))
+
+
 def is_mark(step: int, steps: int) -> bool:
     """Whether a row is due after so many of all steps: about twenty times in a run, and at its end.
 

@@ -205,17 +205,23 @@ class PrivateRun:
     def __next__(self) -> Private:
         return self._private_gradient(next(self._batches))
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee takes for granted."""
+        assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
+        if self._reproducible:
+            assumed += ("the seed stays secret: whoever knows it can remove the noise",)
+        return assumed
+
     def guarantee(self, *, delta: float) -> Guarantee:
         """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""
-        assumptions: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
+        assumed = self.assumptions
         releases = len(self._budget.releases)
         if releases > (1 if self._drawn_again is None else 2):
-            assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
-        if self._reproducible:
-            assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
+            assumed += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         self.plan.check_noise(delta)
         unit, adjacency = self._records.unit, self.plan.adjacency
-        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
+        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
 
     def _private_gradient(self, indices: Indices) -> Private:
         step = self._begin_step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
-from sordino.journal import Journal, epsilon_so_far, is_mark
+from sordino.journal import Journal, epsilon_so_far, is_mark, marks_until
 from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.run import Plan, PrivateRun
@@ -32,7 +32,7 @@ from sordino.sampling import Poisson, Sampler, steps_for
 from sordino.schedule import Constant, Schedule
 from sordino.store import RunFolder
 from sordino.training import Training
-from sordino.validation import Public
+from sordino.validation import Charged, Public
 from sordino.views import Views
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -67,7 +67,7 @@ def fit(
     optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
     schedule: Schedule | None = None,
     averaging: Averaging | None = None,
-    validation: Public | None = None,
+    validation: Public | Charged | None = None,
     test: Public | None = None,
     out: Path | str | None = None,
     resume: bool = False,
@@ -85,7 +85,8 @@ def fit(
     `batch_size` is the expected one and the public divisor. Without a `sampler` it is Poisson sampling at
     `batch_size` / examples for `steps` steps, or for `epochs` passes on average. `clip` is a norm or a clipping stage;
     `optimizer` one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 unless said).
-    `validation` and `test` are rows declared public: the first is measured about twenty times, the second at the end.
+    `test` are rows declared public, measured at the end; `validation` is measured about twenty times on the way, on
+    public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
     With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
     arguments and an equal model, and gives what would have been. Where the arithmetic is another one (other processor,
@@ -103,7 +104,8 @@ def fit(
     schedule = schedule or Constant()
     validate.instance(Schedule, schedule=schedule)
     validate.instance((Averaging, type(None)), averaging=averaging)
-    validate.instance((Public, type(None)), validation=validation, test=test)
+    validate.instance((Public, Charged, type(None)), validation=validation)
+    validate.instance((Public, type(None)), test=test)
     if out is None and (resume or draw_again):
         raise UsageError("a run can be resumed from its folder only: say out.")
     optimizer = _make_optimizer(model, optimizer, learning_rate)
@@ -121,6 +123,10 @@ def fit(
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)
+    if isinstance(validation, Charged):
+        validate.count(at_most=validation.remaining, evaluations_needed=marks_until(plan.steps, plan.steps))
+        if draw_again:
+            raise UsageError("a charged validation cannot be drawn again: its noise would fall on other weights.")
     show = _Show(validation, test, progress, on_row)
     if out is None:
         return course.follow(course.training(key, physical_batch_size), show)
@@ -128,23 +134,32 @@ def fit(
     if resume and folder.is_finished:
         return course.finished(folder)
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
-        checkpoint = journal.last_checkpoint(plan, budget.records, course.settings(), draw_again=draw_again)
+        settings = course.settings() | show.settings()
+        checkpoint = journal.last_checkpoint(plan, budget.records, settings, draw_again=draw_again)
         if checkpoint is not None:
             physical_batch_size = checkpoint.physical_batch_size
         training = course.training(journal.key, physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)
+            show.continue_at(training.run)
         return course.follow(training, show, journal)
 
 
 @dataclass(frozen=True)
 class _Show:
-    """Who may see what on the way. Nothing in here is private."""
+    """What is shown on the way: public quantities, and released ones that were paid for."""
 
-    validation: Public | None
+    validation: Public | Charged | None
     test: Public | None
     progress: bool
     on_row: Callable[[Row], None] | None
+
+    def settings(self) -> dict[str, str]:
+        return {"validation": self.validation.identity} if isinstance(self.validation, Charged) else {}
+
+    def continue_at(self, run: PrivateRun) -> None:
+        if isinstance(self.validation, Charged):
+            self.validation.continue_at(marks_until(run.steps, len(run)))
 
 
 @dataclass(frozen=True)
@@ -181,7 +196,7 @@ class _Course:
     def follow(self, training: Training, show: _Show, journal: Journal | None = None) -> Fitted:
         """Takes every step that is left, and writes down what may be seen."""
         run, rows = training.run, list[Row]()
-        guarantee = run.guarantee(delta=self.delta)
+        guarantee = self.budget.guarantee(delta=self.delta, assumptions=run.assumptions)
         if journal is not None:
             rows = journal.promise(self._described(guarantee))
         with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
@@ -211,6 +226,8 @@ class _Course:
         """A run that was killed after its last word is finished all the same."""
         self.model.load_state_dict(folder.model(like=self.model.state_dict()))
         guarantee = self.plan.guarantee(delta=self.delta, unit=self.budget.records.unit)
+        promised: Any = folder.privacy()["epsilon"]  # more than the plan's where steps were drawn again
+        guarantee = replace(guarantee, epsilon=max(guarantee.epsilon, float(promised)))
         return Fitted(self.model, guarantee, self.plan, tuple(folder.metrics()))
 
     def _row(self, training: Training, guarantee: Guarantee, show: _Show) -> Row:

@@ -14,7 +14,7 @@ from sordino.checkpoint import Checkpoint, Progress
 from sordino.errors import StateError, UsageError
 from sordino.run import PrivateRun
 from sordino.schedule import Schedule
-from sordino.validation import Public, accuracy, regression
+from sordino.validation import Charged, Public, accuracy, regression
 
 
 class Training:
@@ -58,12 +58,12 @@ class Training:
             state[name] = by_parameter.get(id(parameter), state[name])
         return state
 
-    def measure(self, public: Public) -> dict[str, float]:
-        """How good the weights that would be released now are, on rows that are declared public."""
+    def measure(self, rows: Public | Charged) -> dict[str, float]:
+        """How good the weights that would be released now are, on rows declared public or at a price paid before."""
         last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.model.load_state_dict(self.weights())
         try:
-            return measured(self.model, public)
+            return measured(self.model, rows) if isinstance(rows, Public) else {"accuracy": rows.accuracy(self.model)}
         finally:
             self.model.load_state_dict(last)
 

@@ -9,6 +9,7 @@ number is post-processing.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,8 +91,6 @@ class Charged:
     rows counts by the share of them that is right. The divisor is `expected_examples`, the number of units unless said;
     under add-or-remove that number is secret, and it has to be said.
 
-    A resumed run goes on after the evaluations `taken` before, with the same key.
-
     >>> budget = Budget((torch.eye(3).repeat(100, 1), torch.arange(3).repeat(100)))
     >>> charged = Charged(budget, noise_multiplier=2.0, evaluations=1, seed=0)
     >>> -0.1 < charged.accuracy(nn.Linear(3, 3)) < 1.1
@@ -110,11 +109,9 @@ class Charged:
         expected_examples: int | None = None,
         seed: int | None = None,
         key: Key | None = None,
-        taken: int = 0,
     ) -> None:
         validate.instance(Budget, budget=budget)
         validate.count(evaluations=evaluations)
-        validate.count(at_least=0, at_most=evaluations, taken=taken)
         if expected_examples is not None:
             validate.count(expected_examples=expected_examples)
         elif adjacency is Adjacency.ADD_OR_REMOVE:
@@ -128,8 +125,20 @@ class Charged:
         # Numbered, so that two of them on one budget and one key do not share their noise.
         self._stream = key.stream(f"validation {len(budget.releases)}")
         self._records, self._expected = budget.records, expected_examples or budget.records.num_units
-        self._evaluations, self._taken, self._process = evaluations, taken, os.getpid()
+        self._evaluations, self._taken, self._process = evaluations, 0, os.getpid()
         budget.charge(SelfComposedDpEvent(self._noise.event, evaluations), adjacency, what="validation")
+
+    @property
+    def identity(self) -> str:
+        """By which a resumed run knows that the same noise will be drawn. It tells nothing about the key."""
+        return hashlib.blake2b(b"identity", key=self._stream.secret).hexdigest()
+
+    def continue_at(self, taken: int) -> None:
+        """Goes on after the evaluations `taken` by an earlier process, which had the same key and the same models."""
+        validate.count(at_least=0, at_most=self._evaluations, taken=taken)
+        if self._taken:
+            raise UsageError(f"an evaluation can be continued before its first only, this one has taken {self._taken}.")
+        self._taken = taken
 
     @property
     def remaining(self) -> int:
