@@ -1,17 +1,23 @@
 """The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
 
-RUN/recipe.toml          how to do it again
 RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
+RUN/recipe.toml          how to do it again
 RUN/privacy.json         what is promised, written before the first step
 RUN/metrics.jsonl        one JSON object a line, public quantities only
 RUN/model.safetensors    the weights, once training is done
 RUN.private/             key and checkpoints while it runs, deleted at the end
+
+The files of a training from the command line appear in this order, so a kill between any two leaves a run that can be
+told from others: without a recipe it is none, without a promise no step was taken.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -43,19 +49,47 @@ class RunFolder:
         return self.path.with_name(self.path.name + ".private")
 
     @property
+    def is_free(self) -> bool:
+        """Whether a new run may begin here: nothing would be overwritten."""
+        if os.path.lexists(self.private):
+            return False
+        return not os.path.lexists(self.path) or (self.path.is_dir() and not any(self.path.iterdir()))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a recipe."""
+        return (self.path / "recipe.toml").is_file()
+
+    @property
     def is_begun(self) -> bool:
         """Whether something was promised here, so that steps may have been taken."""
         return (self.path / "privacy.json").exists()
 
     @property
     def is_finished(self) -> bool:
-        return (self.path / "model.safetensors").exists() and not self.private.exists()
+        """Whether the weights are there and the key, which is deleted after they were written, is not."""
+        return (self.path / "model.safetensors").exists() and not self._has_key
+
+    def abandon(self) -> None:
+        """Takes back a run in which nothing was promised, so that no step was taken. Any other stays."""
+        if self.is_begun:
+            return
+        shutil.rmtree(self.private, ignore_errors=True)
+        for name in ("recipe.toml", "schema.toml", "facts.json"):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty, or was never made
+            self.path.rmdir()
+
+    def sweep(self) -> None:
+        """Removes what a kill left of the private folder before its key was written, or after that was deleted."""
+        if self.private.is_dir() and not self._has_key:
+            shutil.rmtree(self.private, ignore_errors=True)
 
     def write_recipe(self, text: str) -> None:
         self._write("recipe.toml", text)
 
-    def recipe(self) -> str:
-        return self._read("recipe.toml").decode(errors="replace")
+    def recipe(self) -> bytes:
+        return self._read("recipe.toml")
 
     def write_facts(self, facts: Mapping[str, object], schema: str | None) -> None:
         self._write("facts.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
@@ -93,19 +127,32 @@ class RunFolder:
             self._write_metrics(kept)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        save_tensors(self.path / "model.safetensors", weights)
+        with self._writing("model.safetensors") as path:
+            save_tensors(path, weights)
 
     def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights, if they fit a model with these names, shapes and dtypes."""
         return load_tensors(self.path / "model.safetensors", like).tensors
 
+    @property
+    def _has_key(self) -> bool:
+        return (self.private / "key.json").exists()
+
     def _write_metrics(self, rows: list[dict[str, object]]) -> None:
         self._write("metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
     def _write(self, name: str, text: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / name, text.encode())
+        with self._writing(name) as path:
+            write_atomically(path, text.encode())
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Path]:
+        path = self.path / name
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            yield path
+        except OSError as error:
+            raise DataError(f"{str(path)!r} cannot be written: {error.strerror}.") from None
 
     def _read(self, name: str) -> bytes:
         try:

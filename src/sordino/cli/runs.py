@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns
 from sordino.errors import DataError, SordinoError, UsageError
 from sordino.files import write_atomically
@@ -24,12 +25,12 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List and compare runs: what was promised, and what was measured."""
-    rows = [_summary(path) for path in _found(folders or [Path("runs")])]
+    rows = [_summary(RunFolder(path)) for path in _found(folders or [Path("runs")])]
     if as_json:
         print(json.dumps({"rows": rows}, indent=2))
         return
-    headings = list(dict.fromkeys(name for row in rows for name in row))
-    print_columns([headings, *([_shown(row.get(name, "")) for name in headings] for row in rows)])
+    headings = list(dict.fromkeys([*_HEADINGS, *(name for row in rows for name in row)]))
+    print_columns([headings, *([_shown(name, row.get(name, "")) for name in headings] for row in rows)])
 
 
 def predict(
@@ -68,30 +69,27 @@ def _found(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _summary(path: Path) -> dict[str, Any]:
+_HEADINGS = ("run", "state", "data", "model", "epsilon", "delta", "adjacency", "unit")
+
+
+def _summary(folder: RunFolder) -> dict[str, Any]:
     """One line about a run. A damaged one says so instead of hiding the others."""
-    folder = RunFolder(path)
     try:
-        recipe = Recipe.parse(folder.recipe(), what=repr(str(path / "recipe.toml")))
-        rows: list[dict[str, Any]] = folder.metrics()
-        promised = folder.privacy() if folder.is_begun else {}
+        recipe, rows = Recipe.of_run(folder), folder.metrics()
+        promised = folder.privacy() if folder.is_begun or folder.is_finished else {}
     except SordinoError as error:
-        return {"run": str(path), "state": f"damaged: {error}"}
+        return {"run": str(folder.path), "state": f"damaged: {error}"}
     last = rows[-1] if rows else {}
-    steps: Any = promised.get("steps", 0)
-    state = "finished" if folder.is_finished else f"stopped at step {last.get('step', 0)} of {steps}"
+    if folder.is_finished:
+        state = "finished"
+    else:
+        state = f"step {last.get('step', 0)} of {promised['steps']}" if "steps" in promised else "not begun"
+    about = {"run": str(folder.path), "state": state, "data": recipe.data, "model": recipe.model}
     measured = {name: value for name, value in last.items() if name.startswith(("test_", "validation_"))}
-    return {
-        "run": str(path),
-        "data": recipe.data,
-        "model": recipe.model,
-        "epsilon": promised.get("epsilon", ""),
-        "delta": promised.get("delta", ""),
-        "adjacency": promised.get("adjacency", ""),
-        "state": state,
-        **measured,
-    }
+    return about | {name: promised[name] for name in _HEADINGS if name in promised} | measured
 
 
-def _shown(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _shown(name: str, value: object) -> str:
+    if name == "epsilon" and isinstance(value, float):
+        return rounded_up(value)
+    return f"{value:.4f}" if name not in _HEADINGS and isinstance(value, float) else str(value)

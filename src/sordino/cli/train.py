@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from sordino.accounting.guarantee import rounded_up
+from sordino.cli.event_log import event_log
 from sordino.cli.options import number, print_columns, whole_number
-from sordino.errors import UsageError
+from sordino.errors import Interrupted, UsageError
 from sordino.recipes import Recipe, carry_out
 from sordino.store import RunFolder
-from sordino.train import Fitted
 
 
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options go before it.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options override it.")] = None,
     data: Annotated[str | None, typer.Option(help="A name from `sordino data list`, or a path.")] = None,
     schema: Annotated[str | None, typer.Option(help="The public facts of a table or of arrays, as TOML.")] = None,
     model: Annotated[str | None, typer.Option(help="A name from `sordino models`.")] = None,
@@ -55,58 +58,59 @@ def train(
     ] = False,
 ) -> None:
     """Train a private model, by a recipe or by options, into a folder that can be resumed and given away."""
-    about_the_run = ("recipe", "out", "resume", "draw_again", "tensorboard", "quiet")
-    given = {name: value for name, value in locals().items() if value is not None and value is not False}
-    settings = {name: value for name, value in given.items() if name not in about_the_run}
-    if resume is not None:
-        if settings or recipe is not None or out is not None:
-            raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
-        found, folder = Recipe.parse(RunFolder(resume).recipe(), what=repr(str(resume / "recipe.toml"))), resume
+    options = dict(locals())
+    given = {name for name, value in options.items() if value is not None and value is not False}  # 0 is a seed
+    settings = {field.name: options[field.name] for field in fields(Recipe) if field.name in given}
+    if resume is None:
+        if draw_again:
+            raise UsageError("--draw-again goes with --resume RUN.")
+        wanted = _recipe(recipe, settings)
+        folder = RunFolder(out or _unused(wanted))
     else:
-        found = _recipe(recipe, settings)
-        folder = out or _unused(found)
-    log = _tensorboard(folder) if tensorboard else None
-    fitted = carry_out(found, folder, resume=resume is not None, draw_again=draw_again, progress=not quiet, on_row=log)
-    _print_end(folder, fitted)
+        if settings or given & {"recipe", "out"}:
+            raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
+        folder = RunFolder(resume)
+        wanted = Recipe.of_run(folder)
+    if resume is None or not folder.is_finished:
+        again = {"resume": resume is not None, "draw_again": draw_again}
+        with event_log(folder.path / "tensorboard") if tensorboard else nullcontext() as log, _saying_how_to(folder):
+            carry_out(wanted, folder.path, **again, progress=not quiet, on_row=log)
+    _print_end(folder)
+
+
+@contextmanager
+def _saying_how_to(folder: RunFolder) -> Iterator[None]:
+    """Resume, in the words of the command line."""
+    try:
+        yield
+    except Interrupted as stopped:
+        raise Interrupted(f"{stopped} sordino train --resume {str(folder.path)!r}") from None
 
 
 def _recipe(path: Path | None, settings: dict[str, Any]) -> Recipe:
     if path is not None:
         return Recipe.read(path).changed(**settings)
-    missing = [name for name in ("data", "model", "epsilon", "delta") if name not in settings]
-    if missing:
-        raise UsageError(f"say --{missing[0]}, or give a recipe.")
+    for name in ("data", "model", "epsilon", "delta"):
+        if name not in settings:
+            raise UsageError(f"say --{name}, or give a recipe.")
     return Recipe(**settings)
 
 
 def _unused(recipe: Recipe) -> Path:
-    name = f"{Path(recipe.data).stem}-{recipe.model}"
+    name = f"{Path(recipe.data).stem or 'data'}-{recipe.model}"
     number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists() or RunFolder(folder).private.exists():
+    while not RunFolder(folder := Path("runs") / f"{name}-{number}").is_free:
         number += 1
     return folder
 
 
-def _tensorboard(folder: Path) -> Callable[[dict[str, Any]], None]:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--tensorboard needs TensorBoard: install sordino[tensorboard].") from None
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def log(row: dict[str, Any]) -> None:
-        for name, value in row.items():
-            if name != "step":
-                writer.add_scalar(name, value, row["step"])
-        writer.flush()
-
-    return log
-
-
-def _print_end(folder: Path, fitted: Fitted) -> None:
-    last = fitted.metrics[-1] if fitted.metrics else {}
+def _print_end(folder: RunFolder) -> None:
+    """What the folder says: a run that was resumed, or was finished before, says the same."""
+    promised: dict[str, Any] = folder.privacy()
+    last: dict[str, Any] = (folder.metrics() or [{}])[-1]
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]
-    print_columns([("run", str(folder)), *measured, ("epsilon", f"{fitted.guarantee.epsilon:.4f}")])
+    epsilon = f"{rounded_up(promised['epsilon'], 6)} under {promised['adjacency']}"
+    print_columns([("run", str(folder.path)), *measured, ("epsilon", epsilon), ("delta", str(promised["delta"]))])
     print()
     console = Console(highlight=False, markup=False, file=sys.stdout)
-    console.print(fitted.guarantee.statement, soft_wrap=not console.is_terminal)
+    console.print(promised["statement"], soft_wrap=not console.is_terminal)

@@ -30,10 +30,7 @@ _MOST_PIXELS = 1 << 24
 
 def load_folder(folder: Path) -> DataSet:
     """The pictures of a folder as uint8, channels first. The classes are its sub-folders in sorted order."""
-    try:
-        inside = folder.resolve(strict=True)
-    except (OSError, RuntimeError):
-        raise DataError(f"{str(folder)!r} cannot be read.") from None
+    inside = _resolved(folder)
     _entries(folder, inside)  # so that neither train nor test leads elsewhere
     train = folder / "train" if os.path.isdir(folder / "train") else folder
     classes = [path.name for path in _sub_folders(train, inside)]
@@ -52,13 +49,14 @@ def load_folder(folder: Path) -> DataSet:
 
 def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
     """The pictures that lie in a folder itself, sorted by name, for whoever has no classes for them yet."""
-    paths = _entries(folder, folder.resolve())
-    pictures = [_picture(path) for path in paths]
-    for path, picture in zip(paths, pictures, strict=True):
-        if tuple(picture.shape) != shape:
+    pictures = []
+    for path in _entries(folder, _resolved(folder)):
+        picture = _picture(path)
+        if picture.shape != shape:
             raise DataError(f"{str(path)!r} has shape {tuple(picture.shape)}, the model takes {shape}.")
+        pictures.append(picture)
     if not pictures:
-        raise DataError(f"{str(folder)!r} is empty.")
+        raise DataError(f"{str(folder)!r} is empty: there is no picture in it.")
     return torch.stack(pictures)
 
 
@@ -116,6 +114,13 @@ def _pillow() -> Any:
     except ImportError:
         raise UsageError("pictures need Pillow: install sordino[images].") from None
     return Image
+
+
+def _resolved(folder: Path) -> Path:
+    try:
+        return folder.resolve(strict=True)
+    except (OSError, RuntimeError):  # links that lead in a circle
+        raise DataError(f"{str(folder)!r} cannot be read.") from None
 
 
 def _sub_folders(folder: Path, inside: Path) -> list[Path]:

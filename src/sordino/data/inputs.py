@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sordino.data.dataset import Facts
@@ -17,6 +16,7 @@ from sordino.data.standard import NAMES, load_standard
 from sordino.data.standard import root as standard_root
 from sordino.data.table import load_features
 from sordino.errors import DataError, UsageError
+from sordino.rows import as_tensor
 
 
 def load_inputs(source: str, facts: Facts, *, schema: Path | None = None) -> Tensor:
@@ -26,8 +26,10 @@ def load_inputs(source: str, facts: Facts, *, schema: Path | None = None) -> Ten
     torch.Size([1, 8, 8])
     """
     inputs = _read(source, facts, schema)
-    if tuple(inputs.shape[1:]) != facts.input_shape:
+    if inputs.shape[1:] != facts.input_shape:
         raise DataError(f"{source!r} has rows of shape {tuple(inputs.shape[1:])}, the model takes {facts.input_shape}.")
+    if len(inputs) == 0:
+        raise DataError(f"{source!r} has no rows.")
     return inputs
 
 
@@ -54,4 +56,4 @@ def _array(path: Path) -> Tensor:
     if "inputs" not in arrays:
         raise DataError(f"{str(path)!r} must hold an array named inputs.")
     inputs = arrays["inputs"]
-    return torch.from_numpy((inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32)).copy())
+    return as_tensor(inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32), "inputs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.accounting import Unit
 from sordino.data import DataSet, Split, load
 from sordino.errors import UsageError
 from sordino.files import read_bytes
 from sordino.models import Built, build
-from sordino.planning import Question, SamplerName, make_sampler
-from sordino.recipes.defaults import defaults_for
-from sordino.recipes.recipe import Recipe, parse_averaging
+from sordino.planning import make_sampler
+from sordino.recipes.defaults import Settings, defaults_for
+from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.spelled import parse_averaging
 from sordino.records import Records, as_records, by_user
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
@@ -32,19 +33,22 @@ class Prepared:
     """A recipe with nothing left open, and what it is about to use."""
 
     recipe: Recipe
+    settings: Settings
     data: DataSet
     built: Built
     records: Records
+    examples: int  # public
 
 
 def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:
     """Reads the data, decides what was left open, and builds the network and its features."""
     data = load(recipe.data, schema=recipe.schema)
+    # Under add-or-remove the true number is secret, and nothing may be decided by it.
     examples = recipe.expected_examples or _units(data)
-    recipe = recipe.decided(defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon))
-    built = build(recipe.model, data.facts, seed=recipe.initial_seed or 0)
-    inputs = built.prepare(data.train.inputs, progress=progress)
-    return Prepared(recipe, data, built, _records(inputs, data))
+    settings = recipe.settings(defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon))
+    built = build(recipe.model, data.facts, seed=settings.initial_seed)
+    records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
+    return Prepared(recipe.decided(settings), settings, data, built, records, examples)
 
 
 def carry_out(
@@ -64,41 +68,47 @@ def carry_out(
     >>> carry_out(recipe, out, progress=False).guarantee.epsilon <= 3.0
     True
     >>> sorted(path.name for path in out.iterdir())
-    ['metrics.jsonl', 'model.safetensors', 'privacy.json', 'recipe.toml']
+    ['facts.json', 'metrics.jsonl', 'model.safetensors', 'privacy.json', 'recipe.toml']
     """
     folder = RunFolder(out)
-    if not resume and (folder.is_begun or folder.private.exists() or (out / "recipe.toml").exists()):
-        raise UsageError(f"{str(out)!r} holds a run already: resume it, or choose another folder.")
+    show = {"progress": progress, "on_row": on_row}
+    if resume:
+        folder.sweep()
+        return _fitted(prepare(recipe, progress=progress), folder, resume=True, draw_again=draw_again, **show)
+    if not folder.is_free:
+        raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the run that is there.")
     prepared = prepare(recipe, progress=progress)
-    recipe, module = prepared.recipe, prepared.built.module
-    if not resume:
-        folder.write_recipe(recipe.text())
-        schema = None if recipe.schema is None else read_bytes(Path(recipe.schema), at_most=LARGEST_TEXT).decode()
-        folder.write_facts(asdict(prepared.data.facts), schema)
-    public = prepared.data.test
+    try:
+        folder.write_facts(asdict(prepared.data.facts), _schema(recipe))
+        folder.write_recipe(prepared.recipe.text())
+        return _fitted(prepared, folder, **show)
+    except Exception:
+        folder.abandon()
+        raise
+
+
+def _fitted(prepared: Prepared, folder: RunFolder, **options: Any) -> Fitted:
+    recipe, settings, data = prepared.recipe, prepared.settings, prepared.data
     return fit(
-        module,
+        prepared.built.module,
         prepared.records,
         epsilon=recipe.epsilon,
         delta=recipe.delta,
-        batch_size=recipe.batch_size or 1,
-        sampler=make_sampler(_question(recipe, prepared.records)),
-        loss=F.cross_entropy if prepared.data.facts.num_classes is not None else F.mse_loss,
-        clip=recipe.clip or 1.0,
+        batch_size=settings.batch_size,
+        sampler=make_sampler(recipe.question(prepared.examples, settings.batch_size)),
+        loss=F.mse_loss if data.facts.num_classes is None else F.cross_entropy,
+        clip=settings.clip,
         views=recipe.make_views(),
-        optimizer=_optimizer(recipe),
-        schedule=parse_schedule(recipe.schedule or "constant"),
-        averaging=parse_averaging(recipe.averaging or "none"),
-        test=None if public is None else _public(prepared.built, public),
-        out=out,
-        resume=resume,
-        draw_again=draw_again,
+        optimizer=_optimizer(settings, recipe.weight_decay),
+        schedule=parse_schedule(settings.schedule),
+        averaging=parse_averaging(settings.averaging),
+        test=None if data.test is None else _public(prepared, data.test),
+        out=folder.path,
         physical_batch_size=recipe.physical_batch_size or "auto",
         seed=recipe.seed,
         allow_weak=recipe.allow_weak,
         allow_large_delta=recipe.allow_large_delta,
-        progress=progress,
-        on_row=on_row,
+        **options,
     )
 
 
@@ -115,27 +125,20 @@ def _records(inputs: Tensor, data: DataSet) -> Records:
     return by_user(rows, data.train.owners, rows_per_user=data.rows_per_user or 1)
 
 
-def _public(built: Built, test: Split) -> Public:
-    """The test rows that can be judged. A row that is not finite, or without a label, is nobody's mistake."""
-    inputs = built.prepare(test.inputs, progress=False)
-    judged = inputs.flatten(1).isfinite().all(dim=1)
-    if not test.target.is_floating_point():
-        judged &= test.target >= 0
+def _public(prepared: Prepared, test: Split) -> Public:
+    """The test rows that can be judged. A row that cannot be read, or has no label, is nobody's mistake."""
+    inputs = network_inputs(prepared.built, prepared.data.facts, test.inputs)
+    has_target = test.target.isfinite() if test.target.is_floating_point() else test.target >= 0
+    judged = inputs.flatten(1).isfinite().all(dim=1) & has_target
     return Public((inputs[judged], test.target[judged]))
 
 
-def _question(recipe: Recipe, records: Records) -> Question:
-    unit = Unit.EXAMPLE if records.owners is None else Unit.USER
-    sampler = SamplerName(recipe.sampler)
-    size, epochs, steps = recipe.batch_size, recipe.epochs, recipe.steps
-    examples = recipe.expected_examples or records.num_units
-    known = Question(examples, size, epochs, steps, sampler=sampler, adjacency=recipe.relation, unit=unit)
-    return replace(known, noise_multiplier=1.0, delta=recipe.delta)
+def _schema(recipe: Recipe) -> str | None:
+    return None if recipe.schema is None else read_bytes(Path(recipe.schema), at_most=LARGEST_TEXT).decode()
 
 
-def _optimizer(recipe: Recipe) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    lr, decay = recipe.lr or 0.0, recipe.weight_decay
-    if recipe.optimizer == "adam":
-        return lambda parameters: torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
-    momentum = recipe.momentum or 0.0
+def _optimizer(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    if settings.optimizer == "adam":
+        return lambda parameters: torch.optim.Adam(parameters, lr=settings.lr, weight_decay=decay)
+    lr, momentum = settings.lr, settings.momentum
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

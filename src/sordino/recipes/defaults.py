@@ -5,13 +5,12 @@ They were found on public data sets; docs/training.md names the runs. Nobody's d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recipe may leave open."""
+    """What a recipe may leave open. `initial_seed` is that of the first weights, which are public."""
 
     batch_size: int
     epochs: float
@@ -21,6 +20,7 @@ class Settings:
     momentum: float = 0.9
     schedule: str = "constant"
     averaging: str = "none"
+    initial_seed: int = 0
 
 
 _LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
@@ -36,14 +36,13 @@ _SETTINGS = {
 _OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
 
 
-def defaults_for(model: str, *, examples: int, epsilon: float) -> dict[str, Any]:
+def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
     """A value for everything that a recipe may leave open. A small data set gets smaller batches.
 
-    >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0)["batch_size"]
+    >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0).batch_size
     8192
-    >>> defaults_for("linear", examples=1_400, epsilon=3.0)["batch_size"]
+    >>> defaults_for("linear", examples=1_400, epsilon=3.0).batch_size
     200
     """
-    settings = asdict(_SETTINGS.get(model, _OTHERS))
-    settings["batch_size"] = max(1, min(settings["batch_size"], int(examples * _LARGEST_SHARE)))
-    return settings
+    settings = _SETTINGS.get(model, _OTHERS)
+    return replace(settings, batch_size=max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE))))

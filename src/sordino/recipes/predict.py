@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sordino.data.dataset import Facts
+from sordino.data import Facts
 from sordino.data.inputs import load_inputs
 from sordino.errors import StateError, UsageError
 from sordino.models import Built, build
+from sordino.recipes.network_inputs import network_inputs
 from sordino.recipes.recipe import Recipe
+from sordino.recipes.saved_facts import parse_facts
 from sordino.scoring import evaluating
 from sordino.store import RunFolder
 
@@ -33,12 +34,16 @@ class Saved:
     def read(cls, path: Path) -> Saved:
         """Reads the folder. The data that it was trained on is not needed, only the public facts of it."""
         folder = RunFolder(path)
+        recipe = Recipe.of_run(folder)
         if not folder.is_finished:
-            raise UsageError(f"{str(path)!r} is not a finished run.")
-        recipe = Recipe.parse(folder.recipe(), what=repr(str(path / "recipe.toml")))
-        facts = _facts(folder)
-        built = build(recipe.model, facts, seed=0)
-        built.module.load_state_dict(folder.model(like=built.module.state_dict()))
+            raise UsageError(f"the run in {str(path)!r} is not finished: resume it first.")
+        facts = parse_facts(folder.facts(), what=f"facts.json in {str(path)!r}")
+        try:
+            with torch.device("meta"):  # shapes only: a damaged file cannot ask for memory that no weights need
+                built = build(recipe.model, facts, seed=0)
+        except UsageError as error:
+            raise StateError(f"the files in {str(path)!r} do not go together: {error}") from None
+        built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
         return cls(folder, recipe, facts, built)
 
     def predict(self, source: str) -> list[dict[str, object]]:
@@ -47,19 +52,19 @@ class Saved:
         A row that cannot be read, because a number in it is none, has an empty answer.
         """
         outputs = self.outputs(load_inputs(source, self.facts, schema=self.folder.schema))
-        known = outputs.flatten(1).isfinite().all(dim=1).tolist() if outputs.ndim > 1 else outputs.isfinite().tolist()
+        known = outputs.reshape(len(outputs), -1).isfinite().all(dim=1).tolist()
         answers = self._numbers(outputs) if self.facts.num_classes is None else self._classes(outputs)
         return [
-            {"row": row, **{name: value if fine else "" for name, value in answer.items()}}
-            for row, (fine, answer) in enumerate(zip(known, answers, strict=True))
+            {"row": row, **{name: value if is_known else "" for name, value in answer.items()}}
+            for row, (is_known, answer) in enumerate(zip(known, answers, strict=True))
         ]
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """What the network says about each row; NaN where the row holds a number that is not finite."""
-        features = self.built.prepare(inputs, progress=False)
+        prepared = network_inputs(self.built, self.facts, inputs)
         said = []
         with evaluating(self.built.module), torch.inference_mode():
-            for rows in torch.split(features, _ROWS_AT_A_TIME):
+            for rows in torch.split(prepared, _ROWS_AT_A_TIME):
                 usable = rows.flatten(1).isfinite().all(dim=1)
                 outputs = self.built.module(torch.where(_beside(usable, rows), rows, 0).float())
                 said.append(torch.where(_beside(usable, outputs), outputs, torch.nan))
@@ -67,22 +72,15 @@ class Saved:
 
     def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
         names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
+        columns = [f"p({name})" for name in names]
         probabilities = outputs.double().softmax(dim=1)
-        named = (dict(zip((f"p({name})" for name in names), row.tolist(), strict=True)) for row in probabilities)
         chosen = (names[label] for label in probabilities.argmax(dim=1).tolist())
-        return [{"prediction": name, **row} for name, row in zip(chosen, named, strict=True)]
+        rows = (dict(zip(columns, row, strict=True)) for row in probabilities.tolist())
+        return [{"prediction": name, **row} for name, row in zip(chosen, rows, strict=True)]
 
     def _numbers(self, outputs: Tensor) -> list[dict[str, object]]:
         low, high = self.facts.target_range or (-1.0, 1.0)
-        return [{"prediction": low + (float(x) + 1) / 2 * (high - low)} for x in outputs.double()]
-
-
-def _facts(folder: RunFolder) -> Facts:
-    values: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in folder.facts().items()}
-    try:
-        return Facts(**values)
-    except TypeError:
-        raise StateError(f"{str(folder.path / 'facts.json')!r} does not hold the facts of a data set.") from None
+        return [{"prediction": low + (number + 1) / 2 * (high - low)} for number in outputs.double().tolist()]
 
 
 def _beside(usable: Tensor, rows: Tensor) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,20 @@ import tomli_w
 
 from sordino import validate
 from sordino.accounting import Adjacency
-from sordino.averaging import Averaging, Ema, Tail
 from sordino.calibration import check_target
-from sordino.errors import DataError, UsageError
+from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes
-from sordino.planning import SamplerName
+from sordino.models import names
+from sordino.planning import Question, SamplerName, make_sampler
+from sordino.recipes.defaults import Settings
+from sordino.recipes.spelled import parse_augmentation, parse_averaging
 from sordino.schedule import parse as parse_schedule
+from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT, Table
-from sordino.views import Crop, Flip, Jitter, Transform, Views
+from sordino.views import Views
 
-METHODS = ("dp-sgd",)
-OPTIMIZERS = ("sgd", "adam")
+_LARGEST_SEED = 2**63 - 1
+_MANY = 10**9  # examples: stands for a number that is not known yet
 
 
 @dataclass(frozen=True)
@@ -61,36 +66,24 @@ class Recipe:
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("data", "model"):
-            validate.instance(str, **{name: getattr(self, name)})
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value is not None and value not in allowed:
-                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                _CHECKS[field.name](**{field.name: value})
         check_target(self.epsilon, self.delta, allow_weak=self.allow_weak)
-        for name in ("epochs", "lr", "clip"):
-            if getattr(self, name) is not None:
-                validate.positive(**{name: getattr(self, name)})
-        for name in ("batch_size", "steps", "physical_batch_size", "views", "expected_examples"):
-            if getattr(self, name) is not None:
-                validate.count(**{name: getattr(self, name)})
         if self.epochs is not None and self.steps is not None:
             raise UsageError("epochs and steps exclude each other.")
-        if self.momentum is not None:
-            validate.between(0, 1, high_open=True, momentum=self.momentum)
-        validate.between(0, 1e6, weight_decay=self.weight_decay)
-        for name in ("seed", "initial_seed"):
-            if getattr(self, name) is not None:
-                validate.count(at_least=0, at_most=2**63 - 1, **{name: getattr(self, name)})
         if (self.relation is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
             raise UsageError("expected_examples goes with add-or-remove, where the number of examples is secret.")
+        trial = self.question(self.expected_examples or _MANY, self.batch_size or 1)
+        make_sampler(replace(trial, epochs=None, steps=1))
         parse_schedule(self.schedule or "constant")
         parse_averaging(self.averaging or "none")
         self.make_views()
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
-        """The recipe in a file."""
+        """The recipe in a file that a person wrote."""
         try:
             text = read_bytes(path, at_most=LARGEST_TEXT)
         except DataError as error:
@@ -98,81 +91,115 @@ class Recipe:
         return cls.parse(text, what=repr(str(path)))
 
     @classmethod
+    def of_run(cls, folder: RunFolder) -> Recipe:
+        """The recipe that a run was begun with. One that cannot be read was changed since."""
+        shown = repr(str(folder.path))
+        if not folder.is_run:
+            raise UsageError(f"there is no run in {shown}.")
+        try:
+            return cls.parse(folder.recipe(), what=f"the recipe in {shown}")
+        except UsageError as error:
+            raise StateError(str(error)) from None
+
+    @classmethod
     def parse(cls, text: str | bytes, *, what: str) -> Recipe:
+        """The recipe in a TOML text. `what` names it in messages."""
         table = Table.parse(text, what=what)
-        names = [field.name for field in fields(cls)]
-        table.allow(*names)
-        for name in ("data", "model", "epsilon", "delta"):
-            if name not in table:
-                raise UsageError(f"{what}: {name} is missing.")
+        table.allow(*(field.name for field in fields(cls)))
+        for field in fields(cls):
+            if field.default is MISSING and field.name not in table:
+                raise UsageError(f"{what}: {field.name} is missing.")
+        entries: dict[str, Any] = dict(table.entries)
         with table.named():
-            return cls(**dict(table.entries))  # type: ignore[arg-type]
+            recipe = cls(**entries)
+        return recipe
 
     def text(self) -> str:
         """As TOML. What is undecided is left out."""
-        return tomli_w.dumps({name: value for name, value in asdict(self).items() if value is not None})
+        text = tomli_w.dumps({name: value for name, value in asdict(self).items() if value is not None})
+        return text.replace("'''", r"\u0027" * 3)  # in a path; a reader takes three of them for a long string
 
     def changed(self, **settings: Any) -> Recipe:
-        """With other settings; None changes nothing."""
-        return replace(self, **{name: value for name, value in settings.items() if value is not None})
+        """With other settings. Steps take the place of epochs, and epochs that of steps."""
+        for one, other in (("steps", "epochs"), ("epochs", "steps")):
+            if one in settings:
+                settings.setdefault(other, None)
+        return replace(self, **settings)
 
-    def decided(self, defaults: dict[str, Any]) -> Recipe:
-        """With a default for everything that was left open, and a first seed for the weights, which is public."""
-        given = {name for name, value in asdict(self).items() if value is not None}
-        chosen = {name: value for name, value in defaults.items() if name not in given}
-        if "steps" in given:
-            chosen.pop("epochs", None)
-        if self.initial_seed is None:
-            chosen["initial_seed"] = secrets.randbits(32) if self.seed is None else self.seed
+    def settings(self, defaults: Settings) -> Settings:
+        """What was said, and a default for what was left open. First weights are public, so is their seed."""
+        drawn = secrets.randbits(32) if self.seed is None else self.seed
+        said = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        known = {name: value for name, value in said.items() if value is not None}
+        return replace(defaults, **({"initial_seed": drawn} | known))
+
+    def decided(self, settings: Settings) -> Recipe:
+        """With nothing left open."""
+        chosen = asdict(settings)
+        if self.steps is not None:
+            del chosen["epochs"]
         return replace(self, **chosen)
+
+    def question(self, examples: int, batch_size: int) -> Question:
+        """What planning needs to know of the batches, for a public number of examples."""
+        sampler = SamplerName(self.sampler)
+        return Question(examples, batch_size, self.epochs, self.steps, sampler=sampler, adjacency=self.relation)
 
     @property
     def relation(self) -> Adjacency | None:
         return None if self.adjacency is None else Adjacency(self.adjacency)
 
     def make_views(self) -> Views:
-        """Each row as often as asked, changed by what `augment` names: "flip,crop:4", "jitter:0.1" or "none"."""
-        transforms = tuple(_transform(part) for part in self.augment.split(",")) if self.augment != "none" else ()
-        return Views(self.views, transforms)
+        """Each row as often as asked, changed by what `augment` names."""
+        return Views(self.views, parse_augmentation(self.augment))
 
 
-_CHOICES = {
-    "method": METHODS,
-    "optimizer": OPTIMIZERS,
-    "sampler": tuple(name.value for name in SamplerName),
-    "adjacency": tuple(relation.value for relation in Adjacency),
+def _text(**arguments: object) -> None:
+    """A text that a file can hold, and a file name."""
+    validate.instance(str, **arguments)
+    for name, value in arguments.items():
+        text = str(value)
+        if not text or "\0" in text or text.encode(errors="replace").decode() != text:
+            raise UsageError(f"{name} must be a text in UTF-8 without NUL, got {text!r:.80}.")
+
+
+def _one_of(*allowed: str) -> Callable[..., None]:
+    def check(**arguments: object) -> None:
+        for name, value in arguments.items():
+            if value not in allowed:
+                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
+
+    return check
+
+
+_seed = partial(validate.count, at_least=0, at_most=_LARGEST_SEED)
+_truth = partial(validate.instance, bool)
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    "data": _text,
+    "model": _one_of(*(name for name, _ in names())),
+    "epsilon": validate.positive,
+    "delta": validate.positive,
+    "method": _one_of("dp-sgd"),
+    "schema": _text,
+    "batch_size": validate.count,
+    "epochs": partial(validate.between, 0, 1e9, low_open=True),
+    "steps": validate.count,
+    "lr": validate.positive,
+    "clip": validate.positive,
+    "optimizer": _one_of("sgd", "adam"),
+    "momentum": partial(validate.between, 0, 1, high_open=True),
+    "weight_decay": partial(validate.between, 0, 1e6),
+    "schedule": _text,
+    "averaging": _text,
+    "views": validate.count,
+    "augment": _text,
+    "sampler": _one_of(*SamplerName),
+    "adjacency": _one_of(*Adjacency),
+    "expected_examples": validate.count,
+    "seed": _seed,
+    "initial_seed": _seed,
+    "physical_batch_size": validate.count,
+    "allow_weak": _truth,
+    "allow_large_delta": _truth,
 }
-
-
-def parse_averaging(text: str) -> Averaging | None:
-    """An average of the iterates from its name and setting: "none", "ema:0.999" or "tail:0.5".
-
-    >>> parse_averaging("tail:0.25")
-    Tail(fraction=0.25)
-    """
-    kind, _, setting = text.partition(":")
-    makers: dict[str, type[Ema] | type[Tail]] = {"ema": Ema, "tail": Tail}
-    if kind == "none" and not setting:
-        return None
-    try:
-        return makers[kind](float(setting)) if setting else makers[kind]()
-    except (KeyError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"averaging must be none, ema:DECAY or tail:FRACTION, got {text!r:.80}.") from None
-
-
-def _transform(text: str) -> Transform:
-    kind, _, setting = text.strip().partition(":")
-    try:
-        if kind == "flip" and not setting:
-            return Flip()
-        if kind == "crop":
-            return Crop(int(setting))
-        if kind == "jitter":
-            return Jitter(float(setting))
-    except UsageError:
-        raise
-    except ValueError:
-        pass  # the same answer as to an unknown name
-    raise UsageError(f"augment must be none, or a list of flip, crop:PIXELS and jitter:STD, got {text!r:.80}.")
