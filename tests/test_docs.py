@@ -33,6 +33,10 @@ def test_the_quickstart_runs_and_its_guarantees_hold():
     assert names["verdict"].passed
 
 
+def test_the_page_about_training_runs():
+    assert run_examples("docs/training.md")
+
+
 def test_the_demo_reaches_ninety_percent_at_epsilon_three(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["digits.py"])
     runpy.run_path(str(ROOT / "examples" / "digits.py"), run_name="__main__")
