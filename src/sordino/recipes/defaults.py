@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recipe may leave open. `initial_seed` is that of the first weights, which are public."""
+    """What a recipe may leave open. `initial_seed` is that of the first weights, which are public.
+
+    The table below has the `lr` for `_USUAL_EPSILON`: more noise needs shorter steps.
+    """
 
     batch_size: int
     epochs: float
@@ -23,10 +26,11 @@ class Settings:
     initial_seed: int = 0
 
 
+_USUAL_EPSILON = 3.0
 _LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
 
 _SETTINGS = {
-    "scatter-linear": Settings(batch_size=8192, epochs=40, lr=16.0, clip=0.1),
+    "scatter-linear": Settings(batch_size=8192, epochs=40, lr=12.0, clip=0.1),
     "h-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
     "h-cnn": Settings(batch_size=8192, epochs=60, lr=4.0, clip=0.1),
     "dp-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
@@ -37,7 +41,9 @@ _OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
 
 
 def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
-    """A value for everything that a recipe may leave open. A small data set gets smaller batches.
+    """A value for everything that a recipe may leave open.
+
+    A small data set gets smaller batches. Below the usual epsilon the noise grows as epsilon falls, and steps shrink.
 
     >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0).batch_size
     8192
@@ -45,4 +51,5 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
     200
     """
     settings = _SETTINGS.get(model, _OTHERS)
-    return replace(settings, batch_size=max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE))))
+    batch_size = max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE)))
+    return replace(settings, batch_size=batch_size, lr=settings.lr * min(1.0, epsilon / _USUAL_EPSILON))
