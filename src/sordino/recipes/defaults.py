@@ -30,7 +30,7 @@ _USUAL_EPSILON = 3.0
 _LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
 
 _SETTINGS = {
-    "scatter-linear": Settings(batch_size=8192, epochs=40, lr=12.0, clip=0.1),
+    "scatter-linear": Settings(batch_size=8192, epochs=60, lr=12.0, clip=0.1),
     "h-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
     "h-cnn": Settings(batch_size=8192, epochs=60, lr=4.0, clip=0.1),
     "dp-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
