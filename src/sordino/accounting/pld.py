@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from dp_accounting.dp_event import (
     GaussianDpEvent,
@@ -42,7 +42,7 @@ class PldCurve:
         return cls(tuple(sights), name)
 
     def epsilon(self, delta: float) -> float:
-        return max(direction.epsilon(delta) for direction in self._directions) if self._answers else math.inf
+        return max(_epsilon(direction, delta) for direction in self._directions) if self._answers else math.inf
 
     def delta(self, epsilon: float) -> float:
         return max(direction.delta(epsilon) for direction in self._directions) if self._answers else 1.0
@@ -58,6 +58,11 @@ class PldCurve:
         pairs = [dominating_pairs(sight) for sight, _ in self.sights]
         counts = tuple(count for _, count in self.sights)
         return [Direction(each, counts) for each in dict.fromkeys(zip(*pairs, strict=True))]
+
+
+@lru_cache(maxsize=4096)  # small trainings alike, as in a cross-validation, ask for each of their steps again and again
+def _epsilon(direction: Direction, delta: float) -> float:
+    return direction.epsilon(delta)
 
 
 def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
