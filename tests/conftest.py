@@ -1,11 +1,14 @@
-"""Makes the contracts importable by their name, and keeps hypothesis and torch's own randomness reproducible."""
+"""The command line for tests, contracts by their name, and randomness of hypothesis and torch that is reproducible."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from sordino.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
 # A contract's property is run once per class that inherits it, which is what the suppressed check asks about.
@@ -18,6 +21,36 @@ settings.load_profile("ours")
 def seeded():
     """Models that a test initialises are the same in every run, whatever ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command line in this process and gives what it printed; anything but success is a failure."""
+
+    def runner(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert ended.value.code == 0, printed.err
+        assert printed.err == ""
+        return printed.out
+
+    return runner
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs the command line in this process and gives the one line that it was refused with."""
+
+    def runner(*arguments, code=2):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert (ended.value.code, printed.out) == (code, "")
+        assert re.fullmatch(r"sordino: [^\n]+\n", printed.err)
+        return printed.err
+
+    return runner
 
 
 def pytest_terminal_summary(terminalreporter):

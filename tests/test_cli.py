@@ -8,43 +8,12 @@ import sys
 import pytest
 
 from sordino import Adjacency, Unit, View
-from sordino.cli import main
 from sordino.planning import Question, SamplerName, solve
 
 MNIST = ["plan", "--examples", "60000", "--batch-size", "256", "--steps", "14062", "--delta", "1e-5"]
 SMALL = ["plan", "--examples", "1000", "--batch-size", "100", "--delta", "1e-5"]
 ADJACENCIES = {str(adjacency) for adjacency in Adjacency}
 ACCOUNTANTS = {"exact-gaussian", "pld", "rdp", "random-allocation", "composition-without-amplification"}
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs the command line in this process and gives what it printed; anything but success is a failure."""
-
-    def runner(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        assert ended.value.code == 0, printed.err
-        assert printed.err == ""
-        return printed.out
-
-    return runner
-
-
-@pytest.fixture
-def refused(capsys):
-    """Runs the command line in this process and gives the one line that it was refused with."""
-
-    def runner(*arguments, code=2):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        assert (ended.value.code, printed.out) == (code, "")
-        assert re.fullmatch(r"sordino: [^\n]+\n", printed.err)
-        return printed.err
-
-    return runner
 
 
 def shown(text, name):

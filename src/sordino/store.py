@@ -1,7 +1,7 @@
 """The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
 
-RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
 RUN/recipe.toml          how to do it again
+RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
 RUN/privacy.json         what is promised, written before the first step
 RUN/metrics.jsonl        one JSON object a line, public quantities only
 RUN/model.safetensors    the weights, once training is done
@@ -28,6 +28,7 @@ from sordino.files import read_bytes, write_atomically
 from sordino.tensors import load_tensors, save_tensors
 
 _LARGEST_TEXT = 1 << 26
+_FILES = ("recipe.toml", "facts.json", "schema.toml", "privacy.json", "metrics.jsonl", "model.safetensors")
 
 
 class RunFolder:
@@ -46,14 +47,17 @@ class RunFolder:
     @property
     def private(self) -> Path:
         """Where key and checkpoints lie until the run ends. Whoever reads it can remove the noise."""
-        return self.path.with_name(self.path.name + ".private")
+        real = Path(os.path.realpath(self.path))  # beside the folder itself, however it is called: by ".", or by a link
+        return real.parent / f"{real.name}.private"
 
     @property
     def is_free(self) -> bool:
-        """Whether a new run may begin here: nothing would be overwritten."""
+        """Whether a new run may begin here: there is no folder, or an empty one. Hidden files do not count."""
         if os.path.lexists(self.private):
             return False
-        return not os.path.lexists(self.path) or (self.path.is_dir() and not any(self.path.iterdir()))
+        if not os.path.lexists(self.path):
+            return True
+        return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
 
     @property
     def is_run(self) -> bool:
@@ -70,20 +74,34 @@ class RunFolder:
         """Whether the weights are there and the key, which is deleted after they were written, is not."""
         return (self.path / "model.safetensors").exists() and not self._has_key
 
-    def abandon(self) -> None:
-        """Takes back a run in which nothing was promised, so that no step was taken. Any other stays."""
-        if self.is_begun:
-            return
-        shutil.rmtree(self.private, ignore_errors=True)
-        for name in ("recipe.toml", "schema.toml", "facts.json"):
-            (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty, or was never made
-            self.path.rmdir()
+    def make(self) -> bool:
+        """Makes the folder. False says that it was there already."""
+        with _writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                return False
+        return True
 
     def sweep(self) -> None:
         """Removes what a kill left of the private folder before its key was written, or after that was deleted."""
         if self.private.is_dir() and not self._has_key:
             shutil.rmtree(self.private, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Removes all that is written before something is promised, and the folder if nothing else is in it."""
+        for name in ("recipe.toml", "facts.json", "schema.toml"):
+            (self.path / name).unlink(missing_ok=True)
+        self.tidy()
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def tidy(self) -> None:
+        """Removes files that a kill left half written."""
+        for name in _FILES:
+            for path in self.path.glob(f".{name}.*"):
+                path.unlink(missing_ok=True)
 
     def write_recipe(self, text: str) -> None:
         self._write("recipe.toml", text)
@@ -127,8 +145,9 @@ class RunFolder:
             self._write_metrics(kept)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
-        with self._writing("model.safetensors") as path:
-            save_tensors(path, weights)
+        self.make()
+        with _writing(self.path):
+            save_tensors(self.path / "model.safetensors", weights)
 
     def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights, if they fit a model with these names, shapes and dtypes."""
@@ -142,17 +161,9 @@ class RunFolder:
         self._write("metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
     def _write(self, name: str, text: str) -> None:
-        with self._writing(name) as path:
-            write_atomically(path, text.encode())
-
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[Path]:
-        path = self.path / name
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            yield path
-        except OSError as error:
-            raise DataError(f"{str(path)!r} cannot be written: {error.strerror}.") from None
+        self.make()
+        with _writing(self.path):
+            write_atomically(self.path / name, text.encode())
 
     def _read(self, name: str) -> bytes:
         try:
@@ -169,3 +180,11 @@ class RunFolder:
         if not isinstance(table, dict):
             raise StateError(f"{what} must hold JSON objects.")
         return table
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -65,26 +66,22 @@ def train(
         if draw_again:
             raise UsageError("--draw-again goes with --resume RUN.")
         wanted = _recipe(recipe, settings)
-        folder = RunFolder(out or _unused(wanted))
+        folder = out or _unused(wanted)
     else:
         if settings or given & {"recipe", "out"}:
             raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
-        folder = RunFolder(resume)
-        wanted = Recipe.of_run(folder)
-    if resume is None or not folder.is_finished:
-        again = {"resume": resume is not None, "draw_again": draw_again}
-        with event_log(folder.path / "tensorboard") if tensorboard else nullcontext() as log, _saying_how_to(folder):
-            carry_out(wanted, folder.path, **again, progress=not quiet, on_row=log)
-    _print_end(folder)
+        folder, wanted = resume, Recipe.of_run(RunFolder(resume))
+    again = {"resume": resume is not None, "draw_again": draw_again}
+    with event_log(folder / "tensorboard") if tensorboard else nullcontext() as log, _saying_how_to_resume(folder):
+        _print_end(carry_out(wanted, folder, **again, progress=not quiet, on_row=log))
 
 
 @contextmanager
-def _saying_how_to(folder: RunFolder) -> Iterator[None]:
-    """Resume, in the words of the command line."""
+def _saying_how_to_resume(folder: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        raise Interrupted(f"{stopped} sordino train --resume {str(folder.path)!r}") from None
+        raise Interrupted(f"{stopped} sordino train --resume {str(folder)!r}") from None
 
 
 def _recipe(path: Path | None, settings: dict[str, Any]) -> Recipe:
@@ -97,15 +94,16 @@ def _recipe(path: Path | None, settings: dict[str, Any]) -> Recipe:
 
 
 def _unused(recipe: Recipe) -> Path:
+    """A new folder, made at once: another process that asks at the same time gets another."""
     name = f"{Path(recipe.data).stem or 'data'}-{recipe.model}"
-    number = 1
-    while not RunFolder(folder := Path("runs") / f"{name}-{number}").is_free:
-        number += 1
-    return folder
+    for place in itertools.count(1):
+        folder = RunFolder(Path("runs") / f"{name}-{place}")
+        if not folder.private.exists() and folder.make():
+            break
+    return folder.path
 
 
 def _print_end(folder: RunFolder) -> None:
-    """What the folder says: a run that was resumed, or was finished before, says the same."""
     promised: dict[str, Any] = folder.privacy()
     last: dict[str, Any] = (folder.metrics() or [{}])[-1]
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]

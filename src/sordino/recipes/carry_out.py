@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino.checkpoint import Checkpoints
 from sordino.data import DataSet, Split, load
-from sordino.errors import UsageError
+from sordino.errors import StateError, UsageError
 from sordino.files import read_bytes
 from sordino.models import Built, build
 from sordino.planning import make_sampler
@@ -24,7 +25,7 @@ from sordino.records import Records, as_records, by_user
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT
-from sordino.train import Fitted, fit
+from sordino.train import fit
 from sordino.validation import Public
 
 
@@ -59,37 +60,54 @@ def carry_out(
     draw_again: bool = False,
     progress: bool = True,
     on_row: Callable[[dict[str, Any]], None] | None = None,
-) -> Fitted:
-    """Trains by the recipe into the folder `out`. The recipe that is kept there has every setting.
+) -> RunFolder:
+    """Trains by the recipe into the folder `out`, which ends with the model, what was promised and what was measured.
+
+    The recipe that is kept there has every setting. With `resume` it is the recipe of the run that is there.
 
     >>> import tempfile
-    >>> out = Path(tempfile.mkdtemp()) / "run"
     >>> recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=2, seed=0)
-    >>> carry_out(recipe, out, progress=False).guarantee.epsilon <= 3.0
+    >>> folder = carry_out(recipe, Path(tempfile.mkdtemp()) / "run", progress=False)
+    >>> folder.privacy()["epsilon"] <= 3.0
     True
-    >>> sorted(path.name for path in out.iterdir())
+    >>> sorted(path.name for path in folder.path.iterdir())
     ['facts.json', 'metrics.jsonl', 'model.safetensors', 'privacy.json', 'recipe.toml']
     """
     folder = RunFolder(out)
-    show = {"progress": progress, "on_row": on_row}
     if resume:
         folder.sweep()
-        return _fitted(prepare(recipe, progress=progress), folder, resume=True, draw_again=draw_again, **show)
-    if not folder.is_free:
+        if folder.is_finished:
+            return folder
+    elif not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the run that is there.")
-    prepared = prepare(recipe, progress=progress)
+    folder.make()  # now, so that nobody else takes the name while features are computed
     try:
-        folder.write_facts(asdict(prepared.data.facts), _schema(recipe))
-        folder.write_recipe(prepared.recipe.text())
-        return _fitted(prepared, folder, **show)
-    except Exception:
-        folder.abandon()
+        prepared = prepare(recipe, progress=progress)
+        if not folder.is_begun:
+            folder.write_recipe(prepared.recipe.text())
+            folder.write_facts(asdict(prepared.data.facts), _schema(recipe))
+        _fit(prepared, folder, resume=resume, draw_again=draw_again, progress=progress, on_row=on_row)
+    except BaseException:
+        if not resume and not folder.is_begun:
+            _take_back(folder)
         raise
+    folder.tidy()
+    return folder
 
 
-def _fitted(prepared: Prepared, folder: RunFolder, **options: Any) -> Fitted:
+def _take_back(folder: RunFolder) -> None:
+    """Removes a run in which nothing was promised, so that no step was taken; not one that another process works on."""
+    if folder.private.exists():
+        try:
+            Checkpoints.open(folder.private).destroy()
+        except StateError:
+            return
+    folder.clear()
+
+
+def _fit(prepared: Prepared, folder: RunFolder, **options: Any) -> None:
     recipe, settings, data = prepared.recipe, prepared.settings, prepared.data
-    return fit(
+    fit(
         prepared.built.module,
         prepared.records,
         epsilon=recipe.epsilon,
