@@ -1,0 +1,106 @@
+"""A private classifier with the manners of scikit-learn."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.special import softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from sordino.budget import Budget
+from sordino.clipping import Clip
+from sordino.errors import UsageError
+from sordino.sklearn.estimator import MakeModule, PrivateEstimator
+from sordino.train import MakeOptimizer
+
+_OUTSIDE = -1
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """Learns classes with differential privacy: the fitted model may be published, `privacy_` says what that promises.
+
+    `module(n_features, n_outputs)` makes the network, a linear one unless said. With `classes` None the set of labels
+    that `fit` sees is declared public; with `classes` given, a row with another label contributes nothing. `batch_size`
+    is the expected one, at most the number of units. Each row is a unit, or each user where `fit` is told the `users`,
+    of whom the first `rows_per_user` rows are used. A `budget` adds up all fits that share it, clones included.
+    `random_state` None draws noise that nobody can repeat; a number is for experiments and must stay secret.
+
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    >>> y = np.where(X[:, 0] > 0, "right", "left")
+    >>> classifier = PrivateClassifier(epsilon=1.0, classes=["left", "right"], random_state=0).fit(X, y)
+    >>> classifier.predict([[0.9, 0.0], [-0.9, 0.0]]).tolist()
+    ['right', 'left']
+    >>> classifier.privacy_.epsilon <= 1.0
+    True
+    """
+
+    def __init__(
+        self,
+        module: MakeModule | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        batch_size: int = 256,
+        epochs: float = 20,
+        learning_rate: float = 0.5,
+        clip: Clip | float = 1.0,
+        optimizer: MakeOptimizer | None = None,
+        rows_per_user: int | None = None,
+        budget: Budget | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.module = module
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.clip = clip
+        self.optimizer = optimizer
+        self.rows_per_user = rows_per_user
+        self.budget = budget
+        self.random_state = random_state
+
+    def fit(self, X: object, y: object, users: object = None) -> Self:
+        """Trains on rows of finite numbers. One release, charged before the first step."""
+        features, labels = self._validated(X, y)
+        labels = column_or_1d(labels, warn=True)
+        if self.classes is None:
+            check_classification_targets(labels)
+        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
+        if len(classes) < 2:
+            raise UsageError(f"there must be at least two classes to tell apart, got {len(classes)} class: say classes.")
+        assumptions = ("the set of labels that occur is public",) if self.classes is None else ()
+        target, loss = _positions(labels, classes), F.cross_entropy
+        self._train(features, target, users, n_outputs=len(classes), loss=loss, assumptions=assumptions)
+        self.classes_ = classes
+        return self
+
+    def predict_proba(self, X: object) -> NDArray[np.float64]:
+        """The probability of each of `classes_`, one row per row."""
+        probabilities: NDArray[np.float64] = softmax(self._outputs(X), axis=1)
+        return probabilities
+
+    def predict(self, X: object) -> NDArray[Any]:
+        """The most probable class of each row."""
+        likeliest = self._outputs(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[likeliest]
+        return labels
+
+
+def _positions(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each label stands among the classes. One that is not among them is marked, and will count for nothing."""
+    if (labels.dtype.kind in "biuf") != (classes.dtype.kind in "biuf"):
+        raise UsageError(f"labels must be of the kind of classes, {classes.dtype}, got {labels.dtype}.")
+    position = {label: place for place, label in enumerate(classes.tolist())}
+    return np.array([position.get(label, _OUTSIDE) for label in labels.tolist()], dtype=np.int64)

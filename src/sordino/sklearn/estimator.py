@@ -1,0 +1,144 @@
+"""What the private estimators share: arrays in, a network trained with noise, and what that promises."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.accounting import Guarantee
+from sordino.budget import Budget
+from sordino.clipping import Clip
+from sordino.errors import UsageError
+from sordino.records import Records, as_records, by_user
+from sordino.scoring import evaluating
+from sordino.sklearn.one_fit import OneFit
+from sordino.train import MakeOptimizer, fit
+
+MakeModule = Callable[[int, int], nn.Module]
+
+_CHOSEN_BLINDLY = "settings, folds and the preparation of features were chosen without looking at private rows"
+_ROWS_AT_A_TIME = 4096
+
+
+def linear(n_features: int, n_outputs: int) -> nn.Module:
+    """A linear model that starts at zero: its loss is convex, so that there is nothing to gain from a random start.
+
+    >>> linear(4, 3)(torch.ones(1, 4)).tolist()
+    [[0.0, 0.0, 0.0]]
+    """
+    layer = nn.Linear(n_features, n_outputs)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class PrivateEstimator(BaseEstimator):
+    """Trains `module(n_features, n_outputs)`. Parameters are kept as they were given, and looked at by `fit`."""
+
+    module: MakeModule | None
+    epsilon: float
+    delta: float
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    clip: Clip | float
+    optimizer: MakeOptimizer | None
+    rows_per_user: int | None
+    budget: Budget | None
+    random_state: int | np.random.RandomState | None
+
+    n_features_in_: int
+    module_: nn.Module
+    privacy_: Guarantee
+
+    def _validated(self, X: object, y: object, **options: object) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Finite numbers, as scikit-learn wants them, and messages that quote no cell."""
+        try:
+            features, target = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, **options)
+        except ValueError as error:
+            if "could not convert string" in str(error):
+                raise UsageError("X, and a target to be regressed, must hold numbers, got text: encode it.") from None
+            raise
+        return features, target
+
+    def _train(
+        self,
+        features: NDArray[Any],
+        target: NDArray[Any],
+        users: object,
+        *,
+        n_outputs: int,
+        loss: Callable[..., Tensor],
+        assumptions: tuple[str, ...] = (),
+    ) -> None:
+        validate.count(batch_size=self.batch_size)
+        seed = _seed(self.random_state)
+        budget = OneFit(self._records(features, target, users), self.budget)
+        fitted = fit(
+            _made(self.module or linear, features.shape[1], n_outputs, seed),
+            budget,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            batch_size=min(self.batch_size, budget.records.num_units),
+            epochs=self.epochs,
+            loss=loss,
+            clip=self.clip,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            seed=seed,
+            progress=False,
+        )
+        promised = fitted.guarantee
+        assumed = (*promised.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
+        self.module_, self.privacy_ = fitted.model, replace(promised, assumptions=assumed)
+
+    def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
+        if users is None:
+            return as_records((features, target))
+        if self.rows_per_user is None:
+            raise UsageError("users need rows_per_user, the most rows of one user that are used, got None.")
+        names = np.asarray(users)
+        if names.shape != (len(features),):
+            raise UsageError(f"users must be one name per row ({len(features)}), got shape {names.shape}.")
+        owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
+        return by_user((features, target), owners, rows_per_user=self.rows_per_user)
+
+    def _outputs(self, X: object) -> NDArray[np.float64]:
+        """What the network says about each row."""
+        check_is_fitted(self, "module_")
+        features = torch.from_numpy(validate_data(self, X, reset=False, dtype=np.float32))
+        with evaluating(self.module_), torch.inference_mode():
+            outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
+        return torch.cat(outputs).double().numpy()
+
+
+def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | None) -> nn.Module:
+    """With a seed the start is reproducible too, and torch's own generator is left as it was."""
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return make_module(n_features, n_outputs)
+
+
+def _seed(random_state: object) -> int | None:
+    match random_state:
+        case None:
+            return None
+        case Integral():
+            return int(random_state)
+        case np.random.RandomState():
+            return int(random_state.randint(2**31))
+        case _:
+            raise UsageError(f"random_state must be None, a whole number or a RandomState, got {random_state!r:.80}.")

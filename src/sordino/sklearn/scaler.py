@@ -1,0 +1,58 @@
+"""Scaling by what is known, in the place of scaling by what the rows say."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import validate_data
+
+from sordino.errors import UsageError
+
+
+class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Takes each feature from its public range [`low`, `high`] to [-1, 1]; what lies beyond becomes the nearest end.
+
+    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are.
+
+    >>> PublicScaler(low=[0, 1900], high=[1, 2000]).fit_transform([[0.5, 1925], [2.0, 2000]]).tolist()
+    [[0.0, -0.5], [1.0, 1.0]]
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        self.low = low
+        self.high = high
+
+    def fit(self, X: object, y: object = None) -> Self:
+        """Notes the number and the names of the features."""
+        self._bounds(validate_data(self, X, dtype=[np.float64, np.float32]))
+        return self
+
+    def transform(self, X: object) -> NDArray[Any]:
+        """The rows, scaled one by one."""
+        features = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        low, high = self._bounds(features)
+        middle, half = (low + high) / 2, (high - low) / 2
+        scaled: NDArray[Any] = np.clip((features - middle) / half, -1.0, 1.0)
+        return scaled
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _bounds(self, features: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Both ends in the dtype of the rows, checked against the number of features."""
+        low, high = np.asarray(self.low, features.dtype), np.asarray(self.high, features.dtype)
+        for name, end in (("low", low), ("high", high)):
+            if end.shape not in ((), (features.shape[1],)) or not np.isfinite(end).all():
+                expected = f"a finite number, or one for each of {features.shape[1]} features"
+                raise UsageError(f"{name} must be {expected}, got {getattr(self, name)!r:.80}.")
+        if not (low < high).all():
+            raise UsageError(f"low must be below high, got {self.low!r:.80} and {self.high!r:.80}.")
+        return low, high
