@@ -9,7 +9,7 @@ sordino.errors.UsageError: clip_norm must be a finite number above 0, got -1.0.
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Integral, Real
 
 from sordino.errors import UsageError
@@ -48,4 +48,5 @@ def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number of hundreds of digits is finite, and still has no place among floats.
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore

@@ -1,0 +1,306 @@
+"""Recipes: what they say survives a file, what is wrong with them is said before any data is touched."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sordino.averaging import Ema, Tail
+from sordino.data import Facts
+from sordino.errors import StateError, UsageError
+from sordino.recipes import Recipe
+from sordino.recipes.defaults import defaults_for
+from sordino.recipes.saved_facts import parse_facts
+from sordino.recipes.spelled import parse_augmentation, parse_averaging
+from sordino.store import RunFolder
+from sordino.views import Crop, Flip, Jitter
+
+LEAST = {"data": "digits", "model": "linear", "epsilon": 3.0, "delta": 1e-4}
+OTHERS = {
+    "data": "some folder/people.csv",
+    "model": "mlp",
+    "epsilon": 1,
+    "delta": 1e-7,
+    "method": "dp-sgd",
+    "schema": "people.toml",
+    "batch_size": 64,
+    "epochs": 2.5,
+    "steps": 7,
+    "lr": 0.125,
+    "clip": 0.1,
+    "optimizer": "adam",
+    "momentum": 0.5,
+    "weight_decay": 1e-3,
+    "schedule": "cosine:0.1:0.05",
+    "averaging": "ema:0.99",
+    "views": 4,
+    "augment": "flip,crop:2",
+    "sampler": "balls-in-bins",
+    "adjacency": "replace-one",
+    "expected_examples": 1000,
+    "seed": 0,
+    "initial_seed": 3,
+    "physical_batch_size": 16,
+    "allow_weak": True,
+    "allow_large_delta": True,
+}
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data may be read."""
+
+    def load(*arguments: object, **named: object) -> None:
+        raise AssertionError("data was touched")
+
+    monkeypatch.setattr(importlib.import_module("sordino.recipes.carry_out"), "load", load)
+
+
+def text_of(**entries: object) -> str:
+    return Recipe(**(LEAST | entries)).text()
+
+
+def test_every_setting_is_tried_with_another_value_than_its_own() -> None:
+    assert OTHERS.keys() == {field.name for field in fields(Recipe)}
+    same = {field.name for field in fields(Recipe) if field.default == OTHERS[field.name]}
+    assert same == {"method"}  # there is one so far
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_setting_survives_a_file(name: str, tmp_path: Path) -> None:
+    entries = LEAST | {name: OTHERS[name]}
+    if name == "expected_examples":
+        entries["adjacency"] = "add-or-remove"
+    recipe = Recipe(**entries)
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.text())
+    assert Recipe.read(path) == recipe
+    assert getattr(Recipe.read(path), name) == OTHERS[name]
+
+
+@given(data=st.text(min_size=1).filter(lambda text: "\0" not in text))
+@example(data="three ''' quotes and three \"\"\" more")
+@example(data="a\nb\r\t\x7f\x1b[2J\u2028 = #[x]\\")
+@example(data="-rf")
+def test_any_path_survives_a_file(data: str) -> None:
+    recipe = Recipe(**(LEAST | {"data": data}))
+    assert Recipe.parse(recipe.text(), what="the recipe") == recipe
+
+
+WRONG = {
+    'epsilon = "3"': "epsilon must be a finite number above 0, got '3'",
+    "epsilon = true": "epsilon must be a finite number above 0, got True",
+    "epsilon = nan": "only finite numbers",
+    "epsilon = inf": "only finite numbers",
+    "epsilon = 0": "epsilon must be",
+    "epsilon = 20.5": "--allow-weak",
+    "epsilon = 2\nepsilon = 3": "is not TOML",
+    f"epsilon = 1{'0' * 400}": "epsilon must be",
+    "delta = 1": "delta must be",
+    "delta = -1e-5": "delta must be",
+    "epochs = true": "epochs must be",
+    "epochs = 0": "epochs must be",
+    f"epochs = 1{'0' * 400}": "epochs must be",
+    "epochs = 1\nsteps = 1": "epochs and steps exclude each other",
+    "steps = 1.0": "steps must be a whole number",
+    "steps = 0": "steps must be",
+    "batch_size = 10.0": "batch_size must be a whole number",
+    "batch_size = 0": "batch_size must be",
+    "batch_size = 1979-05-27": "batch_size must be",
+    "lr = -1": "lr must be",
+    'lr = "high"': "lr must be",
+    "clip = 0": "clip must be",
+    "momentum = 1": "momentum must be in [0, 1)",
+    "weight_decay = -1": "weight_decay must be",
+    'optimizer = "lbfgs"': "optimizer must be one of sgd, adam, got 'lbfgs'",
+    'method = "sgd"': "method must be one of dp-sgd, got 'sgd'",
+    'model = "liner"': "model must be one of linear, ",
+    'model = ["linear"]': "model must be one of",
+    "data = 3": "data must be a str, got int",
+    'data = ""': "data must be a text",
+    'data = "a\\u0000b"': "data must be a text",
+    "schema = [1]": "schema must be a str",
+    'schema = "a\\u0000.toml"': "schema must be a text",
+    "schedule = 3": "schedule must be a str",
+    'schedule = "plateau"': "schedule must be",
+    'averaging = "ema:2"': "decay must be in [0, 1)",
+    'averaging = "mean"': "averaging must be none, ema:DECAY or tail:FRACTION, got 'mean'",
+    'averaging = "ema:"': "averaging must be",
+    "views = 0": "must be",
+    "views = 65": "must be",
+    'augment = "rotate"': "augment must be",
+    'augment = "crop:x"': "augment must be",
+    'augment = "crop"': "augment must be",
+    'augment = "crop:0"': "padding must be",
+    'augment = "jitter:nan"': "std must be",
+    'augment = "flip:2"': "augment must be",
+    "augment = true": "augment must be a str",
+    'sampler = "poison"': "sampler must be one of poisson, ",
+    'adjacency = "swap"': "adjacency must be one of",
+    'adjacency = "add-or-remove"': "expected_examples goes with add-or-remove",
+    "expected_examples = 100": "expected_examples goes with add-or-remove",
+    'sampler = "shuffled"\nadjacency = "add-or-remove"\nexpected_examples = 100': "add-or-remove",
+    'adjacency = "add-or-remove"\nexpected_examples = 100\nbatch_size = 101': "batch_size must be",
+    "seed = -1": "seed must be",
+    "seed = 9223372036854775808": "seed must be",
+    'seed = "0"': "seed must be",
+    "seed = 1.5": "seed must be",
+    "initial_seed = -1": "initial_seed must be",
+    "physical_batch_size = 0": "physical_batch_size must be",
+    'allow_weak = "yes"': "allow_weak must be a bool",
+    "allow_large_delta = 1": "allow_large_delta must be a bool",
+    "epsilom = 3": "unknown key 'epsilom': did you mean 'epsilon'?",
+    "[data]\nname = 3": "data must be",
+    "lr = ": "is not TOML",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_recipe_is_refused_in_one_line_before_data_is_touched(
+    line: str, tmp_path: Path, refused, untouched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipe.toml"
+    names = {part.split(" ")[0].strip("[]") for part in line.splitlines()}
+    rest = [f"{name} = {value!r}" for name, value in LEAST.items() if name not in names]
+    path.write_text("\n".join([*rest, line]))
+    assert WRONG[line] in refused("train", path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouched: None) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('data = "digits"')
+    assert "model is missing" in refused("train", path)
+    assert "say --delta, or give a recipe" in refused("train", "--data", "digits", "--model", "linear", "--epsilon", 3)
+    assert "cannot be read" in refused("train", tmp_path / "none.toml")
+    assert "Is a directory" in refused("train", tmp_path)
+    path.write_bytes(b"#" * 300_000)
+    assert "longer than" in refused("train", path)
+    path.write_bytes(b"\xff")
+    assert "must be UTF-8" in refused("train", path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--epsilon", "three"], "must be a number, got 'three'"),
+        (["--epsilon", "nan"], "epsilon must be"),
+        (["--epsilon", "-1"], "epsilon must be"),
+        (["--delta", "0"], "delta must be"),
+        (["--batch-size", "0"], "batch_size must be"),
+        (["--batch-size", "1.5"], "must be a whole number"),
+        (["--steps", "9" * 5000], "must be a whole number"),
+        (["--steps", "1", "--epochs", "1"], "epochs and steps exclude each other"),
+        (["--seed", "-1"], "seed must be"),
+        (["--model", "liner"], "model must be one of"),
+        (["--schedule", "plateau"], "schedule must be"),
+        (["--adjacency", "add-or-remove"], "expected_examples goes with add-or-remove"),
+        (["--draw-again"], "--draw-again goes with --resume"),
+        (["--learning-rate", "1"], "--learning-rate"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line_before_data_is_touched(
+    options: list[str], said: str, tmp_path: Path, refused, untouched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    least = [f"--{name}={value}" for name, value in LEAST.items()]
+    assert said in refused("train", *least, *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_change_what_a_recipe_says_and_steps_take_the_place_of_epochs() -> None:
+    recipe = Recipe(**LEAST, epochs=3.0, seed=5, lr=1.0)
+    changed = recipe.changed(steps=7, seed=0, lr=0.5)
+    assert (changed.steps, changed.epochs, changed.seed, changed.lr) == (7, None, 0, 0.5)
+    assert changed.changed(epochs=2.0).steps is None
+    assert recipe.changed() == recipe
+    with pytest.raises(UsageError, match="exclude each other"):
+        recipe.changed(steps=7, epochs=1.0)
+
+
+def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
+    defaults = defaults_for("linear", examples=1000, epsilon=3.0)
+    recipe = Recipe(**LEAST, lr=0.125, steps=9, seed=0)
+    settings = recipe.settings(defaults)
+    assert (settings.lr, settings.clip, settings.initial_seed) == (0.125, defaults.clip, 0)
+    decided = recipe.decided(settings)
+    assert (decided.steps, decided.epochs, decided.lr, decided.batch_size) == (9, None, 0.125, defaults.batch_size)
+    open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
+    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"}
+    assert decided.settings(defaults_for("dp-cnn", examples=10, epsilon=1.0)) == replace(settings, epochs=40)
+
+
+def test_the_first_weights_of_a_secure_run_have_a_seed_of_their_own() -> None:
+    defaults = defaults_for("linear", examples=1000, epsilon=3.0)
+    seeds = {Recipe(**LEAST).settings(defaults).initial_seed for _ in range(4)}
+    assert len(seeds) > 1
+    assert Recipe(**LEAST, initial_seed=0).settings(defaults).initial_seed == 0
+
+
+def test_defaults_never_ask_for_more_examples_than_there_are() -> None:
+    for examples in (1, 2, 6, 7, 100):
+        assert 1 <= defaults_for("scatter-linear", examples=examples, epsilon=1.0).batch_size <= examples
+
+
+def test_averages_and_augmentations_are_what_they_are_spelled() -> None:
+    assert [parse_averaging(text) for text in ("none", "ema", "ema:0.9", "tail:0.25")] == [
+        None, Ema(), Ema(0.9), Tail(0.25)
+    ]  # fmt: skip
+    assert parse_augmentation("none") == ()
+    assert parse_augmentation("flip, crop:4,jitter:0.1") == (Flip(), Crop(4), Jitter(0.1))
+
+
+def test_the_recipe_of_a_run_that_was_changed_since_is_a_damaged_state(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(UsageError, match="there is no run"):
+        Recipe.of_run(folder)
+    folder.write_recipe(text_of())
+    assert Recipe.of_run(folder) == Recipe(**LEAST)
+    folder.write_recipe(text_of().replace("3.0", "-3.0"))
+    with pytest.raises(StateError, match="epsilon must be"):
+        Recipe.of_run(folder)
+
+
+FACTS = {"name": "people", "input_shape": [4], "num_classes": 2, "input_range": [-1.0, 1.0], "class_names": ["a", "b"]}
+
+
+def test_facts_come_back_as_they_were() -> None:
+    assert parse_facts(FACTS, what="facts") == Facts("people", (4,), 2, (-1.0, 1.0), class_names=("a", "b"))
+    number = {"name": "people", "input_shape": [4], "num_classes": None, "target_range": [0, 9]}
+    assert parse_facts(number, what="facts").target_range == (0, 9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 3},
+        {"input_shape": None},
+        {"input_shape": []},
+        {"input_shape": [0]},
+        {"input_shape": [4.0]},
+        {"input_shape": [True]},
+        {"input_shape": [10**12]},
+        {"num_classes": "2"},
+        {"num_classes": 1},
+        {"num_classes": None},
+        {"num_classes": 3},
+        {"input_range": [1]},
+        {"input_range": [1, -1]},
+        {"class_names": ["a", 3]},
+        {"target_range": "wide"},
+        {"colour": "green"},
+    ],
+)
+def test_damaged_facts_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(StateError, match="facts"):
+        parse_facts(FACTS | change, what="facts")
+
+
+def test_required_settings_are_those_without_a_default() -> None:
+    assert LEAST.keys() == {field.name for field in fields(Recipe) if field.default is MISSING}
