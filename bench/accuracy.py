@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def _run(data: str, model: str, epsilon: float, seed: int) -> dict[str, Any]:
             "seed": seed,
             "test_accuracy": last["test_accuracy"],
             "seconds": seconds,
-            "recipe": run.recipe(),
+            "recipe": tomllib.loads(run.recipe().decode()),
             **(origin("bench.accuracy") | {"command": shown}),
         }
 
