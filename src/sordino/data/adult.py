@@ -17,7 +17,7 @@ def load_adult(root: Path) -> DataSet:
     """The 32,561 training and 16,281 test rows in `root`/adult, verified. Groups are sex and race."""
     schema = adult_schema()
     train, test = (source.file.verify(root / "adult") for source in SOURCES["adult"])
-    return DataSet(schema.facts(), _read(train, schema), _read(test, schema))
+    return DataSet(schema.facts(), read_rows(train, schema), read_rows(test, schema))
 
 
 def adult_schema() -> Schema:
@@ -30,7 +30,7 @@ def adult_schema() -> Schema:
     return Schema.parse(text, shown="adult.toml", name="adult", folder=Path())
 
 
-def _read(path: Path, schema: Schema) -> Split:
+def read_rows(path: Path, schema: Schema) -> Split:
     """The files have no header; that for testing begins with a remark, and its classes end in a full stop."""
     lines = read_bytes(path, at_most=1 << 23).decode("ascii").splitlines()
     rows = [line.removesuffix(".") for line in lines if not line.startswith("|")]

@@ -1,0 +1,59 @@
+"""The privacy card of one run: a page to read, print and sign, and the same facts for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from sordino.errors import DataError
+from sordino.files import write_atomically
+
+# Each of these registers its sections.
+from sordino.report import inference as inference
+from sordino.report import measured as measured
+from sordino.report import promise as promise
+from sordino.report import provenance as provenance
+from sordino.report import spending as spending
+from sordino.report.evidence import Evidence
+from sordino.report.page import page
+from sordino.report.sections import sections_of
+
+FORMAT = 1
+
+
+def write_card(run: Path, out: Path | None = None) -> Path:
+    """Writes report.html and report.json into the folder of a finished run, or into `out`. Gives the page's path.
+
+    The same run gives the same bytes. Nothing is written if any part of the run is damaged.
+    """
+    evidence = Evidence.read(run)
+    sections = sections_of(evidence)
+    title = f"{evidence.saved.recipe.model} on {evidence.saved.facts.name}"
+    text = page("Privacy card", title, promise.headline(evidence.guarantee), sections)
+    facts = {"format": FORMAT, "kind": "privacy card"} | {section.name: section.facts for section in sections}
+    return write_report(run if out is None else out, text, facts)
+
+
+def write_report(folder: Path, text: str, facts: Mapping[str, object]) -> Path:
+    """A page, and its facts beside it. A number that JSON cannot hold, such as an infinite epsilon, becomes null."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "report.json", (json.dumps(_finite(facts), indent=2) + "\n").encode())
+        write_atomically(folder / "report.html", text.encode())
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None
+    return folder / "report.html"
+
+
+def _finite(value: object) -> object:
+    match value:
+        case Mapping():
+            return {str(name): _finite(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_finite(inner) for inner in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -1,0 +1,110 @@
+"""All that a card is made of, read off the folder of a finished run, and checked against itself.
+
+What privacy.json claims is not copied: the event that it names is accounted for again, and a promise that the event
+does not prove is refused. So nobody signs a number that was typed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
+from sordino.accounting.events import flatten
+from sordino.accounting.guarantee import rounded_up
+from sordino.errors import SordinoError, StateError
+from sordino.files import open_regular
+from sordino.noise import Gaussian
+from sordino.planning import Question, SamplerName, make_sampler
+from sordino.recipes import Saved
+from sordino.report.events import parse_event
+from sordino.report.quality import Quality, quality_of
+
+_PIECE = 1 << 20
+_AGREEMENT = 1e-3  # relative: two versions of an accountant may round differently
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A finished run: what it promises, what it was, and how good its model is."""
+
+    saved: Saved = field(repr=False)
+    guarantee: Guarantee
+    question: Question
+    promised: dict[str, Any] = field(repr=False)
+    metrics: tuple[dict[str, Any], ...] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Evidence:
+        """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state."""
+        saved = Saved.read(path)
+        what = f"privacy.json in {str(path)!r}"
+        promised: dict[str, Any] = saved.folder.privacy()
+        try:
+            guarantee, question = _guarantee(promised, what), _question(promised)
+        except StateError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, SordinoError) as error:
+            missing = f" {error} is missing" if isinstance(error, KeyError) else ""
+            raise StateError(f"{what} is damaged:{missing or f' {error}'}") from None
+        return cls(saved, guarantee, question, promised, tuple(saved.folder.metrics()))
+
+    @property
+    def path(self) -> Path:
+        return self.saved.folder.path
+
+    @cached_property
+    def curve(self) -> PrivacyCurve:
+        """Every (epsilon, delta) that is proved of what was released."""
+        return privacy_of(self.guarantee.event, self.guarantee.adjacency)
+
+    @cached_property
+    def quality(self) -> Quality:
+        return quality_of(self.saved)
+
+    @cached_property
+    def model_sha256(self) -> str:
+        digest = hashlib.sha256()
+        with open_regular(self.path / "model.safetensors") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+        return digest.hexdigest()
+
+    @property
+    def holds_more_than_the_plan(self) -> bool:
+        """Whether something beside the planned steps is paid for, such as steps that had to be drawn again."""
+        sampler = make_sampler(self.question)
+        planned = sampler.compose(Gaussian(self.question.noise_multiplier or 0.0).event, sampler.steps)
+        return flatten(planned) != flatten(self.guarantee.event)
+
+
+def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
+    event = parse_event(_text(promised["event"]), what=f"the event of {what}")
+    adjacency, unit, view = Adjacency(promised["adjacency"]), Unit(promised["unit"]), View(promised["view"])
+    assumptions = tuple(_text(each) for each in promised["assumptions"])
+    claimed = float(promised["epsilon"])
+    proved = Guarantee.of(event, adjacency, delta=promised["delta"], unit=unit, view=view, assumptions=assumptions)
+    if not (math.isfinite(claimed) and proved.epsilon <= claimed * (1 + _AGREEMENT)):
+        raise StateError(f"{what} promises epsilon {claimed!r}, its event proves {rounded_up(proved.epsilon, 6)} only.")
+    return replace(proved, epsilon=max(proved.epsilon, claimed))
+
+
+def _question(promised: dict[str, Any]) -> Question:
+    names = ("examples", "batch_size", "steps", "noise_multiplier", "delta")
+    numbers = {name: promised[name] for name in names}
+    return Question(
+        **numbers,
+        sampler=SamplerName(promised["sampler"]),
+        adjacency=Adjacency(promised["adjacency"]),
+        unit=Unit(promised["unit"]),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text.")
+    return value

@@ -1,0 +1,133 @@
+"""Where the model comes from: settings, public facts of the data, versions, and a place to sign."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from sordino.data.columns import Category, Number
+from sordino.data.schema import Schema
+from sordino.errors import SordinoError, StateError
+from sordino.files import read_bytes
+from sordino.report.evidence import Evidence
+from sordino.report.markup import Html, element, joined, pairs, shortened
+from sordino.report.sections import Section, register_section
+from sordino.strict_toml import LARGEST_TEXT
+
+_PACKAGES = ("sordino", "dp-accounting", "torch", "numpy", "scipy")
+_SEEDS = ("seed", "initial_seed")
+_SAID_ELSEWHERE = ("epsilon", "delta", "adjacency")
+_MOST_COLUMNS = 24  # on the page; report.json has all
+_TO_SIGN = ("name", "role", "date", "signature")
+
+
+@register_section
+def settings(run: Evidence) -> Section:
+    """Everything that decided the training."""
+    chosen = settings_of(run)
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in chosen.items() if name not in _SAID_ELSEWHERE]
+    return Section("settings", "Settings", pairs(rows, class_="pairs flow"), chosen, 60)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def settings_of(run: Evidence) -> dict[str, Any]:
+    """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
+    said = {name: value for name, value in asdict(run.saved.recipe).items() if value not in (None, False)}
+    question = run.question
+    solved = {
+        "examples": question.examples,
+        "batch_size": question.batch_size,
+        "steps": question.num_steps,
+        "noise_multiplier": question.noise_multiplier,
+    }
+    shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
+    return shown | {"seed": "fresh randomness" if run.saved.recipe.seed is None else "fixed, and not shown here"}
+
+
+@register_section
+def data(run: Evidence) -> Section:
+    """What is public about the data: declared by a person, and never read off private rows."""
+    facts, columns = run.saved.facts, _columns(run)
+    rows = [("name", facts.name), ("one input", " x ".join(map(str, facts.input_shape)) + " numbers")]
+    if facts.input_range is not None:
+        rows.append(("range of inputs", "{:g} to {:g}".format(*facts.input_range)))
+    if facts.num_classes is not None:
+        names = ", ".join(shortened(name, 24) for name in facts.class_names[:_MOST_COLUMNS])
+        more = ", …" if len(facts.class_names) > _MOST_COLUMNS else ""
+        rows.append(("classes", f"{facts.num_classes}" + (f": {names}{more}" if names else "")))
+    if facts.target_range is not None:
+        rows.append(("range of the target", "{:g} to {:g}".format(*facts.target_range)))
+    if columns:
+        shown = [
+            f"{shortened(name, 24)} ({shortened(kind, 40)})" for name, kind in list(columns.items())[:_MOST_COLUMNS]
+        ]
+        rows.append(("columns", ", ".join(shown) + (", …" if len(columns) > _MOST_COLUMNS else "")))
+    return Section("data", "Data", pairs(rows), asdict(facts) | {"columns": columns}, 70)
+
+
+def _columns(run: Evidence) -> dict[str, str]:
+    """The columns of a table, from the schema that was declared public."""
+    path = run.saved.folder.schema
+    if path is None or Path(run.saved.recipe.data).suffix.lower() not in (".csv", ".parquet"):
+        return {}
+    shown = repr(str(path))
+    try:
+        schema = Schema.parse(read_bytes(path, at_most=LARGEST_TEXT), shown=shown, name=path.stem, folder=path.parent)
+    except SordinoError as error:
+        raise StateError(f"{error}") from None
+    return {name: _kind(column) for name, column in schema.columns.items()}
+
+
+def _kind(column: object) -> str:
+    match column:
+        case Number(low=low, high=high):
+            return f"number, {low:g} to {high:g}"
+        case Category(categories=categories):
+            return f"one of {len(categories)} categories"
+        case _:
+            return type(column).__name__.lower()
+
+
+@register_section
+def origin(run: Evidence) -> Section:
+    """By which file and which software it can be known again."""
+    trained: dict[str, Any] = run.promised.get("versions") or {}
+    here = {name: _version(name) for name in _PACKAGES}
+    rows = [
+        ("run", run.path.absolute().name),
+        ("model.safetensors", Html(element("code", f"SHA-256 {run.model_sha256}"))),
+        ("trained with", _listed(trained)),
+        ("this card made with", _listed(here)),
+    ]
+    facts = {
+        "run": run.path.absolute().name,
+        "model_sha256": run.model_sha256,
+        "trained_with": trained,
+        "made_with": here,
+    }
+    return Section("origin", "Origin", pairs(rows), facts, 80)
+
+
+def _listed(versions: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in versions.items() if value) or "not recorded"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@register_section
+def signature(run: Evidence) -> Section:
+    """Where somebody takes responsibility."""
+    words = "I have read this card, and I release the model with this hash under this guarantee."
+    lines = (element("div", element("span", what), class_=f"line {what}") for what in _TO_SIGN)
+    html = joined((element("p", words), element("div", *lines, class_="signatures")))
+    return Section("signature", "Signature", html, {"statement": words, "to_fill_in": list(_TO_SIGN)}, 90)

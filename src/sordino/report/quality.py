@@ -1,0 +1,102 @@
+"""How good a finished model is on the public test rows, as whole numbers from which intervals follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.errors import SordinoError
+from sordino.metrics import Regression, correctness, wilson
+from sordino.recipes import Saved
+from sordino.report.public_rows import public_rows
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many right of so many.
+
+    >>> Share(9, 10).text
+    '90.0 % (59.6 to 98.2)'
+    """
+
+    right: int
+    rows: int
+
+    @property
+    def value(self) -> float:
+        return self.right / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's, at 95 %."""
+        return wilson(self.right, self.rows)
+
+    @property
+    def text(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+    def as_dict(self) -> dict[str, object]:
+        return {"right": self.right, "rows": self.rows, "accuracy": self.value, "interval_95": list(self.interval)}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of all test rows, and of those of each class that occurs."""
+
+    overall: Share
+    by_class: dict[str, Share]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of a model of numbers, in units of the target scaled to [-1, 1]."""
+
+    regression: Regression
+    rows: int
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """There is nothing to measure on, and this is why."""
+
+    reason: str
+
+
+Quality = Accuracy | Errors | Unmeasured
+
+
+def quality_of(saved: Saved) -> Quality:
+    """Applies the model to the test rows, if they are at hand. Rows that cannot be judged are left out, as in training.
+
+    Guarantee: nothing here is computed from training rows.
+    """
+    try:
+        rows = public_rows(saved.recipe, saved.facts, saved.folder.schema)
+        outputs = saved.outputs(rows.inputs)
+    except SordinoError as error:
+        return Unmeasured(str(error))
+    judged = rows.inputs.flatten(1).isfinite().all(dim=1)
+    if saved.facts.num_classes is not None:
+        judged &= rows.target >= 0
+    outputs, target = outputs[judged], rows.target[judged]
+    if len(target) == 0:
+        return Unmeasured("no test row can be judged.")
+    if saved.facts.num_classes is None:
+        return Errors(Regression.of(outputs, target), len(target))
+    names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
+    return _accuracy(correctness(outputs, target), target, names)
+
+
+def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:
+    by_class = {
+        names[label] if label < len(names) else str(label): _share(right[target == label])
+        for label in torch.unique(target).tolist()
+    }
+    return Accuracy(_share(right), by_class)
+
+
+def _share(right: Tensor) -> Share:
+    return Share(int(right.sum()), len(right))

@@ -1,0 +1,121 @@
+"""Epsilon over the steps: by the accountant that proves the promise, by others, and for other ways to draw batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dp_accounting.dp_event import DpEvent
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from sordino.accounting import opinions, privacy_of
+from sordino.accounting.guarantee import rounded_up
+from sordino.errors import UnsupportedEvent, UsageError
+from sordino.noise import Gaussian
+from sordino.planning import Question, SamplerName, make_sampler
+from sordino.report.evidence import Evidence
+from sordino.report.markup import Html, element, joined
+from sordino.report.pictures import ACCENT, DASHES, INK, decimal_logarithmic, gallery, picture
+from sordino.report.sections import Section, register_section
+from sordino.sampling import Sampler
+
+_MARKS = 8
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the steps up to each mark are worth, to somebody who sees them all."""
+
+    label: str
+    steps: tuple[int, ...]
+    epsilons: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return {"name": self.label, "steps": list(self.steps), "epsilons": list(self.epsilons)}
+
+
+@register_section
+def spending(run: Evidence) -> Section:
+    """How epsilon grew, and what it would have been."""
+    promise, question = run.guarantee, run.question
+    by_accountant, by_sampler = spent_by_accountant(question), spent_by_sampler(question)
+    figures = (
+        _picture("accountants", by_accountant, promise.accountant, f"Accountants of {question.sampler} sampling."),
+        _picture("samplers", by_sampler, question.sampler.value, "Other ways to draw batches, with the same noise."),
+    )
+    words = (
+        f"Epsilon at delta = {promise.delta!r} under {promise.adjacency} adjacency, to somebody who sees every step. "
+        "Every line is a valid bound. The solid one is what is promised."
+    )
+    if run.holds_more_than_the_plan:
+        words += " The promise also pays for releases beside the planned steps, which the lines leave out."
+    facts = {
+        "adjacency": str(promise.adjacency),
+        "delta": promise.delta,
+        "accountants": [each.as_dict() for each in by_accountant],
+        "samplers": [each.as_dict() for each in by_sampler],
+    }
+    html = joined((element("p", words), gallery(figures)))
+    return Section("spending", "How the privacy was spent", html, facts, 50)
+
+
+def spent_by_accountant(question: Question) -> list[Spent]:
+    """The same steps as each accountant sees them, tightest first."""
+    sampler = make_sampler(question)
+    said = [
+        {answer.accountant: answer.epsilon for answer in opinions(event, question.relation, question.delta or 0.0)}
+        for event in (sampler.compose(_release(question), step) for step in _marks(sampler))
+    ]
+    names = [name for name in said[-1] if all(math.isfinite(each.get(name, math.inf)) for each in said)]
+    return [Spent(name, _marks(sampler), tuple(each[name] for each in said)) for name in names]
+
+
+def spent_by_sampler(question: Question) -> list[Spent]:
+    """Each sampler that has a guarantee under the same adjacency, by its tightest bound; smallest end first."""
+    found = []
+    for name in SamplerName:
+        other = replace(question, sampler=name)
+        try:
+            sampler = make_sampler(other)
+            found.append(_spent(name.value, sampler, other))
+        except (UsageError, UnsupportedEvent):
+            continue  # it has none
+    return sorted(found, key=lambda spent: spent.epsilons[-1])
+
+
+def _spent(label: str, sampler: Sampler, question: Question) -> Spent:
+    marks = _marks(sampler)
+    curves = (privacy_of(sampler.compose(_release(question), step), question.relation) for step in marks)
+    return Spent(label, marks, tuple(curve.epsilon(question.delta or 0.0) for curve in curves))
+
+
+def _marks(sampler: Sampler) -> tuple[int, ...]:
+    """Some steps up to the last, at ends of epochs where batches are drawn by epoch."""
+    periods = sampler.steps // sampler.period
+    return tuple(sorted({max(1, periods * mark // _MARKS) * sampler.period for mark in range(1, _MARKS + 1)}))
+
+
+def _release(question: Question) -> DpEvent:
+    return Gaussian(question.noise_multiplier or 0.0).event
+
+
+def _picture(name: str, lines: Sequence[Spent], chosen: str, caption: str) -> Html:
+    styles = iter(DASHES)
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            is_chosen = line.label == chosen
+            colour, width = (ACCENT, 1.8) if is_chosen else (INK, 1.0)
+            style = "-" if is_chosen else next(styles)
+            label = f"{line.label}: {rounded_up(line.epsilons[-1], 3)}"
+            axes.plot(line.steps, line.epsilons, linestyle=style, color=colour, linewidth=width, label=label)
+        axes.set(xlabel="step", ylabel="epsilon", yscale="log")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        decimal_logarithmic(axes.yaxis)
+
+    ends = "; ".join(f"{line.label} {rounded_up(line.epsilons[-1], 3)}" for line in lines)
+    return picture(
+        name, draw, caption=caption, words=f"Epsilon over steps, in the end: {ends}.", legend=True, height=3.0
+    )
