@@ -19,7 +19,7 @@ from sordino.report.markup import Html, element, joined, paragraphs, shortened, 
 from sordino.report.page import page
 from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture
 from sordino.report.promise import OBSERVERS
-from sordino.report.provenance import settings_of
+from sordino.report.provenance import SAID_ELSEWHERE, settings_of
 from sordino.report.quality import Accuracy, Errors, Unmeasured
 from sordino.report.sections import Section
 
@@ -148,7 +148,7 @@ def _picture(runs: Sequence[Evidence]) -> Html:
 
 def _differences(runs: Sequence[Evidence]) -> Section:
     each = [settings_of(run) for run in runs]
-    names = list(dict.fromkeys(name for settings in each for name in settings))
+    names = dict.fromkeys(name for settings in each for name in settings if name not in SAID_ELSEWHERE)
     differing = [name for name in names if len({repr(settings.get(name)) for settings in each}) > 1]
     if not differing:
         return Section("differences", "Settings that differ", paragraphs("There are none."), {}, 20)

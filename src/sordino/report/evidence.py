@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from dp_accounting.dp_event import DpEvent
 
 from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
 from sordino.accounting.events import flatten
@@ -45,13 +48,15 @@ class Evidence:
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
         try:
-            guarantee, question = _guarantee(promised, what), _question(promised)
+            run = cls(saved, _guarantee(promised, what), _question(promised), promised, tuple(saved.folder.metrics()))
+            run._check_that_files_agree(what)
         except StateError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, SordinoError) as error:
-            missing = f" {error} is missing" if isinstance(error, KeyError) else ""
-            raise StateError(f"{what} is damaged:{missing or f' {error}'}") from None
-        return cls(saved, guarantee, question, promised, tuple(saved.folder.metrics()))
+        except KeyError as error:
+            raise StateError(f"{what} is damaged: {error} is missing.") from None
+        except (TypeError, ValueError, OverflowError, RecursionError, SordinoError) as error:
+            raise StateError(f"{what} is damaged: {error}") from None
+        return run
 
     @property
     def path(self) -> Path:
@@ -75,11 +80,32 @@ class Evidence:
         return digest.hexdigest()
 
     @property
+    def versions(self) -> dict[str, object]:
+        """Of the software that made the promise."""
+        found = self.promised.get("versions")
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
     def holds_more_than_the_plan(self) -> bool:
         """Whether something beside the planned steps is paid for, such as steps that had to be drawn again."""
+        return self._planned != _counts(self.guarantee.event)
+
+    @property
+    def _planned(self) -> Counter[DpEvent]:
         sampler = make_sampler(self.question)
-        planned = sampler.compose(Gaussian(self.question.noise_multiplier or 0.0).event, sampler.steps)
-        return flatten(planned) != flatten(self.guarantee.event)
+        return _counts(sampler.compose(Gaussian(self.question.noise_multiplier or 0.0).event, sampler.steps))
+
+    def _check_that_files_agree(self, what: str) -> None:
+        recipe, question = self.saved.recipe, self.question
+        said = (recipe.delta, recipe.sampler, recipe.batch_size)
+        if said != (question.delta, question.sampler, question.batch_size):
+            raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
+        if self.guarantee.view is View.EVERY_STEP and not self._planned <= _counts(self.guarantee.event):
+            raise StateError(f"{what} leaves steps out: its event is not that of its own numbers.")
+
+
+def _counts(event: DpEvent) -> Counter[DpEvent]:
+    return Counter({part.mechanism: part.count for part in flatten(event)})
 
 
 def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:

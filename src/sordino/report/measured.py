@@ -63,7 +63,7 @@ def _course(run: Evidence) -> list[dict[str, Any]]:
     if run.guarantee.view is View.FINAL_MODEL:
         return []
     rows = [{name: value for name, value in row.items() if _is_drawn(name, value)} for row in run.metrics]
-    return [row for row in rows if len(row) > 1]
+    return [row for row in rows if "step" in row and len(row) > 1]
 
 
 def _is_drawn(name: str, value: object) -> bool:

@@ -21,8 +21,8 @@ def guarantee(run: Evidence) -> Section:
     words = paragraphs(
         f"Whether or not one {unit}'s data was used, whatever is seen of this training is about as likely: no outcome "
         f"becomes more than {_factor(promise.epsilon)} times as likely, apart from a probability of {promise.delta!r}.",
-        f"So whoever sees {observer} and has to guess whether a given {unit} was used is right in at most "
-        f"{rounded_up(100 * guess, 3)} of 100 cases. Tossing a coin is right in 50.",
+        f"So whoever sees {observer} and has to guess whether a given {unit} was used, at even odds, is right in at "
+        f"most {rounded_up(100 * guess, 3)} of 100 cases. Tossing a coin is right in 50.",
     )
     rows = (
         ("epsilon", f"{rounded_up(promise.epsilon)}, rounded up"),
@@ -70,7 +70,7 @@ def _does_not(run: Evidence) -> list[str]:
     if promise.adjacency is not Adjacency.ADD_OR_REMOVE:
         texts.append(f"That the number of {promise.unit}s is secret: under {promise.adjacency} adjacency it is public.")
     if run.saved.recipe.seed is not None:
-        texts.append("Anything to whoever knows the seed of this run: they can remove the noise. Keep it secret.")
+        texts.append("Anything against whoever knows the seed of this run: they can remove the noise. Keep it secret.")
     texts.append("Other releases from the same data. They add up with this one, and nothing here counts them.")
     texts.append("Secrecy of the machine: its memory, the time that steps take, who else reads the data.")
     return texts

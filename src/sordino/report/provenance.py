@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,7 @@ from sordino.strict_toml import LARGEST_TEXT
 
 _PACKAGES = ("sordino", "dp-accounting", "torch", "numpy", "scipy")
 _SEEDS = ("seed", "initial_seed")
-_SAID_ELSEWHERE = ("epsilon", "delta", "adjacency")
+SAID_ELSEWHERE = ("epsilon", "delta", "adjacency")
 _MOST_COLUMNS = 24  # on the page; report.json has all
 _TO_SIGN = ("name", "role", "date", "signature")
 
@@ -27,7 +28,7 @@ _TO_SIGN = ("name", "role", "date", "signature")
 def settings(run: Evidence) -> Section:
     """Everything that decided the training."""
     chosen = settings_of(run)
-    rows = [(name.replace("_", " "), _shown(value)) for name, value in chosen.items() if name not in _SAID_ELSEWHERE]
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in chosen.items() if name not in SAID_ELSEWHERE]
     return Section("settings", "Settings", pairs(rows, class_="pairs flow"), chosen, 60)
 
 
@@ -44,6 +45,7 @@ def settings_of(run: Evidence) -> dict[str, Any]:
         "batch_size": question.batch_size,
         "steps": question.num_steps,
         "noise_multiplier": question.noise_multiplier,
+        "adjacency": str(question.relation),
     }
     shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
     return shown | {"seed": "fresh randomness" if run.saved.recipe.seed is None else "fixed, and not shown here"}
@@ -96,7 +98,7 @@ def _kind(column: object) -> str:
 @register_section
 def origin(run: Evidence) -> Section:
     """By which file and which software it can be known again."""
-    trained: dict[str, Any] = run.promised.get("versions") or {}
+    trained = run.versions
     here = {name: _version(name) for name in _PACKAGES}
     rows = [
         ("run", run.path.absolute().name),
@@ -113,7 +115,7 @@ def origin(run: Evidence) -> Section:
     return Section("origin", "Origin", pairs(rows), facts, 80)
 
 
-def _listed(versions: dict[str, Any]) -> str:
+def _listed(versions: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in versions.items() if value) or "not recorded"
 
 

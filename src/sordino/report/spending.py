@@ -10,7 +10,7 @@ from dp_accounting.dp_event import DpEvent
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sordino.accounting import opinions, privacy_of
+from sordino.accounting import View, opinions, privacy_of
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.noise import Gaussian
@@ -41,23 +41,29 @@ def spending(run: Evidence) -> Section:
     """How epsilon grew, and what it would have been."""
     promise, question = run.guarantee, run.question
     by_accountant, by_sampler = spent_by_accountant(question), spent_by_sampler(question)
+    if promise.view is View.EVERY_STEP:
+        solid = (promise.accountant, question.sampler.value)
+        words = "Every line is a valid bound. The solid one is what is promised."
+        if run.holds_more_than_the_plan:
+            words += " The promise also pays for releases beside the planned steps, which the lines leave out."
+    else:
+        solid = ("", "")
+        words = (
+            f"What is promised is about the final model only, epsilon = {rounded_up(promise.epsilon)}, and has no way "
+            "that may be shown. The lines are what would hold if every step were seen."
+        )
     figures = (
-        _picture("accountants", by_accountant, promise.accountant, f"Accountants of {question.sampler} sampling."),
-        _picture("samplers", by_sampler, question.sampler.value, "Other ways to draw batches, with the same noise."),
+        _picture("accountants", by_accountant, solid[0], f"Accountants of {question.sampler} sampling."),
+        _picture("samplers", by_sampler, solid[1], "Ways to draw batches, with the same noise."),
     )
-    words = (
-        f"Epsilon at delta = {promise.delta!r} under {promise.adjacency} adjacency, to somebody who sees every step. "
-        "Every line is a valid bound. The solid one is what is promised."
-    )
-    if run.holds_more_than_the_plan:
-        words += " The promise also pays for releases beside the planned steps, which the lines leave out."
+    about = f"Epsilon at delta = {promise.delta!r} under {promise.adjacency} adjacency. "
     facts = {
         "adjacency": str(promise.adjacency),
         "delta": promise.delta,
         "accountants": [each.as_dict() for each in by_accountant],
         "samplers": [each.as_dict() for each in by_sampler],
     }
-    html = joined((element("p", words), gallery(figures)))
+    html = joined((element("p", about + words), gallery(figures)))
     return Section("spending", "How the privacy was spent", html, facts, 50)
 
 
