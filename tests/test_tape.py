@@ -297,3 +297,18 @@ def test_recording_leaves_the_model_and_the_global_generator_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_without_torchs_own_names_the_long_way_gives_the_same(monkeypatch):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 3))
+    data = as_records((torch.randn(5, 1, 8, 8), torch.randint(0, 3, (5,))))
+    gradient = so.LossGradient(F.cross_entropy)
+
+    def rows():
+        each = gradient.of(model, data.gather(torch.arange(5)), torch.arange(5))
+        assert isinstance(each, Taped)
+        return torch.cat(list(each.rows(5)))
+
+    short = rows()
+    monkeypatch.setattr("sordino.gradients.rowwise.SHORT_WAY", False)
+    assert torch.allclose(rows(), short, atol=1e-6)

@@ -6,12 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from sordino.accounting import Adjacency, Guarantee, View
+from sordino.accounting.events import HiddenStateDpEvent
 from sordino.accounting.hidden_state import Steps, mu_of_cycle, mu_of_unit
-from sordino.errors import UsageError
+from sordino.errors import UnsupportedEvent, UsageError
 
 
 def cycle(contraction: float, batches: int, epochs: int, scale: float = 1.0, **options) -> float:
@@ -210,3 +213,28 @@ def test_the_last_iterate_reveals_no_more_than_the_bound_and_nearly_as_much(posi
     distance, deviation = weight[uses].sum(), sigma * math.sqrt((weight**2).sum())
     bound = cycle(c, batches, epochs, 1 / sigma, position=position)
     assert distance / deviation <= bound * (1 + 1e-12)
+
+
+# --- as an event ---
+
+
+def test_a_hidden_state_is_worth_its_gaussian_and_is_seen_at_its_end_only() -> None:
+    event = HiddenStateDpEvent(noise_multiplier=2.0, steps=100)
+    for adjacency, multiplier in ((Adjacency.ZERO_OUT, 2.0), (Adjacency.REPLACE_ONE, 1.0)):
+        found = Guarantee.of(event, adjacency, delta=1e-5)
+        exact = Guarantee.of(GaussianDpEvent(multiplier), Adjacency.ZERO_OUT, delta=1e-5)
+        assert (found.accountant, found.view) == ("hidden-state", View.FINAL_MODEL)
+        assert found.epsilon == exact.epsilon
+        assert "sees the final model only" in found.statement
+
+
+def test_a_hidden_state_composes_with_other_releases() -> None:
+    both = ComposedDpEvent([HiddenStateDpEvent(2.0, 100), GaussianDpEvent(2.0)])
+    found = Guarantee.of(both, Adjacency.ZERO_OUT, delta=1e-5)
+    assert found.epsilon == Guarantee.of(GaussianDpEvent(math.sqrt(2)), Adjacency.ZERO_OUT, delta=1e-5).epsilon
+    assert found.view is View.FINAL_MODEL
+
+
+def test_a_hidden_state_has_no_bound_where_places_are_secret() -> None:
+    with pytest.raises(UnsupportedEvent, match="places of units as public"):
+        Guarantee.of(HiddenStateDpEvent(2.0, 100), Adjacency.ADD_OR_REMOVE, delta=1e-5)

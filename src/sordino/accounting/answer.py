@@ -11,13 +11,14 @@ from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve
 from sordino.accounting.decomposition import PoissonDecomposition
-from sordino.accounting.events import RandomAllocationDpEvent, flatten
+from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.rdp import RdpCurve
 from sordino.accounting.tight_allocation import TightAllocation
 from sordino.accounting.visible import Sight, Visible, visible
 
 EXACT, ALLOCATION, UNAMPLIFIED = "exact-gaussian", "random-allocation", "composition-without-amplification"
+HIDDEN = "hidden-state"
 
 Seen = list[tuple[Visible, int]]
 
@@ -64,7 +65,7 @@ def privacy_of(event: DpEvent, adjacency: Adjacency, *, tight: bool = False) -> 
     Answer(epsilon=5.759..., accountant='exact-gaussian')
     """
     curves = _curves(event, adjacency, tight=tight)
-    return TightestCurve(curves[:1] if curves[0].name == EXACT else curves)
+    return TightestCurve(curves[:1] if curves[0].name in (EXACT, HIDDEN) else curves)
 
 
 def opinions(event: DpEvent, adjacency: Adjacency, delta: float) -> list[Answer]:
@@ -89,7 +90,8 @@ def check_delta(delta: float) -> None:
 def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[PrivacyCurve, ...]:
     """All curves that hold. An exact one comes first."""
     validate.instance(Adjacency, adjacency=adjacency)
-    seen = [(visible(part.mechanism, adjacency), part.count) for part in flatten(event)]
+    parts = flatten(event)
+    seen = [(visible(part.mechanism, adjacency), part.count) for part in parts]
     plain = [(each.plain, count) for each, count in seen]
     if any(sight.event.noise_multiplier == 0 for sight, _ in plain):
         return (GaussianCurve(math.inf),)
@@ -97,7 +99,8 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
     curves: list[PrivacyCurve] = []
     if all(isinstance(sight.event, GaussianDpEvent) for sight, _ in plain):
         mu = math.sqrt(math.fsum(count / sight.event.noise_multiplier**2 for sight, count in plain))
-        curves.append(GaussianCurve(mu, UNAMPLIFIED if is_sampled else EXACT))
+        exact = HIDDEN if any(isinstance(part.mechanism, HiddenStateDpEvent) for part in parts) else EXACT
+        curves.append(GaussianCurve(mu, UNAMPLIFIED if is_sampled else exact))
     elif is_sampled:
         curves += [PldCurve.of(plain, UNAMPLIFIED), RdpCurve.of(plain, UNAMPLIFIED)]
     if any(each.rdp for each, _ in seen):

@@ -1,4 +1,4 @@
-"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are one more and their flat form.
+"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are two more and their flat form.
 
 Every noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step). What a
 neighbour changes is a matter of the adjacency, not of the event: see `visible`.
@@ -39,6 +39,21 @@ class RandomAllocationDpEvent(DpEvent):
     noise_multiplier: float
     bins: int
     epochs: int
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class HiddenStateDpEvent(DpEvent):
+    """The last iterate of `steps` noisy steps that contract, of which nothing else is seen.
+
+    It reveals no more than one Gaussian release of this multiplier (see `hidden_state`, where it comes from). Batches
+    have fixed places, so that it holds for a unit that is replaced, by nothing or by another, and not for one that goes.
+
+    >>> HiddenStateDpEvent(noise_multiplier=2.0, steps=24_000).steps
+    24000
+    """
+
+    noise_multiplier: float
+    steps: int
 
 
 @dataclass(frozen=True)

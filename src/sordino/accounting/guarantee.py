@@ -15,6 +15,7 @@ from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import TightestCurve, privacy_of
 from sordino.accounting.attack import best_true_positive_rate
+from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.group import epsilon_for_group
 
 
@@ -71,9 +72,11 @@ class Guarantee:
         assumptions: tuple[str, ...] = (),
         tight: bool = False,
     ) -> Guarantee:
-        """The guarantee that the accountants prove about `event`."""
+        """The guarantee that the accountants prove about `event`. What hides its steps is seen at its end only."""
         validate.instance(Unit, unit=unit)
         validate.instance(View, view=view)
+        if any(isinstance(part.mechanism, HiddenStateDpEvent) for part in flatten(event)):
+            view = View.FINAL_MODEL
         answer = privacy_of(event, adjacency, tight=tight).answer(delta)
         return cls(answer.epsilon, delta, unit, adjacency, view, answer.accountant, tuple(assumptions), event)
 

@@ -24,7 +24,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.events import RandomAllocationDpEvent
+from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent
 from sordino.errors import UnsupportedEvent, UsageError
 
 ADD_OR_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
@@ -76,6 +76,10 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
         case NonPrivateDpEvent():
             return _bare(GaussianDpEvent(0.0))
         case GaussianDpEvent(noise_multiplier=multiplier):
+            return _bare(_gaussian(multiplier, share))
+        case HiddenStateDpEvent(noise_multiplier=multiplier):
+            if adjacency is Adjacency.ADD_OR_REMOVE:
+                raise UnsupportedEvent(f"a hidden state takes the places of units as public, got adjacency {adjacency}.")
             return _bare(_gaussian(multiplier, share))
         case LaplaceDpEvent(noise_multiplier=multiplier):
             return _bare(_laplace(multiplier, share))

@@ -11,9 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import _add_batch_dim, _unwrap_batched, peek_interpreter_stack
-from torch._functorch.autograd_function import VmapInfo
-from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
+
+try:  # torch keeps these names to itself, and may rename them: then the long way is taken
+    from torch._C._functorch import _add_batch_dim, _unwrap_batched, peek_interpreter_stack
+    from torch._functorch.autograd_function import VmapInfo
+    from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
+
+    SHORT_WAY = True
+except ImportError:
+    SHORT_WAY = False
 
 
 def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, *others: Tensor | None) -> Any:
@@ -31,7 +37,9 @@ def apply(function: type[torch.autograd.Function], *operands: Any) -> Any:
     Torch gets there as well, but binds a signature and takes trees apart on the way, which costs more than a small
     layer's products. Operands and results are tensors, or tuples of them.
     """
-    around = retrieve_current_functorch_interpreter() if peek_interpreter_stack() is not None else None
+    if not SHORT_WAY or peek_interpreter_stack() is None:
+        return function.apply(*operands)  # type: ignore[no-untyped-call]
+    around = retrieve_current_functorch_interpreter()
     if not isinstance(around, VmapInterpreter):
         return function.apply(*operands)  # type: ignore[no-untyped-call]
     level = around.level()
