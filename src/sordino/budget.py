@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from threading import Lock
+from typing import NoReturn
+
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino import validate
@@ -36,6 +39,7 @@ class Budget:
         self.epsilon, self.delta = epsilon, delta
         self._releases: list[tuple[str, DpEvent]] = []
         self._adjacency: Adjacency | None = None
+        self._charging = Lock()  # two threads that each see room for one release must not both take it
 
     @property
     def event(self) -> DpEvent:
@@ -49,6 +53,28 @@ class Budget:
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
         """Adds a release, or refuses it. Nothing may be computed from the data before it is charged."""
+        with self._charging:
+            self._refuse_if_too_much(event, adjacency, what)
+            self._adjacency = adjacency
+            self._releases.append((what, event))
+
+    def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
+        """What all releases together promise."""
+        adjacency = self._adjacency or Adjacency.ZERO_OUT
+        unit = self.records.unit
+        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        """The same budget: what holds one is copied with it (scikit-learn does), and goes on spending from it."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a budget cannot be copied, saved or sent to another process, where what is spent would be forgotten: "
+            "work in one process (n_jobs=None), and take it off what is to be saved (set_params(budget=None))."
+        )
+
+    def _refuse_if_too_much(self, event: DpEvent, adjacency: Adjacency, what: str) -> None:
         if self._adjacency not in (None, adjacency):
             raise UsageError(
                 f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}."
@@ -60,11 +86,3 @@ class Budget:
                     f"the {what} would bring epsilon to {rounded_up(total, 6)} under {adjacency} at delta "
                     f"{self.delta:g}; allowed is {self.epsilon:g}."
                 )
-        self._adjacency = adjacency
-        self._releases.append((what, event))
-
-    def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
-        """What all releases together promise."""
-        adjacency = self._adjacency or Adjacency.ZERO_OUT
-        unit = self.records.unit
-        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)

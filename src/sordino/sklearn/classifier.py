@@ -51,7 +51,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         classes: Sequence[Any] | NDArray[Any] | None = None,
         batch_size: int = 256,
         epochs: float = 20,
-        learning_rate: float = 0.5,
+        learning_rate: float = 0.2,
         clip: Clip | float = 1.0,
         optimizer: MakeOptimizer | None = None,
         rows_per_user: int | None = None,
@@ -79,7 +79,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             check_classification_targets(labels)
         classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
         if len(classes) < 2:
-            raise UsageError(f"there must be at least two classes to tell apart, got {len(classes)} class: say classes.")
+            raise UsageError(
+                f"there must be at least two classes, got {len(classes)} class: say all that there could be."
+            )
         assumptions = ("the set of labels that occur is public",) if self.classes is None else ()
         target, loss = _positions(labels, classes), F.cross_entropy
         self._train(features, target, users, n_outputs=len(classes), loss=loss, assumptions=assumptions)

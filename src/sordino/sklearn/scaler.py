@@ -47,12 +47,17 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _bounds(self, features: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Both ends in the dtype of the rows, checked against the number of features."""
-        low, high = np.asarray(self.low, features.dtype), np.asarray(self.high, features.dtype)
-        for name, end in (("low", low), ("high", high)):
-            if end.shape not in ((), (features.shape[1],)) or not np.isfinite(end).all():
-                expected = f"a finite number, or one for each of {features.shape[1]} features"
-                raise UsageError(f"{name} must be {expected}, got {getattr(self, name)!r:.80}.")
+        """Both ends in the dtype of the rows."""
+        low, high = _ends("low", self.low, features), _ends("high", self.high, features)
         if not (low < high).all():
             raise UsageError(f"low must be below high, got {self.low!r:.80} and {self.high!r:.80}.")
         return low, high
+
+
+def _ends(name: str, value: ArrayLike, features: NDArray[Any]) -> NDArray[Any]:
+    given = np.asarray(value)
+    numeric = given.dtype.kind in "iuf" and given.shape in ((), (features.shape[1],))
+    if not numeric or not np.isfinite(given).all():
+        expected = f"a finite number, or one for each of {features.shape[1]} features"
+        raise UsageError(f"{name} must be {expected}, got {value!r:.80}.")
+    return given.astype(features.dtype)

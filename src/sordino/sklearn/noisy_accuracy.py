@@ -1,0 +1,61 @@
+"""A score on private rows that is paid for, in the place of one that is given away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino import validate
+from sordino.accounting import Adjacency, Unit
+from sordino.budget import Budget
+from sordino.errors import UsageError
+from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.randomness import Key
+from sordino.states import BoundedSum, Layout
+
+_COUNT = Layout(("right",), ((1,),))
+_SMALLEST_DELTA = 1e-12
+
+
+@dataclass(frozen=True)
+class NoisyAccuracy:
+    """A scorer for `cross_val_score` and searches: the share of rows that are right, with noise, charged to `budget`.
+
+    `noise_multiplier` is the standard deviation of the noise on the number of rows that are right. Noise may take the
+    share out of [0, 1].
+
+    Guarantee: whether a row is right depends on that row and on a model that is paid for already, if the estimator
+    predicts row by row, as all of this package do.
+
+    >>> from sklearn.dummy import DummyClassifier
+    >>> X, y = np.zeros((1000, 1)), np.ones(1000, dtype=int)
+    >>> budget = Budget((X, y))
+    >>> score = NoisyAccuracy(budget, noise_multiplier=5.0)
+    >>> bool(0.9 < score(DummyClassifier().fit(X, y), X, y) < 1.1), budget.releases
+    (True, ('score',))
+    """
+
+    budget: Budget = field(repr=False)
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        validate.instance(Budget, budget=self.budget)
+        if self.budget.records.unit is not Unit.EXAMPLE:
+            raise UsageError(
+                f"rows are counted one by one, got a budget that protects each {self.budget.records.unit}."
+            )
+        noise, delta = Gaussian(self.noise_multiplier), self.budget.delta or _SMALLEST_DELTA
+        check_tail(noise, Adjacency.ZERO_OUT, steps=1, delta=delta)
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        noise = Gaussian(self.noise_multiplier)
+        self.budget.charge(noise.event, Adjacency.ZERO_OUT, what="score")
+        right = np.asarray(estimator.predict(X)) == np.asarray(y)
+        if right.shape != (len(y),):
+            raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
+        count = BoundedSum(torch.tensor([right.sum()], dtype=torch.float64), bound=1.0, layout=_COUNT)
+        private = noise.add(count, NoiseAt(Key.fresh().stream("score"), step=0))
+        return float(private.divide(len(right)).value)
