@@ -305,9 +305,7 @@ def test_without_torchs_own_names_the_long_way_gives_the_same(monkeypatch):
     gradient = so.LossGradient(F.cross_entropy)
 
     def rows():
-        each = gradient.of(model, data.gather(torch.arange(5)), torch.arange(5))
-        assert isinstance(each, Taped)
-        return torch.cat(list(each.rows(5)))
+        return torch.cat(list(gradient.of(model, data.gather(torch.arange(5)), torch.arange(5)).rows(5)))
 
     short = rows()
     monkeypatch.setattr("sordino.gradients.rowwise.SHORT_WAY", False)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:  # torch keeps these names to itself, and may rename them: then the long way is taken
+try:  # torch keeps these names to itself, and may rename them: then rows are taken one by one, which is slow
     from torch._C._functorch import _add_batch_dim, _unwrap_batched, peek_interpreter_stack
     from torch._functorch.autograd_function import VmapInfo
     from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
