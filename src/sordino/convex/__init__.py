@@ -1,0 +1,1 @@
+"""Convex models: gated ReLU networks, and the baselines that they are compared with."""
