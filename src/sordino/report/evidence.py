@@ -112,7 +112,7 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     event = parse_event(_text(promised["event"]), what=f"the event of {what}")
     adjacency, unit, view = Adjacency(promised["adjacency"]), Unit(promised["unit"]), View(promised["view"])
     assumptions = tuple(_text(each) for each in promised["assumptions"])
-    claimed = float(promised["epsilon"])
+    claimed = _number(promised["epsilon"])
     proved = Guarantee.of(event, adjacency, delta=promised["delta"], unit=unit, view=view, assumptions=assumptions)
     if not (math.isfinite(claimed) and proved.epsilon <= claimed * (1 + _AGREEMENT)):
         raise StateError(f"{what} promises epsilon {claimed!r}, its event proves {rounded_up(proved.epsilon, 6)} only.")
@@ -134,3 +134,9 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.80} is no text.")
     return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.80} is no number.")
+    return float(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.errors import SordinoError
+from sordino.errors import DataError, SordinoError
 from sordino.metrics import Regression, correctness, wilson
 from sordino.recipes import Saved
 from sordino.report.public_rows import public_rows
@@ -75,6 +75,7 @@ def quality_of(saved: Saved) -> Quality:
     """
     try:
         rows = public_rows(saved.recipe, saved.facts, saved.folder.schema)
+        _check_shape(rows.inputs, saved.facts.input_shape)
         outputs = saved.outputs(rows.inputs)
     except SordinoError as error:
         return Unmeasured(str(error))
@@ -88,6 +89,11 @@ def quality_of(saved: Saved) -> Quality:
         return Errors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
+
+
+def _check_shape(inputs: Tensor, expected: tuple[int, ...]) -> None:
+    if tuple(inputs.shape[1:]) != expected:
+        raise DataError(f"the test rows have shape {tuple(inputs.shape[1:])}, the model takes {expected}.")
 
 
 def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:
