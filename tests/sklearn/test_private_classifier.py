@@ -11,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from sordino import Unit
+from sordino.accounting import pld
 from sordino.errors import UsageError
 from sordino.sklearn import PrivateClassifier, PublicScaler
 from sordino.sklearn.estimator import linear
@@ -192,6 +193,14 @@ def test_features_keep_their_names():
     classifier = quick().fit(table, y)
     assert classifier.feature_names_in_.tolist() == ["age", "income"] and classifier.n_features_in_ == 2
     assert (classifier.predict(table) == quick().fit(X, y).predict(X)).all()
+
+
+def test_a_fit_like_one_before_asks_the_accountant_nothing_new():
+    X, y = points(100)
+    quick(batch_size=50).fit(X, y)
+    worked_out = pld._epsilon.cache_info().misses
+    quick(batch_size=50, random_state=1).fit(X, y)
+    assert pld._epsilon.cache_info().misses == worked_out > 0
 
 
 def test_the_linear_model_starts_at_zero():

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -99,6 +101,27 @@ def test_a_budget_of_examples_does_not_pay_for_users():
 def test_what_is_no_budget_is_refused():
     with pytest.raises(UsageError, match="budget must be a Budget, got float"):
         private(1.0).fit(X, Y)
+
+
+def test_a_cross_validation_hands_each_fold_its_users():
+    users = np.arange(300) // 3
+    budget = so.Budget(so.by_user((X, Y), users, rows_per_user=3))
+    cross_val_score(private(budget, rows_per_user=3), X, Y, cv=KFold(3), params={"users": users}, error_score="raise")
+    assert len(budget.releases) == 3
+
+
+def test_two_threads_do_not_both_take_what_is_left_for_one(monkeypatch):
+    def slow(*arguments):
+        time.sleep(0.05)
+        return privacy_of(*arguments)
+
+    monkeypatch.setattr("sordino.budget.privacy_of", slow)
+    budget = so.Budget((X, Y), epsilon=1.0, delta=1e-5)  # room for one of these, and not for two
+    with ThreadPoolExecutor(2) as threads:
+        event = so.Gaussian(5.0).event
+        charges = [threads.submit(budget.charge, event, so.Adjacency.ZERO_OUT, what="release") for _ in range(2)]
+    assert sum(isinstance(each.exception(), BudgetError) for each in charges) == 1
+    assert budget.releases == ("release",)
 
 
 class Knowing:
