@@ -14,6 +14,7 @@ from sordino.checkpoint import Checkpoint, Progress
 from sordino.errors import StateError, UsageError
 from sordino.run import PrivateRun
 from sordino.schedule import Schedule
+from sordino.states import Private
 from sordino.validation import Charged, Public, accuracy, regression
 
 
@@ -37,12 +38,17 @@ class Training:
         self._average = None if averaging is None else averaging.init(self._trained)
 
     def step(self) -> None:
+        """Takes the run's next step."""
+        step = self.run.steps
+        self.descend(next(self.run), step)
+
+    def descend(self, private: Private, step: int) -> None:
         """One private gradient, divided by a public number, given to the optimizer."""
-        step, steps = self.run.steps, len(self.run)
+        steps = len(self.run)
         factor = self._schedule.factor(step, steps)
         for group, learning_rate in zip(self.optimizer.param_groups, self._learning_rates, strict=True):
             group["lr"] = learning_rate * factor
-        next(self.run).divide(self._divisor).write_to(self.model)
+        private.divide(self._divisor).write_to(self.model)
         self.optimizer.step()
         if self._averaging is not None and self._average is not None:
             self._average = self._averaging.update(self._average, self._trained, step, steps)

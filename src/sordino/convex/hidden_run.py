@@ -1,0 +1,221 @@
+"""Carries out a hidden-state plan: takes all steps, keeps every iterate to itself, and gives the last one.
+
+The steps are those of the kernel's run: gather, per-example gradient, clip, noise. What it hands out stays in here, is
+used for one plain step of gradient descent, and is gone. Checkpoints lie in the private folder, which is deleted at the
+end; there are no measures on the way, because each would show an iterate.
+
+A run that is stopped may go on anywhere: nobody has seen the steps that are taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.accounting import Guarantee
+from sordino.budget import Budget
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.convex.fading import Fading
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.errors import Interrupted, UsageError
+from sordino.interruption import interruption
+from sordino.journal import Journal
+from sordino.noise import NoiseAt
+from sordino.randomness import Key
+from sordino.records import Records
+from sordino.run import Plan, PrivateRun
+from sordino.states import BoundedSum
+from sordino.store import RunFolder
+from sordino.training import Training, measured
+from sordino.validation import Public
+
+OnShown = Callable[[int, dict[str, Tensor]], None]
+
+
+@dataclass(frozen=True)
+class HiddenFitted:
+    """The last iterate, what is promised to whoever sees only it, and what was measured on it."""
+
+    model: nn.Module
+    guarantee: Guarantee
+    plan: NoisyCGD
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def fit_hidden_state(
+    plan: NoisyCGD,
+    data: object,
+    *,
+    outputs: int,
+    delta: float,
+    test: Public | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    progress: bool = True,
+    on_shown: OnShown | None = None,
+) -> HiddenFitted:
+    """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
+
+    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows.
+
+    >>> from sordino.convex.model import GatedReLU
+    >>> from sordino.sampling import Cyclic
+    >>> data = (torch.randn(40, 5), torch.randint(0, 3, (40,)))
+    >>> plan = NoisyCGD(Cyclic(4, 2), GatedReLU(8), clip=1.0, noise_multiplier=4.0, learning_rate=1.0)
+    >>> fitted = fit_hidden_state(plan, data, outputs=3, delta=1e-3, seed=0, progress=False)
+    >>> fitted.guarantee.accountant, str(fitted.guarantee.view)
+    ('hidden-state', 'final-model')
+    """
+    validate.instance(NoisyCGD, plan=plan)
+    validate.count(outputs=outputs)
+    if out is None and resume:
+        raise UsageError("a run can be resumed from its folder only: say out.")
+    if plan.shown_after and on_shown is None:
+        raise UsageError("the plan pays for iterates that are shown, and nobody looks: say on_shown, or show none.")
+    budget = data if isinstance(data, Budget) else Budget(data)
+    records = budget.records
+    if plan.examples not in (None, records.num_units):
+        raise UsageError(f"the plan is for {plan.examples} examples, the data set has {records.num_units}.")
+    inputs = records.template(1).inputs[0].numel()
+    module = plan.model.build(inputs, outputs)
+    budget.charge(plan.event, plan.adjacency, what="training run")
+    key = Key.fresh() if seed is None else Key.from_seed(seed)
+    hidden = "nobody sees anything of the run but what it gives in the end"
+    assumptions: tuple[str, ...] = (
+        "nothing else is released from the same data outside this run's budget",
+        hidden + " and what it shows" if plan.shown_after else hidden,
+    )
+    if key.reproducible:
+        assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
+    plan.check_noise(delta)
+    guarantee = budget.guarantee(delta=delta, assumptions=assumptions)
+    steps = _Steps(plan, module, records, progress, on_shown)
+    if out is None:
+        return _finished(steps.take(steps.training(key), key, None), guarantee, plan, test)
+    folder = RunFolder(out)
+    if resume and folder.is_finished:
+        module.load_state_dict(folder.model(like=module.state_dict()))
+        return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
+    with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
+        settings = {"hidden state": repr(plan), "outputs": str(outputs)}
+        checkpoint = journal.last_checkpoint(steps.plan, records, settings, draw_again=True)
+        training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else None)
+        if checkpoint is not None:
+            training.restore(checkpoint)
+        journal.promise(_described(plan, records, guarantee))
+        fitted = _finished(steps.take(training, journal.key, journal), guarantee, plan, test)
+        journal.add({"step": plan.sampler.steps, **fitted.metrics})
+        journal.finish(training)
+        return fitted
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of a plan on one data set."""
+
+    hidden: NoisyCGD
+    module: nn.Module
+    records: Records
+    progress: bool
+    on_shown: OnShown | None
+
+    @property
+    def plan(self) -> Plan:
+        """What the kernel carries out. Its own event, of a run that is seen, is not what this one is worth."""
+        noise = Fading(self.hidden.noise_multiplier, self.hidden.noise_schedule, self.hidden.steps)
+        return Plan(self.hidden.sampler, LossGradient(self.hidden.loss), ClipByNorm(self.hidden.clip), noise)
+
+    def training(self, key: Key, physical_batch_size: int | None = None) -> Training:
+        budget = Budget(self.records)  # that of the kernel's view: the caller's own has been charged
+        run = PrivateRun(self.plan, self.module, budget, key=key, physical_batch_size=physical_batch_size or "auto")
+        optimizer = torch.optim.SGD(
+            self.module.parameters(), lr=self.hidden.learning_rate, weight_decay=self.hidden.strength
+        )
+        divisor, schedule = self.hidden.batch_size(self.records.num_units), _Of(self.hidden)
+        return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule, averaging=None)
+
+    def take(self, training: Training, key: Key, journal: Journal | None) -> nn.Module:
+        run, per_epoch = training.run, self.hidden.sampler.batches_per_epoch
+        with _progress_bar(self.progress) as bar, interruption(wanted=journal is not None) as asked:
+            task = bar.add_task("training in hiding", total=len(run), completed=run.steps)
+            while run.steps < len(run):
+                if journal is not None:
+                    journal.before_step(training)
+                training.step()
+                self._project()
+                bar.advance(task)
+                epoch, within = divmod(run.steps, per_epoch)
+                if within == 0 and epoch in self.hidden.shown_after and self.on_shown is not None:
+                    self.on_shown(epoch, {name: x.detach().clone() for name, x in self.module.state_dict().items()})
+                if journal is not None and asked.to_stop and run.steps < len(run):
+                    journal.at_rest(training)
+                    raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
+        self._trailing(training, key)
+        return self.module
+
+    def _trailing(self, training: Training, key: Key) -> None:
+        """Steps that see nobody: noise and the ridge term."""
+        layout, zeros = training.run.layout, torch.zeros(training.run.layout.size, dtype=torch.float64)
+        for step in range(self.hidden.sampler.steps, self.hidden.steps):
+            nobody = BoundedSum(zeros.clone(), self.hidden.clip, layout)
+            private = self.plan.noise.add(nobody, NoiseAt(key.stream("noise"), step))
+            training.descend(private, step)
+            self._project()
+
+    def _project(self) -> None:
+        if self.hidden.radius is None:
+            return
+        with torch.no_grad():
+            parameters = list(self.module.parameters())
+            norm = torch.stack([x.double().norm() for x in parameters]).norm()
+            if norm > self.hidden.radius:
+                for x in parameters:
+                    x.mul_(self.hidden.radius / norm)
+
+
+@dataclass(frozen=True)
+class _Of:
+    """The schedule of a plan, which counts the steps without data too."""
+
+    plan: NoisyCGD
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.plan.schedule.factor(step, self.plan.steps)
+
+
+def _finished(module: nn.Module, guarantee: Guarantee, plan: NoisyCGD, test: Public | None) -> HiddenFitted:
+    found = {} if test is None else {f"test_{name}": value for name, value in measured(module, test).items()}
+    numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta, **found}
+    return HiddenFitted(module, guarantee, plan, numbers)
+
+
+def _described(plan: NoisyCGD, records: Records, guarantee: Guarantee) -> dict[str, object]:
+    batch_size, examples = plan.batch_size(records.num_units), records.num_units
+    return {
+        "examples": examples,
+        "batch_size": batch_size,
+        "sample_rate": batch_size / examples,
+        "epochs": plan.sampler.epochs,
+        "steps": plan.steps,
+        "noise_multiplier": plan.noise_multiplier,
+        "sampler": plan.sampler.name,
+        "solved_for": "noise_multiplier",
+        "notes": [],
+        **guarantee.as_dict(),
+    }
+
+
+def _progress_bar(visible: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), disable=not visible)

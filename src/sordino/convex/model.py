@@ -1,0 +1,109 @@
+"""Models that are linear in what is trained, on features whose norm has a public bound.
+
+A two-layer ReLU network f(x) = sum_i relu(x . u_i) a_i has an equivalent convex form (Pilanci and Ergen 2020), in which
+frozen gates 1(u_i . x >= 0) choose for which inputs the linear maps V_i count. With random gates, and without the cone
+constraints, it is an unconstrained problem, convex in V: what hidden-state privacy needs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+
+
+@runtime_checkable
+class ConvexModel(Protocol):
+    """Outputs V^T phi(x) with features of a public norm bound: a loss that is convex in outputs is convex in V."""
+
+    @property
+    def feature_bound(self) -> float:
+        """The L2 norm of phi(x), at most, for every x. It is a fact of the model, not of the data."""
+        ...
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        """The module, with V = 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class GatedReLU:
+    """Features (1(u_i . x >= 0) x / sqrt(P)) for i = 1..P, of inputs scaled to norm at most 1.
+
+    The gates u_i are normal, public and fixed by `seed`; nothing of them is trained. Since at most all gates are open,
+    the norm of the features is at most that of x.
+
+    >>> model = GatedReLU(gates=8).build(inputs=5, outputs=3)
+    >>> model(torch.randn(2, 5)).shape, sum(p.numel() for p in model.parameters())
+    (torch.Size([2, 3]), 120)
+    """
+
+    gates: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate.count(gates=self.gates)
+        validate.count(at_least=0, at_most=2**63 - 1, seed=self.seed)
+
+    @property
+    def feature_bound(self) -> float:
+        return 1.0
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        generator = torch.Generator().manual_seed(self.seed)
+        return _Gated(torch.randn(self.gates, inputs, generator=generator), outputs)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Features x scaled to norm at most 1: a linear model, or one on features that were computed before.
+
+    >>> Linear().build(inputs=5, outputs=3)(torch.randn(2, 5)).shape
+    torch.Size([2, 3])
+    """
+
+    @property
+    def feature_bound(self) -> float:
+        return 1.0
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        layer = nn.Linear(inputs, outputs, bias=False)
+        nn.init.zeros_(layer.weight)
+        return nn.Sequential(_Bounded(), layer)
+
+
+class _Gated(nn.Module):
+    gates: Tensor
+
+    def __init__(self, gates: Tensor, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("gates", gates)
+        self.maps = nn.Linear(gates.shape[1], len(gates) * outputs, bias=False)
+        nn.init.zeros_(self.maps.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = bounded(x)
+        is_open = (nn.functional.linear(x, self.gates) >= 0).to(x.dtype) / math.sqrt(len(self.gates))
+        return torch.einsum("bi,bio->bo", is_open, self.maps(x).unflatten(1, (len(self.gates), -1)))
+
+
+class _Bounded(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return bounded(x)
+
+
+def bounded(inputs: Tensor) -> Tensor:
+    """Each row as a vector of norm at most 1: longer ones are shortened. It acts on each row alone, by a public rule.
+
+    >>> bounded(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
+    """
+    rows = inputs.flatten(1)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp(min=1.0)

@@ -1,0 +1,191 @@
+"""A hidden-state run is the algorithm as written, shows its end only, and can be stopped anywhere."""
+
+import json
+import os
+
+import pytest
+import torch
+
+import sordino as so
+from sordino import checkpoint
+from sordino.clipping import ClipByNorm
+from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.model import GatedReLU
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.errors import Interrupted, StateError, UsageError
+from sordino.schedule import Cosine, Step
+from sordino.training import Training
+from sordino.validation import Public
+
+GENERATOR = torch.Generator().manual_seed(0)
+INPUTS, LABELS = torch.randn(42, 5, generator=GENERATOR), torch.randint(0, 3, (42,), generator=GENERATOR)
+
+
+def make(**changes):
+    settings = {"clip": 0.3, "noise_multiplier": 3.0, "learning_rate": 1.0, "strength": 0.05, "trailing_steps": 3}
+    settings |= {"schedule": Cosine(final=0.5), "noise_schedule": Step((0.5,), 2.0)}
+    return NoisyCGD(so.Cyclic(4, 3), GatedReLU(6), **(settings | changes))
+
+
+def fitted(plan=None, data=(INPUTS, LABELS), **arguments):
+    named = {"outputs": 3, "delta": 1e-3, "seed": 5, "progress": False}
+    return fit_hidden_state(plan or make(), data, **(named | arguments))
+
+
+def weights(found):
+    return torch.cat([x.detach().flatten() for x in found.model.parameters()])
+
+
+def by_hand(plan):
+    """The algorithm: batches in turn, one example at a time, plain descent with ridge, projection, noise in the end."""
+    model, noise = plan.model.build(5, 3), so.Key.from_seed(5).stream("noise")
+    parameter = model.maps.weight
+    batch_size = 11  # the largest of 42 examples in 4 batches
+    for step in range(plan.steps):
+        total = torch.zeros_like(parameter, dtype=torch.float64)
+        if step < plan.sampler.steps:
+            for i in torch.arange(42).tensor_split(4)[step % 4].tolist():
+                model.zero_grad()
+                plan.loss(model(INPUTS[i : i + 1]), LABELS[i : i + 1]).backward()
+                gradient = parameter.grad.double()
+                total += gradient * min(1.0, plan.clip / float(gradient.norm()))
+        std = plan.noise_multiplier_at(step) * plan.clip
+        total += std * torch.from_numpy(noise.normals(parameter.numel(), step=step)).reshape(parameter.shape)
+        with torch.no_grad():
+            parameter -= plan.learning_rate_at(step) * ((total / batch_size).float() + plan.strength * parameter)
+            if plan.radius is not None and parameter.norm() > plan.radius:
+                parameter *= plan.radius / parameter.norm()
+    return parameter.detach().flatten()
+
+
+@pytest.mark.parametrize("changes", [{}, {"radius": 0.4, "examples": 42}, {"trailing_steps": 0, "strength": 0.0}])
+def test_the_run_is_the_algorithm_as_written(changes):
+    plan = make(**changes)
+    assert torch.allclose(weights(fitted(plan)), by_hand(plan), atol=1e-4)
+
+
+def test_the_budget_is_charged_for_the_end_and_for_nothing_else():
+    budget = so.Budget((INPUTS, LABELS))
+    found = fitted(data=budget)
+    assert budget.releases == ("training run",)
+    assert found.guarantee.epsilon == make().guarantee(delta=1e-3).epsilon
+    assert any("nobody sees anything of the run" in text for text in found.guarantee.assumptions)
+    assert any("seed" in text for text in found.guarantee.assumptions)
+
+
+def test_the_folder_shows_the_end_only(tmp_path):
+    fitted(out=tmp_path / "run", test=Public((INPUTS, LABELS)))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "metrics.jsonl",
+        "model.safetensors",
+        "privacy.json",
+    ]
+    (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()]
+    assert row.keys() == {"step", "epsilon", "delta", "test_accuracy"}
+    assert json.loads((tmp_path / "run" / "privacy.json").read_bytes())["view"] == "final-model"
+    assert not (tmp_path / "run.private").exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(step, monkeypatch, **arguments):
+    take = Training.step
+
+    def ending(training):
+        if training.run.steps == step:
+            raise Killed
+        take(training)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", ending)
+        with pytest.raises(Killed):
+            fitted(**arguments)
+
+
+def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
+    for step in (0, 5, 11):
+        killed(step, monkeypatch, out=tmp_path / str(step))
+        found = fitted(out=tmp_path / str(step), resume=True)
+        assert torch.equal(weights(found), weights(fitted()))
+        assert torch.equal(weights(fitted(out=tmp_path / str(step), resume=True)), weights(found))
+
+
+def test_on_other_hardware_the_hidden_steps_are_drawn_again_for_free(tmp_path, monkeypatch):
+    killed(5, monkeypatch, out=tmp_path / "run")
+    here = checkpoint.surroundings()
+    monkeypatch.setattr(checkpoint, "surroundings", lambda: here | {"torch": "9.9"})
+    found = fitted(out=tmp_path / "run", resume=True)
+    assert found.guarantee.epsilon == make().guarantee(delta=1e-3).epsilon
+    assert not torch.equal(weights(found), weights(fitted()))
+
+
+def test_being_asked_to_stop_loses_nothing(tmp_path, monkeypatch):
+    take = Training.step
+
+    def signalled(training):
+        if training.run.steps == 3:
+            os.kill(os.getpid(), 15)
+        take(training)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", signalled)
+        with pytest.raises(Interrupted, match="stopped after step 4 of 12"):
+            fitted(out=tmp_path / "run")
+    assert torch.equal(weights(fitted(out=tmp_path / "run", resume=True)), weights(fitted()))
+
+
+def test_a_run_is_not_continued_as_another(tmp_path, monkeypatch):
+    killed(5, monkeypatch, out=tmp_path / "run")
+    for changes in ({"plan": make(strength=0.04)}, {"data": (INPUTS + 1, LABELS)}, {"outputs": 4}):
+        with pytest.raises(StateError, match="is of another run"):
+            fitted(out=tmp_path / "run", resume=True, **changes)
+
+
+def test_iterates_are_shown_only_where_the_plan_pays_for_them():
+    shown = []
+    plan = make(shown_after=(1, 2))
+    found = fitted(plan, on_shown=lambda epoch, state: shown.append((epoch, state["maps.weight"])))
+    assert [epoch for epoch, _ in shown] == [1, 2]
+    assert not torch.equal(shown[0][1], shown[1][1])
+    assert found.guarantee.epsilon > make().guarantee(delta=1e-3).epsilon
+    with pytest.raises(UsageError, match="nobody looks"):
+        fitted(plan)
+
+
+def test_a_record_that_is_not_finite_is_a_constant_and_moves_nothing():
+    broken = INPUTS.clone()
+    broken[7] = float("nan")
+    without = LABELS.clone()
+    without[7] = -1
+    assert torch.equal(weights(fitted(data=(broken, LABELS))), weights(fitted(data=(broken, without))))
+    assert weights(fitted(data=(broken, LABELS))).isfinite().all()
+
+
+def test_one_record_moves_a_step_by_no_more_than_the_bound():
+    """Sensitivity of one step from the same iterate: the clip norm, over the largest batch."""
+    plan = make(trailing_steps=0, strength=0.0, schedule=Step((0.5,), 1.0), noise_schedule=Step((0.5,), 1.0))
+    plan = NoisyCGD(so.Cyclic(1, 1), plan.model, clip=plan.clip, noise_multiplier=3.0, learning_rate=1.0)
+    other = LABELS.clone()
+    for i in range(0, 42, 7):
+        other[i] = -1
+        moved = weights(fitted(plan)) - weights(fitted(plan, data=(INPUTS, other)))
+        assert float(moved.norm()) <= ClipByNorm(plan.clip).norm / 42 * (1 + 1e-3)
+        other[i] = LABELS[i]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"resume": True}, "say out"),
+        ({"plan": make(radius=1.0, examples=41)}, "for 41 examples, the data set has 42"),
+        ({"outputs": 0}, "outputs"),
+        ({"plan": "noisy"}, "plan must be a NoisyCGD"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_charged(arguments, said):
+    budget = so.Budget((INPUTS, LABELS))
+    with pytest.raises(UsageError, match=said):
+        fitted(data=budget, **arguments)
+    assert budget.releases == ()
