@@ -4,6 +4,7 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from sordino.report.inference import TradeOff
 from sordino.report.markup import Html, element
 from sordino.report.measured import measured
 from sordino.report.promise import limits
-from sordino.report.provenance import settings, signature
+from sordino.report.provenance import data, settings, signature
 from sordino.report.spending import spending, spent_by_sampler
 
 NAMES = ("guarantee", "limits", "inference", "measured", "spending", "settings", "data", "origin", "signature")
@@ -208,6 +209,25 @@ def test_absent_test_rows_are_explained_and_the_recorded_accuracy_stays(make_run
     assert "by_class" not in section.facts and "absent" in section.facts
 
 
+SCHEMA = """
+confirmed_public = true
+target = {column = "ill", classes = ["no", "yes"]}
+columns.age = {kind = "number", bounds = [0, 120]}
+columns.sex = {kind = "category", categories = ["female", "male"]}
+"""
+
+
+def test_the_columns_of_a_table_are_those_of_its_schema(make_run):
+    path = make_run(data="people.csv", schema="people.toml", facts={"name": "people", "input_shape": (3,)})
+    (path / "schema.toml").write_text(SCHEMA)
+    section = data(Evidence.read(path))
+    assert section.facts["columns"] == {"age": "number, 0 to 120", "sex": "one of 2 categories"}
+    assert "age (number, 0 to 120), sex (one of 2 categories)" in section.html
+    (path / "schema.toml").write_text(SCHEMA.replace("true", "false"))
+    with pytest.raises(StateError, match=r"schema\.toml"):
+        data(Evidence.read(path))
+
+
 def test_a_registered_section_is_on_the_card_in_its_place(evidence, monkeypatch):
     monkeypatch.setattr(sections, "_makers", [signature, settings])
 
@@ -220,6 +240,17 @@ def test_a_registered_section_is_on_the_card_in_its_place(evidence, monkeypatch)
         return None
 
     assert [section.name for section in sections.sections_of(evidence)] == ["settings", "effects", "signature"]
+
+
+def test_the_example_of_the_documentation_adds_its_section(make_run, monkeypatch):
+    monkeypatch.setattr(sections, "_makers", [])
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    exec(re.search(r"```python\n(.*?)```", text, flags=re.DOTALL).group(1), {})
+    path = make_run()
+    assert sections.sections_of(Evidence.read(path)) == []
+    (path / "approval.txt").write_text("<by the board>")
+    (section,) = sections.sections_of(Evidence.read(path))
+    assert section.html == "<p>&lt;by the board&gt;</p>"
 
 
 def test_markup_is_only_what_was_marked_as_such():

@@ -17,10 +17,13 @@ from sordino.report import promise as promise
 from sordino.report import provenance as provenance
 from sordino.report import spending as spending
 from sordino.report.evidence import Evidence
+from sordino.report.markup import shortened
 from sordino.report.page import page
 from sordino.report.sections import sections_of
 
 FORMAT = 1
+
+_LONGEST_NAME = 60
 
 
 def write_card(run: Path, out: Path | None = None) -> Path:
@@ -30,7 +33,7 @@ def write_card(run: Path, out: Path | None = None) -> Path:
     """
     evidence = Evidence.read(run)
     sections = sections_of(evidence)
-    title = f"{evidence.saved.recipe.model} on {evidence.saved.facts.name}"
+    title = f"{evidence.saved.recipe.model} on {shortened(evidence.saved.facts.name, _LONGEST_NAME)}"
     text = page("Privacy card", title, promise.headline(evidence.guarantee), sections)
     facts = {"format": FORMAT, "kind": "privacy card"} | {section.name: section.facts for section in sections}
     return write_report(run if out is None else out, text, facts)

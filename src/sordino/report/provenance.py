@@ -8,14 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from sordino.data.adult import adult_schema
 from sordino.data.columns import Category, Number
 from sordino.data.schema import Schema
 from sordino.errors import SordinoError, StateError
-from sordino.files import read_bytes
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, pairs, shortened
 from sordino.report.sections import Section, register_section
-from sordino.strict_toml import LARGEST_TEXT
 
 _PACKAGES = ("sordino", "dp-accounting", "torch", "numpy", "scipy")
 _SEEDS = ("seed", "initial_seed")
@@ -74,14 +73,16 @@ def data(run: Evidence) -> Section:
 
 def _columns(run: Evidence) -> dict[str, str]:
     """The columns of a table, from the schema that was declared public."""
-    path = run.saved.folder.schema
-    if path is None or Path(run.saved.recipe.data).suffix.lower() not in (".csv", ".parquet"):
+    path, source = run.saved.folder.schema, run.saved.recipe.data
+    if source == "adult":
+        schema = adult_schema()
+    elif path is not None and Path(source).suffix.lower() in (".csv", ".parquet"):
+        try:
+            schema = Schema.read(path)
+        except SordinoError as error:
+            raise StateError(str(error)) from None
+    else:
         return {}
-    shown = repr(str(path))
-    try:
-        schema = Schema.parse(read_bytes(path, at_most=LARGEST_TEXT), shown=shown, name=path.stem, folder=path.parent)
-    except SordinoError as error:
-        raise StateError(f"{error}") from None
     return {name: _kind(column) for name, column in schema.columns.items()}
 
 

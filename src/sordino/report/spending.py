@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 from matplotlib.axes import Axes
@@ -116,7 +117,15 @@ def _picture(name: str, lines: Sequence[Spent], chosen: str, caption: str) -> Ht
             colour, width = (ACCENT, 1.8) if is_chosen else (INK, 1.0)
             style = "-" if is_chosen else next(styles)
             label = f"{line.label}: {rounded_up(line.epsilons[-1], 3)}"
-            axes.plot(line.steps, line.epsilons, linestyle=style, color=colour, linewidth=width, label=label)
+            marker = "" if len(line.steps) > 1 else "o"  # one point is no line
+            shown: dict[str, Any] = {
+                "linestyle": style,
+                "color": colour,
+                "linewidth": width,
+                "marker": marker,
+                "markersize": 3,
+            }
+            axes.plot(line.steps, line.epsilons, label=label, **shown)
         axes.set(xlabel="step", ylabel="epsilon", yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         decimal_logarithmic(axes.yaxis)
