@@ -24,7 +24,8 @@ def card(make_run, tmp_path_factory):
     names = tuple(f"a class with a rather long name {number}" for number in range(10))
     course = [{"step": step, "validation_accuracy": step / 30} for step in range(1, 21)]
     facts = {"name": "x" * 150, "class_names": names}
-    return write_card(make_run(seed=1, facts=facts, metrics=course), tmp_path_factory.mktemp("card"))
+    run = make_run(seed=1, sampler="shuffled", steps=21, facts=facts, metrics=course)
+    return write_card(run, tmp_path_factory.mktemp("card"))
 
 
 @pytest.fixture
