@@ -31,7 +31,7 @@ from sordino.noise import Noise, NoiseAt, check_tail
 from sordino.randomness import Key
 from sordino.records import Batch
 from sordino.sampling import Indices, Sampler
-from sordino.states import BoundedSum, Layout, Private
+from sordino.states import BoundedSum, Layout, PerExample, Private
 
 _MEMORY_MIB = 256
 _SMALLEST_MICRO_BATCH, _LARGEST_MICRO_BATCH = 32, 1024
@@ -90,6 +90,15 @@ class Plan:
         check_tail(self.noise, self.adjacency, steps=self.steps, delta=delta)
 
 
+@dataclass(frozen=True, repr=False)
+class Begun:
+    """A step that has been counted: who joins it, and the codec that its sum is made with. Its indices are private."""
+
+    step: int
+    indices: Tensor
+    codec: Codec
+
+
 class PrivateRun:
     """One plan carried out on one data set. Iterate over it for the `Private` gradient of each step.
 
@@ -143,6 +152,7 @@ class PrivateRun:
         )
         self._coding_state = plan.encoding.init(self.layout)
         self._steps_begun = 0
+        self._unfinished: Begun | None = None
         self._drawn_again: DpEvent | None = None
         self._process = os.getpid()
         self._reproducible = key.reproducible
@@ -205,6 +215,32 @@ class PrivateRun:
     def __next__(self) -> Private:
         return self._private_gradient(next(self._batches))
 
+    def begin(self) -> Begun:
+        """Counts the next step and says who joins it, for a driver that computes the contributions elsewhere.
+
+        Guarantee: that of the plan, if all that leaves the driver is what `finish` returns, and what is clipped by
+        `bounded` is each unit's own contribution (see `PerExample`). Iterating over the run does both by itself.
+        """
+        return self._begun(self._begin_step(), next(self._batches))
+
+    def drawn(self, begun: Begun, indices: Tensor) -> tuple[Batch, Tensor]:
+        """The records of some of the units that joined, and a seed per row."""
+        batch = self._records.gather(indices)
+        return batch, self._seeds(indices, batch, begun.step)
+
+    def bounded(self, begun: Begun, each: PerExample) -> BoundedSum:
+        """What some of the units that joined add together. Sums of disjoint units may be added up."""
+        return self.plan.clip(begun.codec.encode(each))
+
+    def finish(self, begun: Begun, total: BoundedSum) -> Private:
+        """Adds the step's noise to the sum of all who joined, once: a second sum would show their difference."""
+        if begun is not self._unfinished:
+            raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
+        self._unfinished = None
+        private = begun.codec.decode(self.plan.noise.add(total, NoiseAt(self._noise, begun.step)))
+        self._coding_state = self.plan.encoding.update(self._coding_state, private)
+        return private
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee takes for granted."""
@@ -224,12 +260,13 @@ class PrivateRun:
         return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
 
     def _private_gradient(self, indices: Indices) -> Private:
-        step = self._begin_step()
+        begun = self._begun(self._begin_step(), indices)
+        return self.finish(begun, self._bounded_sum(begun.indices, begun.codec, begun.step))
+
+    def _begun(self, step: int, indices: Indices) -> Begun:
         codec = self.plan.encoding.codec(self._coding_state, step, self._coding)
-        total = self._bounded_sum(torch.from_numpy(indices), codec, step)
-        private = codec.decode(self.plan.noise.add(total, NoiseAt(self._noise, step)))
-        self._coding_state = self.plan.encoding.update(self._coding_state, private)
-        return private
+        self._unfinished = Begun(step, torch.from_numpy(indices), codec)
+        return self._unfinished
 
     def _bounded_sum(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
         """Adds up physical micro-batches: they lie below the codec and the step count and can change neither."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -118,40 +118,81 @@ def record(
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
     with pinned(model, autocast), torch.enable_grad():
-        # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
-        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-        fixed = {
-            name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained
-        }
-        dtype, order = working_dtype(model), tuple(trained)
-        direct = {name: trained.pop(name) for name in plan.direct}
-        names = {id(value): name for name, value in trained.items()}
+        labels = _usable(target, working_dtype(model))
+        passed = _forward(model, objective, inputs, labels, seeds, plan)
+        losses, usable = passed.given
+        return passed.tape(losses, usable)
 
-        def loss_of_one(
-            zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
-        ) -> tuple[Tensor, Tensor, list[Tensor]]:
-            recorder = _Recorder(plan, names, zeros)
-            with recorder, recorder.registered(model):
-                values = {**fixed, **trained, **direct}
-                outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
-            loss, usable = objective(outputs, label.unsqueeze(0))
-            if len(recorder.saved) != len(plan.uses):
-                raise Unrecorded
-            return loss, usable, recorder.saved
 
-        rows, labels = tuple(_usable(x, dtype) for x in inputs), _usable(target, dtype)
-        zero = torch.zeros((), dtype=dtype, device=seeds.device)
-        zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
-        copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
+def forward(
+    model: nn.Module, inputs: tuple[Tensor, ...], seeds: Tensor, plan: Survey, autocast: torch.dtype | None = None
+) -> Pass:
+    """The first half of `record`, for a loss that is not known yet: what is given is the model's outputs."""
+    model = original(model)
+    with pinned(model, autocast), torch.enable_grad():
+        return _forward(model, lambda outputs, _: outputs, inputs, seeds, seeds, plan)
 
-        def attempt(randomness: str) -> Any:
-            return vmap(loss_of_one, randomness=randomness)(zeros, copies, rows, labels)
 
-        losses, usable, saved = drawing_by_row(attempt, seeds)
-        gradients = _gradients(losses, [*zeros, *copies.values()])
-        direct_gradients = dict(zip(copies, gradients[len(zeros) :], strict=True))
-        saved = tuple(_usable(x.detach(), dtype) for x in saved)
-        return Tape(order, plan.uses, saved, tuple(gradients[: len(zeros)]), direct_gradients, usable, dtype)
+@dataclass(frozen=True, repr=False)
+class Pass:
+    """A forward pass of all rows that can be differentiated by what belongs to each row, and by nothing else.
+
+    `given` is what was computed from the outputs of each row, rows in front.
+    """
+
+    given: Any
+    names: tuple[str, ...]
+    uses: tuple[Use, ...]
+    saved: tuple[Tensor, ...]
+    zeros: list[Tensor]
+    copies: dict[str, Tensor]
+    dtype: torch.dtype
+
+    def tape(self, losses: Tensor, usable: Tensor) -> Tape:
+        """The second half. `losses[r]` is a function of what was given for row `r`; the pass is used up."""
+        gradients = _gradients(losses, [*self.zeros, *self.copies.values()])
+        direct = dict(zip(self.copies, gradients[len(self.zeros) :], strict=True))
+        saved = tuple(_usable(x.detach(), self.dtype) for x in self.saved)
+        return Tape(self.names, self.uses, saved, tuple(gradients[: len(self.zeros)]), direct, usable, self.dtype)
+
+
+def _forward(
+    model: nn.Module,
+    of_outputs: Callable[[Any, Tensor], Any],
+    inputs: tuple[Tensor, ...],
+    labels: Tensor,
+    seeds: Tensor,
+    plan: Survey,
+) -> Pass:
+    # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    fixed = {name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained}
+    dtype, order = working_dtype(model), tuple(trained)
+    direct = {name: trained.pop(name) for name in plan.direct}
+    names = {id(value): name for name, value in trained.items()}
+
+    def of_one(
+        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
+    ) -> tuple[Any, list[Tensor]]:
+        recorder = _Recorder(plan, names, zeros)
+        with recorder, recorder.registered(model):
+            values = {**fixed, **trained, **direct}
+            outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
+        given = of_outputs(outputs, label.unsqueeze(0))
+        if len(recorder.saved) != len(plan.uses):
+            raise Unrecorded
+        return given, recorder.saved
+
+    rows = tuple(_usable(x, dtype) for x in inputs)
+    zero = torch.zeros((), dtype=dtype, device=seeds.device)
+    zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
+    copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
+
+    def attempt(randomness: str) -> Any:
+        return vmap(of_one, randomness=randomness)(zeros, copies, rows, labels)
+
+    given, saved = drawing_by_row(attempt, seeds)
+    return Pass(given, order, plan.uses, tuple(saved), zeros, copies, dtype)
 
 
 def _usable(x: Tensor, dtype: torch.dtype) -> Tensor:
