@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from sordino import checkpoint as checkpoint_module
 from sordino import journal as journal_module
 from sordino.checkpoint import Checkpoints
 from sordino.cli import main
@@ -263,11 +264,18 @@ def test_resuming_a_finished_run_prints_its_result_again_without_its_data(run) -
     assert contents(Path("run")) == before
 
 
-def test_steps_drawn_again_stay_in_what_is_printed(copied: Path, run) -> None:
-    """The folder speaks, not the plan: a plan would forget what was paid on top of it."""
-    promised = json.loads((copied / "privacy.json").read_text()) | {"epsilon": 3.25}
-    (copied / "privacy.json").write_text(json.dumps(promised))
-    assert "3.25 under zero-out" in run("train", "--resume", copied)
+def test_steps_drawn_again_are_paid_for_and_stay_in_what_is_printed(
+    run, refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert killed_at(25, [*DIGITS, "--seed", "0", "--out", "run"], monkeypatch)
+    here = checkpoint_module.surroundings()
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    assert "at the price of a larger epsilon" in refused("train", "--quiet", "--resume", "run", code=5)
+    printed = run("train", "--quiet", "--resume", "run", "--draw-again")
+    epsilon = json.loads(Path("run/privacy.json").read_text())["epsilon"]
+    assert epsilon > 3.01
+    assert epsilon <= float(re.search(r"^epsilon +([\d.]+) under", printed, re.MULTILINE)[1])
+    assert run("train", "--resume", "run") == printed
 
 
 @pytest.mark.parametrize(
