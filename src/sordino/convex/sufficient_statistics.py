@@ -125,8 +125,11 @@ class Summation:
         return features * root, labels * root
 
     def statistics(self, private: Private, noise_std: float) -> Statistics:
-        parts = private.tensors()
-        return Statistics(_unpacked(parts["gram"], self.size), parts["moment"], noise_std)
+        return Statistics(self.gram(private), private.tensors()["moment"], noise_std)
+
+    def gram(self, released: BoundedSum | Private) -> Tensor:
+        """X^T X as a matrix, with noise or before."""
+        return _unpacked(self._layout.split(released.value)["gram"], self.size)
 
     @property
     def _layout(self) -> Layout:
