@@ -1,0 +1,107 @@
+"""A traced program carried out row by row, and its check on synthetic rows before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from sordino.errors import UsageError
+from sordino.gradients.watching import one_line
+from sordino.opacus.traced import Column, Node, Output, evaluate, nodes_in
+
+_close = partial(torch.allclose, rtol=1e-3, atol=1e-5)
+
+
+@dataclass(frozen=True, repr=False)
+class RowProgram:
+    """What a script computes from a batch, as a function of one row.
+
+    Guarantee: `of_rows` runs the program inside `vmap` on batches of one, so that result `r` depends on row `r` of the
+    leaves and on constants only.
+    """
+
+    node: Node
+    leaves: tuple[Column | Output, ...]
+
+    @classmethod
+    def of(cls, node: Node) -> RowProgram:
+        return cls(node, tuple(leaf for leaf in nodes_in(node) if isinstance(leaf, Column | Output)))
+
+    def of_batch(self, values: list[Tensor]) -> Tensor:
+        """The program on a whole batch, as the script ran it. For synthetic values."""
+        places = {id(leaf): place for place, leaf in enumerate(self.leaves)}
+        result: Tensor = evaluate(self.node, lambda leaf: values[places[id(leaf)]])
+        return result
+
+    def of_rows(self, values: list[Tensor]) -> Tensor:
+        """The program on each row alone, as a batch of one; a result per row, with its batch axis if it has one."""
+        if self.node is self.leaves[0]:
+            return values[0].unsqueeze(1)
+        result: Tensor = vmap(lambda rows: self.of_batch([x.unsqueeze(0) for x in rows]))(values)
+        return result
+
+    def check_rows(self, values: list[Tensor]) -> None:
+        """Refuses what gives a row another value among others than alone. The values are synthetic."""
+        alone, together = self._both(values)
+        same = alone.ndim > 1 and alone.shape[1] == 1 and alone.flatten(0, 1).shape == together.shape
+        if not same or not _close(alone.flatten(0, 1), together, equal_nan=True):
+            raise UsageError(
+                "what the script does to the batch before the model mixes its rows: change each row on its own, "
+                "or in the data set."
+            )
+
+    def reduction(self, values: list[Tensor]) -> str:
+        """How the loss of a batch follows from those of its rows, "mean" or "sum". The values are synthetic."""
+        alone, together = self._both(values)
+        if together.numel() != 1 or alone.numel() != len(values[0]):
+            raise UsageError(
+                f"the loss must be a single number, got shape {tuple(together.shape)}: take its mean over the batch."
+            )
+        found: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum}
+        for name, reduce in found.items():
+            if _close(reduce(alone), together.reshape(())):
+                return name
+        raise UsageError(
+            "the loss is neither the mean nor the sum of the losses of single rows, so it mixes the rows of a batch: "
+            "write it as one, or pass criterion=... to make_private."
+        )
+
+    def _both(self, values: list[Tensor]) -> tuple[Tensor, Tensor]:
+        try:
+            return self.of_rows(values), self.of_batch(values)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"what the script computes from a batch fails on single synthetic rows, with '{one_line(error)}': let "
+                "it act on each row of the batch alone, use the batch's own tensors, or pass criterion=... to "
+                "make_private."
+            ) from None
+
+    def looks(self) -> tuple[Any, ...]:
+        """By which a program is known again: its functions, constants and leaves, in order."""
+        return tuple(_looks(self.node))
+
+
+def _looks(node: Any) -> Any:
+    if isinstance(node, Tensor):
+        yield (tuple(node.shape), node.dtype)
+    elif isinstance(node, Column | Output):
+        yield (type(node).__name__, node.place)
+    elif isinstance(node, list | tuple):
+        for item in node:
+            yield from _looks(item)
+    elif isinstance(node, dict):
+        for key, item in node.items():
+            yield key
+            yield from _looks(item)
+    elif hasattr(node, "function"):
+        yield (id(node.function), node.part)
+        yield from _looks(node.args)
+        yield from _looks(node.kwargs)
+    else:
+        yield repr(node)

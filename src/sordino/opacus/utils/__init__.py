@@ -1,0 +1,1 @@
+"""Where Opacus keeps its batch memory manager."""

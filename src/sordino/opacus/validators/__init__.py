@@ -1,0 +1,3 @@
+"""Where Opacus keeps its validator."""
+
+from sordino.opacus.validators.module_validator import ModuleValidator as ModuleValidator
