@@ -26,7 +26,8 @@ def made_private(
 ):
     """(engine, module, optimizer, loader), as a script has them after `make_private`."""
     model = network() if model is None else model
-    loader = loader or DataLoader(data or data_set(), batch_size=batch_size, shuffle=True)
+    if loader is None:
+        loader = DataLoader(data or data_set(), batch_size=batch_size, shuffle=True)
     engine = engine or PrivacyEngine(seed=seed)
     options = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options
     optimizer = make_optimizer(model.parameters(), lr=0.1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sordino.contribution import LossGradient
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.surroundings import device_of
+from sordino.gradients.surroundings import device_of, pinned
 from sordino.gradients.tape import Unrecorded
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
 from sordino.opacus.row_program import RowProgram
@@ -77,10 +77,12 @@ class Session:
         programs = [RowProgram.of(x.node) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
             raise UsageError("outputs of the model cannot be its inputs: make both passes in one module.")
-        for program in programs:
-            if self._is_new("inputs", program.looks()):
-                program.check_rows(self._columns_of(program, self._synthetic()))
-        batch = _with_inputs(part.batch, [p.of_rows(self._columns_of(p, part.batch)).flatten(0, 1) for p in programs])
+        with pinned(self._model):
+            for program in programs:
+                if self._is_new("inputs", program.looks()):
+                    program.check_rows(self._columns_of(program, self._synthetic()))
+            rows = [program.of_rows(self._columns_of(program, part.batch)).flatten(0, 1) for program in programs]
+        batch = _with_inputs(part.batch, rows)
         shapes = [(tuple(x.shape[1:]), x.dtype) for x in batch.inputs]
         if self._is_new("model", repr((shapes, [module.training for module in self._model.modules()]))):
             check_forward(self._model, batch)
@@ -103,7 +105,8 @@ class Session:
         passed, inputs = part.passes[passes.pop()]
         script_loss = ScriptLoss.of(program, self._criterion, target=len(part.batch.inputs))
         if self._is_new("loss", (program.looks(), tuple(p.looks() for p in inputs))):
-            self._check_loss(script_loss, inputs)
+            with pinned(self._model):
+                self._check_loss(script_loss, inputs)
         self._total += self.run.bounded(self._begun, self._contributions(script_loss, passed, part))
         part.is_added = True
 
