@@ -103,7 +103,9 @@ def test_epsilon_is_of_the_steps_begun():
     train(module, optimizer, loader)
     train(module, optimizer, loader)
     expected = so.Plan(so.Poisson(8 / ROWS, 10), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
-    assert engine.get_epsilon(1e-3) == expected.guarantee(delta=1e-3).epsilon == engine.get_epsilon(1e-3)
+    assert (
+        engine.get_epsilon(1e-3) == expected.guarantee(delta=1e-3).epsilon == engine.accountant.get_epsilon(delta=1e-3)
+    )
 
 
 def test_a_batch_that_was_drawn_is_counted_although_no_step_followed():

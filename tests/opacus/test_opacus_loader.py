@@ -58,10 +58,12 @@ def test_a_loader_whose_privacy_is_not_known_is_refused(name):
         made_private(loader=make(data_set()))
 
 
-def test_a_private_loader_is_not_made_private_again():
+def test_a_private_loader_stands_for_the_one_that_it_was_made_from():
     *_, loader = made_private()
-    with pytest.raises(UsageError, match="private already"):
-        made_private(loader=loader)
+    *again, second = made_private(loader=loader)
+    assert second.source is loader.source
+    train(*again[1:], second)
+    assert (loader.session.run.steps, second.session.run.steps) == (0, 5)
 
 
 def test_a_private_module_is_not_made_private_again():

@@ -26,7 +26,6 @@ from sordino.opacus.session import Session
 from sordino.opacus.stepping import step_privately
 from sordino.records import as_records
 from sordino.run import Plan, PrivateRun
-from sordino.sampling import Sampler
 
 Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
 
@@ -73,7 +72,7 @@ class PrivacyEngine:
         *,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data_loader: DataLoader[Any],
+        data_loader: DataLoader[Any] | PrivateLoader,
         noise_multiplier: float,
         max_grad_norm: float | Sequence[float],
         criterion: Loss | None = None,
@@ -93,28 +92,20 @@ class PrivacyEngine:
         _check_modes(
             batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty
         )
-        noise = Gaussian(noise_multiplier)
-        return self._made_private(
-            module,
-            optimizer,
-            data_loader,
-            lambda: Plan(
-                sampler_for(data_loader, poisson_sampling=poisson_sampling, epochs=None),
-                ScriptedGradient(),
-                _clip(module, max_grad_norm, clipping),
-                noise,
-            ),
-            criterion,
-            loss_reduction,
-            planned=False,
-        )
+        noise, clip = Gaussian(noise_multiplier), _clip(module, max_grad_norm, clipping)
+
+        def plan(loader: DataLoader[Any]) -> Plan:
+            sampler = sampler_for(loader, poisson_sampling=poisson_sampling, epochs=None)
+            return Plan(sampler, ScriptedGradient(), clip, noise)
+
+        return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, planned=False)
 
     def make_private_with_epsilon(
         self,
         *,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data_loader: DataLoader[Any],
+        data_loader: DataLoader[Any] | PrivateLoader,
         target_epsilon: float,
         target_delta: float,
         epochs: float,
@@ -136,13 +127,20 @@ class PrivacyEngine:
         check_target(target_epsilon, target_delta)
         validate.between(0, 1e6, low_open=True, epochs=epochs)
 
-        def plan() -> Plan:
-            check_delta_for(len(data_loader.dataset), target_delta)  # type: ignore[arg-type]
-            sampler = sampler_for(data_loader, poisson_sampling=poisson_sampling, epochs=epochs)
-            bare = Plan(sampler, ScriptedGradient(), _clip(module, max_grad_norm, clipping), Gaussian(1.0))
+        clip = _clip(module, max_grad_norm, clipping)
+
+        def plan(loader: DataLoader[Any]) -> Plan:
+            check_delta_for(len(loader.dataset), target_delta)  # type: ignore[arg-type]
+            sampler = sampler_for(loader, poisson_sampling=poisson_sampling, epochs=epochs)
+            bare = Plan(sampler, ScriptedGradient(), clip, Gaussian(1.0))
             return calibrate(bare, epsilon=target_epsilon, delta=target_delta)
 
         return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, planned=True)
+
+    @property
+    def accountant(self) -> PrivacyEngine:
+        """Who answers `get_epsilon`: the engine itself."""
+        return self
 
     def get_epsilon(self, delta: float) -> float:
         """The epsilon of the steps begun so far, of all that this engine made private together."""
@@ -156,8 +154,8 @@ class PrivacyEngine:
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        data_loader: DataLoader[Any],
-        make_plan: Callable[[], Plan],
+        data_loader: DataLoader[Any] | PrivateLoader,
+        make_plan: Callable[[DataLoader[Any]], Plan],
         criterion: Loss | None,
         loss_reduction: str,
         *,
@@ -167,17 +165,16 @@ class PrivacyEngine:
         if isinstance(module, PrivateModule):
             raise UsageError("module is private already: give the module that it was made from.")
         check_model(module)
-        check_loader(data_loader)
-        plan, inner = make_plan(), original(module)
-        records = as_records(data_loader.dataset, dtype=working_dtype(inner))
+        source = data_loader.source if isinstance(data_loader, PrivateLoader) else data_loader
+        check_loader(source)
+        plan, inner = make_plan(source), original(module)
+        records = as_records(source.dataset, dtype=working_dtype(inner))
         seed = None if self._seed is None else self._seed + len(self._sessions)
         run = PrivateRun(plan, inner, records, seed=seed, physical_batch_size=1)
         session = Session(run, inner, records, criterion, loss_reduction)
-        divisor = _divisor(data_loader, plan.sampler) if loss_reduction == "mean" else 1.0
-        step_privately(optimizer, inner, session, divisor)
+        step_privately(optimizer, inner, session, run.expected_batch_size if loss_reduction == "mean" else 1.0)
         self._sessions.append((session, planned))
-        loader = PrivateLoader(data_loader.dataset, data_loader.batch_size or 1, max(1, len(data_loader)), session)
-        return PrivateModule(inner, session), optimizer, loader
+        return PrivateModule(inner, session), optimizer, PrivateLoader(source, session)
 
     def _promise(self, delta: float, *, whole_plans: bool) -> Guarantee:
         if not self._sessions:
@@ -203,7 +200,7 @@ def _check_modes(
     wrap_model: bool,
     rand_on_empty: bool,
 ) -> None:
-    """Modes that make a difference in Opacus: some need no choice here, some cannot be had."""
+    """Refuses the modes of Opacus that cannot be had. The others need no choice here."""
     if not batch_first:
         raise UsageError("batch_first must be True: the first axis of every tensor is the rows of the batch.")
     if loss_reduction not in ("mean", "sum"):
@@ -235,8 +232,3 @@ def _clip(module: nn.Module, max_grad_norm: float | Sequence[float], clipping: s
     if len(max_grad_norm) != tensors:
         raise UsageError(f"max_grad_norm must hold {tensors} clip norms, got {len(max_grad_norm)}.")
     return ClipPerLayer(max_grad_norm)
-
-
-def _divisor(loader: DataLoader[Any], sampler: Sampler) -> float:
-    """The public number that a sum is divided by: what the script calls its batch size."""
-    return sampler.expected_batch_size(len(loader.dataset))  # type: ignore[arg-type]

@@ -25,30 +25,34 @@ _MOST_STEPS = 10**9
 
 
 class PrivateLoader:
-    """Each batch that it gives is a step of the run, begun when the batch is drawn. An empty batch is a batch."""
+    """Each batch that it gives is a step of the run, begun when the batch is drawn. An empty batch is a batch.
 
-    def __init__(self, dataset: Any, batch_size: int, steps_per_epoch: int, session: Session) -> None:
-        self.dataset, self.batch_size = dataset, batch_size
-        self.session = session
-        self._steps_per_epoch = steps_per_epoch
+    `source` is the loader that it stands for, whose data set and batch size it has.
+    """
+
+    def __init__(self, source: DataLoader[Any], session: Session) -> None:
+        self.source, self.session = source, session
+        self.dataset, self.batch_size = source.dataset, source.batch_size
 
     def __len__(self) -> int:
         """The number of batches in an epoch. Under Poisson sampling their sizes vary, and their number does not."""
-        return self._steps_per_epoch
+        return steps_per_epoch(self.source)
 
     def __iter__(self) -> Iterator[list[Traced]]:
         return self.in_parts(None)
 
     def in_parts(self, largest_part: int | None) -> Iterator[list[Traced]]:
         """An epoch, with each batch in parts of at most so many rows."""
-        for _ in range(self._steps_per_epoch):
+        for _ in range(len(self)):
             yield from self.session.issue(largest_part)
 
 
-def check_loader(loader: DataLoader[Any] | PrivateLoader) -> None:
+def steps_per_epoch(loader: DataLoader[Any]) -> int:
+    return max(1, len(loader))
+
+
+def check_loader(loader: DataLoader[Any]) -> None:
     """Refuses a loader whose batches are not what a sampler of ours would draw in its place."""
-    if isinstance(loader, PrivateLoader):
-        raise UsageError("data_loader is private already: give the DataLoader that it was made from.")
     validate.instance(DataLoader, data_loader=loader)
     if isinstance(loader.dataset, IterableDataset):
         raise UsageError("the data set must be indexable to be sampled, got an IterableDataset.")
@@ -70,10 +74,10 @@ def check_loader(loader: DataLoader[Any] | PrivateLoader) -> None:
 
 def sampler_for(loader: DataLoader[Any], *, poisson_sampling: bool, epochs: float | None) -> Sampler:
     """What draws in place of the loader. Without `epochs` the number of steps is the script's business."""
-    rows, steps_per_epoch = len(loader.dataset), max(1, len(loader))  # type: ignore[arg-type]
+    rows, in_epoch = len(loader.dataset), steps_per_epoch(loader)  # type: ignore[arg-type]
     if poisson_sampling:
-        steps = _MOST_STEPS if epochs is None else max(1, ceil(epochs * steps_per_epoch))
+        steps = _MOST_STEPS if epochs is None else max(1, ceil(epochs * in_epoch))
         return Poisson(rate=(loader.batch_size or 1) / rows, steps=steps)
-    whole = _MOST_STEPS // steps_per_epoch if epochs is None else ceil(epochs)
+    whole = _MOST_STEPS // in_epoch if epochs is None else ceil(epochs)
     partition = Shuffled if isinstance(loader.sampler, RandomSampler) else Cyclic
-    return partition(steps_per_epoch, whole)
+    return partition(in_epoch, whole)

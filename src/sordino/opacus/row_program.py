@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from sordino.errors import UsageError
 from sordino.gradients.watching import one_line
-from sordino.opacus.traced import Column, Node, Output, evaluate, nodes_in
+from sordino.opacus.traced import Call, Column, Node, Output, evaluate, leaves_of
 
 _close = partial(torch.allclose, rtol=1e-3, atol=1e-5)
 
@@ -31,7 +31,12 @@ class RowProgram:
 
     @classmethod
     def of(cls, node: Node) -> RowProgram:
-        return cls(node, tuple(leaf for leaf in nodes_in(node) if isinstance(leaf, Column | Output)))
+        return cls(node, tuple(leaves_of(node)))
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the script did nothing but to hand the tensor on."""
+        return not isinstance(self.node, Call)
 
     def of_batch(self, values: list[Tensor]) -> Tensor:
         """The program on a whole batch, as the script ran it. For synthetic values."""
@@ -41,8 +46,6 @@ class RowProgram:
 
     def of_rows(self, values: list[Tensor]) -> Tensor:
         """The program on each row alone, as a batch of one; a result per row, with its batch axis if it has one."""
-        if self.node is self.leaves[0]:
-            return values[0].unsqueeze(1)
         result: Tensor = vmap(lambda rows: self.of_batch([x.unsqueeze(0) for x in rows]))(values)
         return result
 
@@ -99,7 +102,7 @@ def _looks(node: Any) -> Any:
         for key, item in node.items():
             yield key
             yield from _looks(item)
-    elif hasattr(node, "function"):
+    elif isinstance(node, Call):
         yield (id(node.function), node.part)
         yield from _looks(node.args)
         yield from _looks(node.kwargs)

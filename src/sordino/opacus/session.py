@@ -52,8 +52,8 @@ class Session:
                 "no step was taken on the batch before: call optimizer.step() for every batch, also for an empty one, "
                 "because a step that is left out tells something about its batch."
             )
-        self._begun = begun = self.run.begin()
-        self._total = self.run.bounded(begun, of_nobody(self._model))
+        self._begun, self._total = self.run.begin(), None
+        begun = self._begun
         rows = len(begun.indices) if largest_part is None else largest_part
         self._waiting = list(torch.split(begun.indices, max(1, rows)))
         while self._waiting:
@@ -77,12 +77,7 @@ class Session:
         programs = [RowProgram.of(x.node) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
             raise UsageError("outputs of the model cannot be its inputs: make both passes in one module.")
-        with pinned(self._model):
-            for program in programs:
-                if self._is_new("inputs", program.looks()):
-                    program.check_rows(self._columns_of(program, self._synthetic()))
-            rows = [program.of_rows(self._columns_of(program, part.batch)).flatten(0, 1) for program in programs]
-        batch = _with_inputs(part.batch, rows)
+        batch = replace(part.batch, inputs=tuple(self._rows_of(program, part.batch) for program in programs))
         shapes = [(tuple(x.shape[1:]), x.dtype) for x in batch.inputs]
         if self._is_new("model", repr((shapes, [module.training for module in self._model.modules()]))):
             check_forward(self._model, batch)
@@ -91,7 +86,7 @@ class Session:
     def backward(self, loss: Traced) -> None:
         """Adds what each row of the part contributes, by the loss that the script computed."""
         part = self._part
-        if part is None or self._begun is None or self._total is None or not part.made(loss):
+        if part is None or self._begun is None or not part.made(loss):
             raise UsageError(
                 "this loss is not of the batch that the loader gave last: call backward() on each batch's own loss, "
                 "before the next batch is drawn."
@@ -107,21 +102,38 @@ class Session:
         if self._is_new("loss", (program.looks(), tuple(p.looks() for p in inputs))):
             with pinned(self._model):
                 self._check_loss(script_loss, inputs)
-        self._total += self.run.bounded(self._begun, self._contributions(script_loss, passed, part))
+        self._add(self.run.bounded(self._begun, self._contributions(script_loss, passed, part)))
         part.is_added = True
 
     def release(self) -> Private | None:
         """The private gradient of the step, or None as long as parts of its batch are to come."""
         part = self._part
-        if part is None or self._begun is None or self._total is None:
+        if part is None or self._begun is None:
             raise UsageError("no batch is out: take one step for each batch that the loader gives, after backward().")
         if not part.is_added and len(part.seeds):
             raise UsageError("backward() was not called on this batch: a step needs its gradient.")
         self._part = None
         if self._waiting:
             return None
-        begun, total, self._begun, self._total = self._begun, self._total, None, None
-        return self.run.finish(begun, total)
+        begun, self._begun = self._begun, None
+        if self._total is None:
+            self._total = self.run.bounded(begun, of_nobody(self._model))
+        return self.run.finish(begun, self._total)
+
+    def _add(self, part: BoundedSum) -> None:
+        if self._total is None:
+            self._total = part
+        else:
+            self._total += part
+
+    def _rows_of(self, program: RowProgram, batch: Batch) -> Tensor:
+        """What the script made of the batch before the model saw it."""
+        if program.is_leaf:
+            return self._columns_of(program, batch)[0]
+        with pinned(self._model):
+            if self._is_new("inputs", program.looks()):
+                program.check_rows(self._columns_of(program, self._synthetic()))
+            return program.of_rows(self._columns_of(program, batch)).flatten(0, 1)
 
     def _contributions(self, loss: ScriptLoss, passed: ForwardPass, part: _Part) -> PerExample:
         column = _columns(part.batch)[loss.column]
@@ -132,7 +144,8 @@ class Session:
 
     def _check_loss(self, loss: ScriptLoss, inputs: list[RowProgram]) -> None:
         synthetic = self._synthetic()
-        batch = _with_inputs(synthetic, [program.of_batch(self._columns_of(program, synthetic)) for program in inputs])
+        rows = tuple(program.of_batch(self._columns_of(program, synthetic)) for program in inputs)
+        batch = replace(synthetic, inputs=rows)
         passed = forward_pass(self._model, batch, torch.arange(_SYNTHETIC_ROWS, device=batch.units.device))
         loss.check(passed.outputs, passed.spec, _columns(synthetic)[loss.column], self._loss_reduction)
 
@@ -175,7 +188,3 @@ class _Part:
 
 def _columns(batch: Batch) -> tuple[Tensor, ...]:
     return (*batch.inputs, batch.target)
-
-
-def _with_inputs(batch: Batch, inputs: list[Tensor]) -> Batch:
-    return replace(batch, inputs=tuple(inputs))

@@ -85,20 +85,20 @@ def plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, Traced) else value
 
 
-def nodes_in(node: Any) -> list[Node]:
+def leaves_of(node: Node) -> list[Column | Output]:
     """The leaves that a node was computed from, each once."""
-    found: dict[int, Node] = {}
+    found: dict[int, Column | Output] = {}
     seen: set[int] = set()
-    waiting = [node]
+    waiting: list[Any] = [node]
     while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
+        value = waiting.pop()
+        if id(value) in seen:
             continue
-        seen.add(id(node))
-        if isinstance(node, Call):
-            waiting += tree_leaves((node.args, node.kwargs))
-        elif isinstance(node, Column | Output):
-            found[id(node)] = node
+        seen.add(id(value))
+        if isinstance(value, Call):
+            waiting += tree_leaves((value.args, value.kwargs))
+        elif isinstance(value, Column | Output):
+            found[id(value)] = value
     return list(found.values())
 
 
