@@ -127,6 +127,7 @@ def _lazy(dataset: Dataset[Any]) -> Rows:
 def _row_tensors(row: object) -> tuple[Tensor, ...]:
     if not isinstance(row, (tuple, list)):
         raise DataError(f"each row of the data set must be a tuple (inputs..., target), got {type(row).__name__}.")
+    row = [torch.tensor(part) if type(part) is int else part for part in row]  # a label, without the way by numpy
     parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
     return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
 
