@@ -33,6 +33,11 @@ def test_the_quickstart_runs_and_its_guarantees_hold():
     assert names["verdict"].passed
 
 
+def test_the_page_about_hidden_states_runs():
+    guarantee = run_examples("docs/hidden-state.md")["fitted"].guarantee
+    assert 2.99 < guarantee.epsilon <= 3.0 and guarantee.accountant == "hidden-state"
+
+
 def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
 

@@ -121,7 +121,11 @@ class Checkpoints:
             raise UsageError(f"{str(folder)!r} exists: an unfinished run is there. Resume it, or delete it.") from None
         lock = _locked(folder)
         kept = {"secret": key.secret.hex(), "reproducible": key.reproducible}
-        write_atomically(folder / "key.json", json.dumps(kept).encode(), private=True)
+        try:
+            write_atomically(folder / "key.json", json.dumps(kept).encode(), private=True)
+        except BaseException:
+            os.close(lock)
+            raise
         return cls(folder, key, lock)
 
     @classmethod

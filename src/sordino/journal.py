@@ -39,6 +39,7 @@ class Journal:
     @classmethod
     def resume(cls, folder: RunFolder, key: Key) -> Journal:
         """An unfinished run, or a new one with `key` where nothing has begun yet."""
+        folder.sweep()
         if folder.private.exists():
             return cls(folder, Checkpoints.open(folder.private))
         if folder.is_begun:

@@ -46,7 +46,7 @@ class HiddenStateDpEvent(DpEvent):
     """The last iterate of `steps` noisy steps that contract, of which nothing else is seen.
 
     It reveals no more than one Gaussian release of this multiplier (see `hidden_state`, where it comes from). Batches
-    have fixed places, so that it holds for a unit that is replaced, by nothing or by another, and not for one that goes.
+    have fixed places, so that it holds for a unit that is replaced, by nothing or by another, not for one that goes.
 
     >>> HiddenStateDpEvent(noise_multiplier=2.0, steps=24_000).steps
     24000

@@ -79,7 +79,7 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             return _bare(_gaussian(multiplier, share))
         case HiddenStateDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
-                raise UnsupportedEvent(f"a hidden state takes the places of units as public, got adjacency {adjacency}.")
+                raise UnsupportedEvent(f"a hidden state takes the places of units as public, got {adjacency}.")
             return _bare(_gaussian(multiplier, share))
         case LaplaceDpEvent(noise_multiplier=multiplier):
             return _bare(_laplace(multiplier, share))

@@ -1,1 +1,9 @@
 """Convex models: gated ReLU networks, and the baselines that they are compared with."""
+from sordino.convex.hidden_run import HiddenFitted as HiddenFitted
+from sordino.convex.hidden_run import fit_hidden_state as fit_hidden_state
+from sordino.convex.losses import CrossEntropy as CrossEntropy
+from sordino.convex.losses import Logistic as Logistic
+from sordino.convex.losses import Squared as Squared
+from sordino.convex.model import GatedReLU as GatedReLU
+from sordino.convex.model import Linear as Linear
+from sordino.convex.noisy_cgd import NoisyCGD as NoisyCGD

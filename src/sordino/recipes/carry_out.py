@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT
 from sordino.train import fit
 from sordino.validation import Public
+
+OnRow = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def carry_out(
     resume: bool = False,
     draw_again: bool = False,
     progress: bool = True,
-    on_row: Callable[[dict[str, Any]], None] | None = None,
+    on_row: OnRow | None = None,
 ) -> RunFolder:
     """Trains by the recipe into the folder `out`, which ends with the model, what was promised and what was measured.
 
@@ -77,6 +79,7 @@ def carry_out(
     if resume:
         folder.sweep()
         if folder.is_finished:
+            folder.tidy()
             return folder
     elif not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the run that is there.")
@@ -86,13 +89,29 @@ def carry_out(
         if not folder.is_begun:
             folder.write_recipe(prepared.recipe.text())
             folder.write_facts(asdict(prepared.data.facts), _schema(recipe))
-        _fit(prepared, folder, resume=resume, draw_again=draw_again, progress=progress, on_row=on_row)
+        then = _forgetting_the_seed(folder, prepared.recipe, on_row)
+        _fit(prepared, folder, resume=resume, draw_again=draw_again, progress=progress, on_row=then)
     except BaseException:
         if not resume and not folder.is_begun:
             _take_back(folder)
         raise
     folder.tidy()
     return folder
+
+
+def _forgetting_the_seed(folder: RunFolder, recipe: Recipe, on_row: OnRow | None) -> OnRow:
+    """With the first row the key lies in the private folder, and the seed is not needed any more.
+
+    The folder may be given away, and whoever knows the seed can remove the noise.
+    """
+
+    def then(row: dict[str, Any]) -> None:
+        if recipe.seed is not None:
+            folder.write_recipe(replace(recipe, seed=None).text())
+        if on_row is not None:
+            on_row(row)
+
+    return then
 
 
 def _take_back(folder: RunFolder) -> None:

@@ -18,6 +18,7 @@ from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes
 from sordino.models import names
 from sordino.planning import Question, SamplerName, make_sampler
+from sordino.randomness import Key
 from sordino.recipes.defaults import Settings
 from sordino.recipes.spelled import parse_augmentation, parse_averaging
 from sordino.schedule import parse as parse_schedule
@@ -127,8 +128,11 @@ class Recipe:
         return replace(self, **settings)
 
     def settings(self, defaults: Settings) -> Settings:
-        """What was said, and a default for what was left open. First weights are public, so is their seed."""
-        drawn = secrets.randbits(32) if self.seed is None else self.seed
+        """What was said, and a default for what was left open.
+
+        First weights are public, and so is their seed. It follows from that of the noise, and does not give it away.
+        """
+        drawn = secrets.randbits(32) if self.seed is None else _of_first_weights(self.seed)
         said = {field.name: getattr(self, field.name) for field in fields(Settings)}
         known = {name: value for name, value in said.items() if value is not None}
         return replace(defaults, **({"initial_seed": drawn} | known))
@@ -203,3 +207,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "allow_weak": _truth,
     "allow_large_delta": _truth,
 }
+
+
+def _of_first_weights(seed: int) -> int:
+    return int(Key.from_seed(seed).stream("first weights").words(1, step=0)[0]) >> 32

@@ -18,6 +18,7 @@ from dp_accounting.dp_event import (
 )
 
 from sordino.accounting import RandomAllocationDpEvent
+from sordino.accounting.events import HiddenStateDpEvent
 from sordino.errors import StateError
 
 _EVENTS: dict[str, type[DpEvent]] = {
@@ -25,6 +26,7 @@ _EVENTS: dict[str, type[DpEvent]] = {
     for kind in (
         ComposedDpEvent,
         GaussianDpEvent,
+        HiddenStateDpEvent,
         LaplaceDpEvent,
         NoOpDpEvent,
         PoissonSampledDpEvent,
