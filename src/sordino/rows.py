@@ -65,18 +65,36 @@ class _Lazy:
     def take(self, indices: Tensor) -> tuple[Tensor, ...]:
         if len(indices) == 0:  # a collate function never sees an empty list
             return self.empty()
-        rows = [self._row(int(index)) for index in indices]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        rows = [self.dataset[int(index)] for index in indices]
+        if all(map(self._is_ready, rows)):  # as most are; columns at once are quicker than cell by cell
+            *inputs, labels = zip(*rows, strict=True)
+            return *(torch.stack(x).detach() for x in inputs), torch.tensor(labels)
+        return tuple(torch.stack(column) for column in zip(*map(self._checked, rows), strict=True))
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
 
     def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
         for index in range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE)):
-            yield self._row(index)
+            yield self._checked(self.dataset[index])
 
-    def _row(self, index: int) -> tuple[Tensor, ...]:
-        row = _row_tensors(self.dataset[index])
+    def _is_ready(self, row: object) -> bool:
+        """Plain tensors like those of the first row, and a whole number for a label."""
+        if not isinstance(row, (tuple, list)) or len(row) != len(self.structure):
+            return False
+        *inputs, label = row
+        number = self.structure[-1].dtype == torch.int64 and self.structure[-1].ndim == 0
+        return (
+            number
+            and type(label) is int
+            and all(
+                type(x) is Tensor and x.shape == like.shape and x.dtype == like.dtype and x.layout == like.layout
+                for x, like in zip(inputs, self.structure, strict=False)
+            )
+        )
+
+    def _checked(self, row: object) -> tuple[Tensor, ...]:
+        row = _row_tensors(row)
         found, declared = [[(tuple(x.shape), x.dtype) for x in tensors] for tensors in (row, self.structure)]
         if found != declared:
             raise DataError(
@@ -127,7 +145,6 @@ def _lazy(dataset: Dataset[Any]) -> Rows:
 def _row_tensors(row: object) -> tuple[Tensor, ...]:
     if not isinstance(row, (tuple, list)):
         raise DataError(f"each row of the data set must be a tuple (inputs..., target), got {type(row).__name__}.")
-    row = [torch.tensor(part) if type(part) is int else part for part in row]  # a label, without the way by numpy
     parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
     return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
 

@@ -240,7 +240,7 @@ def test_a_row_that_is_not_finite_counts_as_absent():
     inputs, labels = (x.clone() for x in data.tensors)
     inputs[::2] = float("nan")
     inputs[1] = float("inf")
-    labels[3] = 7
+    labels[3], labels[5] = 7, -1
     poisoned = TensorDataset(inputs, labels)
     assert_same(script_gradients(5, data=poisoned), kernel_gradients(network(), poisoned, 5))
 
