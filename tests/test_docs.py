@@ -56,6 +56,16 @@ def test_the_number_in_the_readme_is_that_of_its_result_file():
     assert {"command", "commit", "seeds", "machine"} <= result.keys()
 
 
+def test_the_accuracies_in_the_readme_are_those_of_their_result_file():
+    result, readme = json.loads((ROOT / "results" / "accuracy.json").read_text()), (ROOT / "README.md").read_text()
+    means = {(m["data"], m["target_epsilon"]): m for m in result["means"] if m["model"] == "scatter-linear"}
+    for data in ("mnist", "fashion-mnist"):
+        shown = [f"{100 * means[data, epsilon]['mean_test_accuracy']:.1f} %" for epsilon in (1.0, 3.0)]
+        assert f"| {data} | {shown[0]} | {shown[1]} |" in readme
+        assert all(means[data, epsilon]["seeds"] == 3 for epsilon in (1.0, 3.0))
+    assert all({"command", "commit", "seed", "machine", "recipe"} <= row.keys() for row in result["rows"])
+
+
 @pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
