@@ -92,3 +92,8 @@ def test_inputs_of_any_shape_are_taken_row_by_row():
 def test_features_that_make_no_sense_are_refused(make, said):
     with pytest.raises(so.UsageError, match=said):
         make()
+
+
+def test_long_rows_are_shortened_and_short_ones_stay():
+    rows = torch.tensor([[30.0, 40.0], [0.03, 0.04]])
+    assert at_most(1.0, rows).norm(dim=1).tolist() == pytest.approx([1.0, 0.05], rel=1e-5)
