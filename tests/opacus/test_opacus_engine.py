@@ -1,5 +1,8 @@
 """A script of Opacus' shape takes the steps of the kernel."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -240,7 +243,7 @@ def test_a_row_that_is_not_finite_counts_as_absent():
     inputs, labels = (x.clone() for x in data.tensors)
     inputs[::2] = float("nan")
     inputs[1] = float("inf")
-    labels[3], labels[5] = 7, -1
+    labels[3::8], labels[5::8] = 7, -1
     poisoned = TensorDataset(inputs, labels)
     assert_same(script_gradients(5, data=poisoned), kernel_gradients(network(), poisoned, 5))
 
@@ -254,3 +257,21 @@ def test_a_row_that_the_model_fails_on_counts_as_absent():
     ids[::7, 1] = 99
     data = TensorDataset(ids, data_set().tensors[1])
     assert_same(script_gradients(5, data=data, model=model()), kernel_gradients(model(), data, 5))
+
+
+def test_a_copy_is_the_plain_model():
+    model = network()
+    _, module, optimizer, loader = made_private(model=model)
+    average = copy.deepcopy(module)
+    assert type(average) is nn.Sequential
+    train(module, optimizer, loader)
+    assert not torch.equal(average[0].weight, model[0].weight)
+
+
+def test_no_copy_draws_the_same_noise_again():
+    _, module, optimizer, loader = made_private()
+    again = copy.deepcopy(loader)
+    train(module, optimizer, again)
+    assert again.session is loader.session and loader.session.run.steps == 5
+    with pytest.raises(UsageError, match="cannot be pickled"):
+        pickle.dumps(module)

@@ -7,6 +7,7 @@ from opacus_script import ROWS, data_set, gradient, made_private, network, train
 from test_opacus_engine import assert_same, kernel_gradients
 from torch.utils.data import TensorDataset
 
+import sordino as so
 from sordino.errors import UsageError
 
 
@@ -198,3 +199,28 @@ def test_an_empty_batch_may_have_no_backward_but_needs_its_step():
             F.cross_entropy(module(inputs), labels).backward()
         optimizer.step()
     assert loader.session.run.steps == ROWS
+
+
+def test_a_step_of_the_kernel_is_finished_once_and_before_the_next():
+    plan = so.Plan(so.Poisson(0.5, 3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    run = so.PrivateRun(plan, network(), data_set(), seed=0)
+    first, second = run.begin(), run.begin()
+    assert run.steps == 2
+    total = run._bounded_sum(second.indices, second.codec, second.step)
+    with pytest.raises(UsageError, match="a step has one sum"):
+        run.finish(first, total)
+    run.finish(second, total)
+    with pytest.raises(UsageError, match="a step has one sum"):
+        run.finish(second, total)
+
+
+def test_a_step_begun_and_finished_apart_is_the_step_of_the_run():
+    plan = so.Plan(so.Poisson(0.5, 3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    model = network()
+    whole, apart = (so.PrivateRun(plan, model, data_set(), seed=0) for _ in range(2))
+    for private in whole:
+        begun = apart.begin()
+        each = plan.contribution.of(model, *apart.drawn(begun, begun.indices))
+        assert torch.equal(apart.finish(begun, apart.bounded(begun, each)).value, private.value)
+    with pytest.raises(UsageError, match="all have been taken"):
+        apart.begin()

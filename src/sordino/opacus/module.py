@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ class PrivateModule(nn.Module):
         self._module.train(mode)
         self.training = mode
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        """A copy is the plain model, as for an average of the weights: it is not trained."""
+        return copy.deepcopy(self._module, memo)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +125,13 @@ class Session:
             self._total = part
         else:
             self._total += part
+
+    def __deepcopy__(self, memo: object) -> Session:
+        """The same session: a second one would draw the same noise for other sums."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("what is trained privately cannot be pickled with its data and key: save model.state_dict().")
 
     def _rows_of(self, program: RowProgram, batch: Batch) -> Tensor:
         """What the script made of the batch before the model saw it."""
