@@ -214,6 +214,16 @@ def test_a_script_may_look_at_its_own_batch():
     assert total > 0
 
 
+def test_a_batch_may_be_looked_at_without_gradients():
+    model = network()
+    _, module, _, loader = made_private(model=model)
+    inputs, _ = next(iter(loader))
+    with torch.no_grad():
+        outputs = module(inputs)
+    assert type(outputs) is torch.Tensor
+    assert torch.equal(outputs, model(inputs.detach()))
+
+
 def test_the_validator_replaces_batch_norm():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8))
     (error,) = ModuleValidator.validate(model)

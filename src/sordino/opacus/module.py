@@ -19,6 +19,9 @@ class PrivateModule(nn.Module):
     It holds the model's own dictionaries, so that `state_dict`, `parameters`, `to` and `apply` are those of the model.
     """
 
+    _module: nn.Module
+    _session: Session
+
     def __init__(self, module: nn.Module, session: Session) -> None:
         super().__init__()
         shared = {name: vars(module)[name] for name in ("_parameters", "_buffers", "_modules")}

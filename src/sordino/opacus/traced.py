@@ -82,7 +82,10 @@ class Traced(Tensor):
 
 def plain(value: Any) -> Any:
     """The value without its history."""
-    return value.as_subclass(Tensor) if isinstance(value, Traced) else value
+    if not isinstance(value, Traced):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        return value.as_subclass(Tensor)
 
 
 def leaves_of(node: Node) -> list[Column | Output]:
