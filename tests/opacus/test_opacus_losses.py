@@ -228,3 +228,11 @@ def test_a_sum_of_losses_can_be_kept():
         total += loss
         kept += loss
     assert float(total) == pytest.approx(float(kept)) != 0
+
+
+def test_an_ignored_label_changes_nothing_for_the_others():
+    inputs, labels = data_set().tensors
+    labels = labels.clone()
+    labels[::2] = -100
+    data = TensorDataset(inputs, labels)
+    assert_same(script_gradients(3, data=data), kernel_gradients(network(), data, 3))
