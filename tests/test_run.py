@@ -1,6 +1,8 @@
 """The step itself: what a run hands out, and what it does not let anybody do."""
 
+import copy
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -314,3 +316,9 @@ def test_steps_that_are_drawn_again_are_paid_for():
     assert run.guarantee(delta=1e-5).epsilon == pytest.approx(longer, rel=1e-3)
     assert budget.guarantee(delta=1e-5).epsilon == pytest.approx(longer, rel=1e-3)
     assert len(list(run)) == 4
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_run_is_never_copied(copied):
+    with pytest.raises(so.UsageError, match="would draw the same noise"):
+        copied(so.PrivateRun(make_plan(), make_model(), DATA))

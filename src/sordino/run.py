@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
@@ -208,6 +208,10 @@ class PrivateRun:
 
     def __len__(self) -> int:
         return self.plan.steps
+
+    def __reduce__(self) -> NoReturn:
+        """No copy, whether by `copy` or by `pickle`: it would draw the same noise for another sum."""
+        raise UsageError("a run cannot be copied or pickled: both would draw the same noise. Make another run.")
 
     def __iter__(self) -> Iterator[Private]:
         return self

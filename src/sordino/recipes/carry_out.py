@@ -105,9 +105,13 @@ def _forgetting_the_seed(folder: RunFolder, recipe: Recipe, on_row: OnRow | None
     The folder may be given away, and whoever knows the seed can remove the noise.
     """
 
+    known = recipe.seed is not None
+
     def then(row: dict[str, Any]) -> None:
-        if recipe.seed is not None:
+        nonlocal known
+        if known:
             folder.write_recipe(replace(recipe, seed=None).text())
+            known = False
         if on_row is not None:
             on_row(row)
 
