@@ -242,14 +242,19 @@ def check(draw, model, records):
 
 
 def agree(clip, parts, exact, rounded):
-    """To 1e-5, and where a network is so badly conditioned that the loop itself rounds more, to what that does."""
+    """To 1e-5, and where a network is so badly conditioned that the loop itself rounds more, to what that does.
+
+    Where gradients of places or of a user's rows cancel, their norm is raised by the rounding of the sum, so that it is
+    clipped a little more than the loop would: then the sum may be shorter by ten times as much, and never longer.
+    """
     first, *others = (clip(part) for part in parts)
     total = sum(others, start=first)
     wanted = clipped_sum(exact, clip.norm)
     assert total.bound == clip.bound
     if wanted.any():
         rounding = relative_error(clipped_sum(rounded, clip.norm), wanted)
-        assert relative_error(total.value, wanted) < max(1e-5, 4 * rounding)
+        is_shorter = float(total.value.norm()) <= float(wanted.norm())
+        assert relative_error(total.value, wanted) < max(1e-4 if is_shorter else 1e-5, 4 * rounding)
     else:
         assert not total.value.any()
 
