@@ -13,6 +13,7 @@ from sordino.errors import StateError, UsageError
 from sordino.randomness import Key
 from sordino.records import Records
 from sordino.run import Plan, PrivateRun
+from sordino.sampling import Sampler
 from sordino.store import RunFolder
 from sordino.training import Training
 
@@ -101,6 +102,23 @@ class Journal:
         checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
         self._checkpoints.save(checkpoint)
         self._saved_at = time.monotonic()
+
+
+def described(
+    sampler: Sampler, numbers: Mapping[str, int], noise_multiplier: float, guarantee: Guarantee
+) -> dict[str, object]:
+    """The fields that planning prints, for a plan that is carried out. `numbers` are examples, batch_size and steps."""
+    rate = numbers["batch_size"] / numbers["examples"]
+    return {
+        **numbers,
+        "sample_rate": rate,
+        "epochs": numbers["steps"] * rate,
+        "noise_multiplier": noise_multiplier,
+        "sampler": sampler.name,
+        "solved_for": "noise_multiplier",
+        "notes": [],
+        **guarantee.as_dict(),
+    }
 
 
 def marks_until(step: int, steps: int) -> int:

@@ -24,7 +24,7 @@ from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
-from sordino.journal import Journal, epsilon_so_far, is_mark, marks_until
+from sordino.journal import Journal, described, epsilon_so_far, is_mark, marks_until
 from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.run import Plan, PrivateRun
@@ -198,7 +198,9 @@ class _Course:
         run, rows = training.run, list[Row]()
         guarantee = self.budget.guarantee(delta=self.delta, assumptions=run.assumptions)
         if journal is not None:
-            rows = journal.promise(self._described(guarantee))
+            release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
+            numbers = {"examples": self.examples, "batch_size": self.batch_size, "steps": self.plan.steps}
+            rows = journal.promise(described(self.plan.sampler, numbers, release.noise_multiplier, guarantee))
         with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
             task = bar.add_task("training privately", total=len(run), completed=run.steps, spent="")
             while run.steps < len(run):
@@ -239,23 +241,6 @@ class _Course:
         if show.test is not None and run.steps == len(run):
             row |= {f"test_{name}": value for name, value in training.measure(show.test).items()}
         return row
-
-    def _described(self, guarantee: Guarantee) -> dict[str, object]:
-        """The fields that planning prints, for the plan that is carried out."""
-        sampler, steps = self.plan.sampler, self.plan.steps
-        release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
-        return {
-            "examples": self.examples,
-            "batch_size": self.batch_size,
-            "sample_rate": self.batch_size / self.examples,
-            "epochs": steps * self.batch_size / self.examples,
-            "steps": steps,
-            "noise_multiplier": release.noise_multiplier,
-            "sampler": sampler.name,
-            "solved_for": "noise_multiplier",
-            "notes": [],
-            **guarantee.as_dict(),
-        }
 
 
 def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:

@@ -29,7 +29,7 @@ from sordino.convex.fading import Fading
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
-from sordino.journal import Journal
+from sordino.journal import Journal, described
 from sordino.noise import NoiseAt
 from sordino.randomness import Key
 from sordino.records import Records
@@ -113,7 +113,12 @@ def fit_hidden_state(
         training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else None)
         if checkpoint is not None:
             training.restore(checkpoint)
-        journal.promise(_described(plan, records, guarantee))
+        numbers = {
+            "examples": records.num_units,
+            "batch_size": plan.batch_size(records.num_units),
+            "steps": plan.steps,
+        }
+        journal.promise(described(plan.sampler, numbers, plan.noise_multiplier, guarantee))
         fitted = _finished(steps.take(training, journal.key, journal), guarantee, plan, test)
         journal.add({"step": plan.sampler.steps, **fitted.metrics})
         journal.finish(training)
@@ -198,22 +203,6 @@ def _finished(module: nn.Module, guarantee: Guarantee, plan: NoisyCGD, test: Pub
     found = {} if test is None else {f"test_{name}": value for name, value in measured(module, test).items()}
     numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta, **found}
     return HiddenFitted(module, guarantee, plan, numbers)
-
-
-def _described(plan: NoisyCGD, records: Records, guarantee: Guarantee) -> dict[str, object]:
-    batch_size, examples = plan.batch_size(records.num_units), records.num_units
-    return {
-        "examples": examples,
-        "batch_size": batch_size,
-        "sample_rate": batch_size / examples,
-        "epochs": plan.sampler.epochs,
-        "steps": plan.steps,
-        "noise_multiplier": plan.noise_multiplier,
-        "sampler": plan.sampler.name,
-        "solved_for": "noise_multiplier",
-        "notes": [],
-        **guarantee.as_dict(),
-    }
 
 
 def _progress_bar(visible: bool) -> Progress:
