@@ -38,6 +38,12 @@ def test_the_page_about_hidden_states_runs():
     assert 2.99 < guarantee.epsilon <= 3.0 and guarantee.accountant == "hidden-state"
 
 
+def test_the_page_about_fine_tuning_runs_and_its_guarantees_hold():
+    names = run_examples("docs/fine-tuning.md")
+    assert 2.9 < names["fitted"].guarantee.epsilon <= 3.0
+    assert 2.9 < names["run"].guarantee(delta=1e-3).epsilon <= 3.0
+
+
 def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
 
