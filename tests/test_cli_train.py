@@ -664,7 +664,8 @@ def test_tensorboard_gets_public_quantities_only(run) -> None:
     run(*DIGITS, "--seed", 0, "--out", "run", "--tensorboard")
     events = accumulators.EventAccumulator("run/tensorboard")
     events.Reload()
-    assert set(events.Tags()["scalars"]) == {"epoch", "epsilon", "delta", "test_accuracy"}
+    public = {"epoch", "epsilon", "delta", "validation_accuracy", "test_accuracy"}
+    assert set(events.Tags()["scalars"]) == public
     assert not any(kind for name, kind in events.Tags().items() if name != "scalars")
     assert [event.step for event in events.Scalars("epsilon")] == [2, 4]
     assert events.Scalars("test_accuracy")[0].value == pytest.approx(last_row(Path("run"))["test_accuracy"])

@@ -130,6 +130,7 @@ def _take_back(folder: RunFolder) -> None:
 
 def _fit(prepared: Prepared, folder: RunFolder, **options: Any) -> None:
     recipe, settings, data = prepared.recipe, prepared.settings, prepared.data
+    public = None if data.test is None else _public(prepared, data.test)
     fit(
         prepared.built.module,
         prepared.records,
@@ -143,7 +144,8 @@ def _fit(prepared: Prepared, folder: RunFolder, **options: Any) -> None:
         optimizer=_optimizer(settings, recipe.weight_decay),
         schedule=parse_schedule(settings.schedule),
         averaging=parse_averaging(settings.averaging),
-        test=None if data.test is None else _public(prepared, data.test),
+        validation=public,
+        test=public,
         out=folder.path,
         physical_batch_size=recipe.physical_batch_size or "auto",
         seed=recipe.seed,
