@@ -1,0 +1,79 @@
+"""Spectra: each picture on its own, without its mean, of norm 1, whatever it holds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sordino.errors import UsageError
+from sordino.features import Spectrum
+
+PICTURES = torch.rand(6, 3, 12, 10, generator=torch.Generator().manual_seed(0))
+
+
+def waves(vertical: int, horizontal: int) -> torch.Tensor:
+    """[12, 10], one cosine."""
+    rows = torch.cos(math.pi * vertical * (torch.arange(12) + 0.5) / 12)
+    columns = torch.cos(math.pi * horizontal * (torch.arange(10) + 0.5) / 10)
+    return rows[:, None] * columns[None, :]
+
+
+def test_every_row_has_norm_one_up_to_half_precision():
+    lengths = Spectrum((3, 12, 10))(PICTURES).double().norm(dim=1)
+    assert torch.allclose(lengths, torch.ones(6, dtype=torch.float64), atol=2e-3)
+
+
+def test_brightness_and_contrast_change_nothing():
+    spectrum = Spectrum((3, 12, 10))
+    assert torch.allclose(spectrum(0.2 + 0.5 * PICTURES), spectrum(PICTURES), atol=1e-3)
+
+
+def test_a_picture_of_one_colour_becomes_zero():
+    assert not Spectrum((3, 12, 10))(torch.full((1, 3, 12, 10), 0.7)).abs().gt(1e-3).any()
+
+
+def test_one_wave_has_one_coefficient():
+    found = Spectrum((1, 12, 10), below=20.0)(waves(3, 2)[None, None])[0]
+    assert found.abs().max() == pytest.approx(1.0, abs=1e-3) and (found.abs() > 1e-3).sum() == 1
+
+
+def test_a_power_raises_fast_waves_by_their_frequency():
+    both = (waves(0, 1) + waves(0, 4))[None, None]
+    flat, raised = (Spectrum((1, 12, 10), power=power, below=20.0)(both)[0].double() for power in (0.0, 1.0))
+    slow, fast = flat.abs().topk(2).indices.sort().values
+    assert raised[fast] / raised[slow] == pytest.approx(4 * float(flat[fast] / flat[slow]), rel=1e-2)
+
+
+def test_waves_at_or_above_the_limit_are_left_out():
+    assert not Spectrum((1, 12, 10), below=5.0)(waves(3, 4)[None, None]).abs().gt(1e-3).any()
+
+
+def test_rows_do_not_see_one_another():
+    spectrum = Spectrum((3, 12, 10))
+    assert torch.equal(spectrum(PICTURES)[2:3], spectrum(PICTURES[2:3]))
+
+
+def test_bytes_and_fractions_are_the_same_pictures():
+    levels = (PICTURES * 255).round()
+    spectrum = Spectrum((3, 12, 10))
+    assert torch.equal(spectrum(levels.to(torch.uint8)), spectrum(levels / 255))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"input_shape": (12, 10)}, r"pictures \[C, M, N\], got inputs of shape \(12, 10\)"),
+        ({"input_shape": (1, 12, 10), "below": 0.5}, "below must be above 1 half wave per picture, got 0.5"),
+        ({"input_shape": (1, 12, 10), "power": -1.0}, "power must be"),
+    ],
+)
+def test_what_makes_no_spectrum_is_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Spectrum(**settings)
+
+
+def test_pictures_of_another_shape_are_refused():
+    with pytest.raises(UsageError, match="rows of shape"):
+        Spectrum((1, 12, 10))(PICTURES)
