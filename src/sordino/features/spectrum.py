@@ -53,15 +53,15 @@ class Spectrum:
         return (self.input_shape[0] * int(self._kept.sum()),)
 
     @property
-    def _frequencies(self) -> Tensor:
-        """[M, N]"""
-        vertical, horizontal = (torch.arange(size, dtype=torch.float32) for size in self.input_shape[1:])
-        return torch.hypot(vertical[:, None], horizontal[None, :])
+    def _squares(self) -> Tensor:
+        """Of the frequencies, [M, N]: whole numbers, so that a limit is exact."""
+        vertical, horizontal = (torch.arange(size) ** 2 for size in self.input_shape[1:])
+        return vertical[:, None] + horizontal[None, :]
 
     @property
     def _kept(self) -> Tensor:
-        frequencies = self._frequencies
-        return (frequencies > 0) & (frequencies < self.below)
+        squares = self._squares
+        return (squares > 0) & (squares < self.below**2)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if tuple(inputs.shape[1:]) != self.input_shape:
@@ -71,6 +71,6 @@ class Spectrum:
     def _prepare(self, inputs: Tensor) -> Tensor:
         pixels = Pixels(self.input_range)(inputs).double().numpy()
         waves = torch.from_numpy(dctn(pixels, axes=(-2, -1), norm="ortho"))
-        evened = (waves * self._frequencies**self.power)[:, :, self._kept].flatten(1)
+        evened = (waves * self._squares.double() ** (self.power / 2))[:, :, self._kept].flatten(1)
         lengths = torch.linalg.vector_norm(evened, dim=1, keepdim=True)
         return (evened / lengths.clamp(min=_SMALLEST)).to(torch.float16)
