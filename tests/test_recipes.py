@@ -10,13 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sordino.accounting import Adjacency
 from sordino.averaging import Ema, Tail
 from sordino.data import Facts
 from sordino.errors import StateError, UsageError
 from sordino.recipes import Recipe
 from sordino.recipes.defaults import defaults_for
+from sordino.recipes.hidden_state import batches_of
 from sordino.recipes.saved_facts import parse_facts
 from sordino.recipes.spelled import parse_augmentation, parse_averaging
+from sordino.sampling import Cyclic
 from sordino.store import RunFolder
 from sordino.views import Crop, Flip, Jitter
 
@@ -26,8 +29,9 @@ OTHERS = {
     "model": "mlp",
     "epsilon": 1,
     "delta": 1e-7,
-    "method": "dp-sgd",
+    "method": "noisy-cgd",
     "schema": "people.toml",
+    "gates": 12,
     "batch_size": 64,
     "epochs": 2.5,
     "steps": 7,
@@ -38,6 +42,8 @@ OTHERS = {
     "weight_decay": 1e-3,
     "schedule": "cosine:0.1:0.05",
     "averaging": "ema:0.99",
+    "trailing_steps": 5,
+    "radius": 2.5,
     "views": 4,
     "augment": "flip,crop:2",
     "sampler": "balls-in-bins",
@@ -58,7 +64,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*arguments: object, **named: object) -> None:
         raise AssertionError("data was touched")
 
-    monkeypatch.setattr(importlib.import_module("sordino.recipes.carry_out"), "load", load)
+    monkeypatch.setattr(importlib.import_module("sordino.recipes.prepared"), "load", load)
 
 
 def text_of(**entries: object) -> str:
@@ -67,16 +73,22 @@ def text_of(**entries: object) -> str:
 
 def test_every_setting_is_tried_with_another_value_than_its_own() -> None:
     assert OTHERS.keys() == {field.name for field in fields(Recipe)}
-    same = {field.name for field in fields(Recipe) if field.default == OTHERS[field.name]}
-    assert same == {"method"}  # there is one so far
+    assert all(field.default != OTHERS[field.name] for field in fields(Recipe))
+
+
+HIDDEN = {"model": "gated-relu", "method": "noisy-cgd"}
+NEEDS = {
+    "method": HIDDEN,
+    "gates": {"model": "gated-relu"},
+    "trailing_steps": HIDDEN,
+    "radius": HIDDEN,
+    "expected_examples": {"adjacency": "add-or-remove"},
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_each_setting_survives_a_file(name: str, tmp_path: Path) -> None:
-    entries = LEAST | {name: OTHERS[name]}
-    if name == "expected_examples":
-        entries["adjacency"] = "add-or-remove"
-    recipe = Recipe(**entries)
+    recipe = Recipe(**(LEAST | NEEDS.get(name, {}) | {name: OTHERS[name]}))
     path = tmp_path / "recipe.toml"
     path.write_text(recipe.text())
     assert Recipe.read(path) == recipe
@@ -118,7 +130,7 @@ WRONG = {
     "momentum = 1": "momentum must be in [0, 1)",
     "weight_decay = -1": "weight_decay must be",
     'optimizer = "lbfgs"': "optimizer must be one of sgd, adam, got 'lbfgs'",
-    'method = "sgd"': "method must be one of dp-sgd, got 'sgd'",
+    'method = "sgd"': "method must be one of dp-sgd, noisy-cgd, got 'sgd'",
     'model = "liner"': "model must be one of linear, ",
     'model = ["linear"]': "model must be one of",
     "data = 3": "data must be a str, got int",
@@ -152,11 +164,43 @@ WRONG = {
     "seed = 1.5": "seed must be",
     "initial_seed = -1": "initial_seed must be",
     "physical_batch_size = 0": "physical_batch_size must be",
+    "gates = 4": "gates go with gated-relu and scatter-gated, got model 'linear'",
+    'model = "gated-relu"\ngates = 0': "gates must be a whole number",
+    'model = "gated-relu"\ngates = 100000': "gates must be a whole number",
+    "trailing_steps = 4": "trailing_steps goes with --method noisy-cgd, got dp-sgd",
+    "radius = 1.0": "radius goes with --method noisy-cgd, got dp-sgd",
     'allow_weak = "yes"': "allow_weak must be a bool",
     "allow_large_delta = 1": "allow_large_delta must be a bool",
     "epsilom = 3": "unknown key 'epsilom': did you mean 'epsilon'?",
     "[data]\nname = 3": "data must be",
     "lr = ": "is not TOML",
+}
+
+
+HIDDEN_LINES = 'model = "gated-relu"\nmethod = "noisy-cgd"\n'
+WRONG |= {
+    HIDDEN_LINES + line: said
+    for line, said in {
+        "momentum = 0.9": "momentum must be 0 with noisy-cgd, got 0.9: the proof needs plain steps",
+        'optimizer = "adam"': "optimizer must be sgd with noisy-cgd, got 'adam': the proof needs plain steps",
+        'averaging = "ema:0.9"': "averaging must be none with noisy-cgd, got 'ema:0.9': an average is made of iterates",
+        "views = 2": "views must be 1 with noisy-cgd, got 2",
+        'augment = "flip"': "augment must be none with noisy-cgd, got 'flip'",
+        'sampler = "poisson"': "sampler must be cyclic with noisy-cgd, got 'poisson': the proof needs fixed disjoint",
+        'sampler = "shuffled"': "sampler must be cyclic with noisy-cgd, got 'shuffled'",
+        'adjacency = "add-or-remove"\nexpected_examples = 9': "adjacency must be zero-out or replace-one with noisy",
+        "lr = 2.0": "lr must be below 2 / (1 + weight_decay) = 2 with noisy-cgd, got 2.0: longer steps do not contract",
+        "lr = 1.9\nweight_decay = 0.1": "lr must be below 2 / (1 + weight_decay) = 1.81818 with noisy-cgd, got 1.9",
+        'lr = 1.9\nschedule = "step:0.5:2.0"': "longer steps do not contract",
+        "radius = 0": "radius must be a finite number above 0",
+        "trailing_steps = -1": "trailing_steps must be a whole number",
+    }.items()
+}
+WRONG |= {
+    f'model = "{name}"\nmethod = "noisy-cgd"': (
+        f"model must be gated-relu or scatter-gated with noisy-cgd, got '{name}': the proof needs a loss that is convex"
+    )
+    for name in ("linear", "two-layer", "h-cnn")
 }
 
 
@@ -233,7 +277,8 @@ def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
     decided = recipe.decided(settings)
     assert (decided.steps, decided.epochs, decided.lr, decided.batch_size) == (9, None, 0.125, defaults.batch_size)
     open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
-    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"}
+    of_others = {"gates", "trailing_steps", "radius"}
+    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
     other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
     assert decided.settings(other) == replace(settings, epochs=other.epochs)
 
@@ -243,6 +288,28 @@ def test_the_first_weights_of_a_secure_run_have_a_seed_of_their_own() -> None:
     seeds = {Recipe(**LEAST).settings(defaults).initial_seed for _ in range(4)}
     assert len(seeds) > 1
     assert Recipe(**LEAST, initial_seed=0).settings(defaults).initial_seed == 0
+
+
+@pytest.mark.parametrize("model", ["gated-relu", "scatter-gated"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05, 3.0])
+def test_what_training_in_hiding_leaves_open_is_decided_within_its_proof(model: str, weight_decay: float) -> None:
+    recipe = Recipe(**(LEAST | HIDDEN | {"model": model, "weight_decay": weight_decay, "steps": 3, "seed": 0}))
+    settings = recipe.settings(recipe.way.defaults(recipe, 1000))
+    decided = recipe.decided(settings)
+    assert (decided.sampler, decided.momentum, decided.averaging) == ("cyclic", 0.0, "none")
+    assert decided.lr < 2 / (1 + weight_decay) and decided.gates > 1
+    assert Recipe.parse(decided.text(), what="the recipe") == decided
+
+
+@pytest.mark.parametrize(
+    ("asked", "batches", "epochs"),
+    [({"epochs": 20.0}, 14, 20), ({"epochs": 0.5}, 14, 1), ({"steps": 15}, 14, 2), ({"batch_size": 1437}, 1, 150)],
+)
+def test_training_in_hiding_takes_whole_epochs(asked: dict[str, float], batches: int, epochs: int) -> None:
+    recipe = Recipe(**(LEAST | HIDDEN | {"batch_size": 100, "adjacency": "replace-one"} | asked))
+    sampler = batches_of(recipe, recipe.settings(recipe.way.defaults(recipe, 1437)), 1437)
+    assert sampler == Cyclic(batches, epochs, Adjacency.REPLACE_ONE)
+    assert recipe.divisor(1437) == -(-1437 // batches)  # the largest batch
 
 
 def test_defaults_never_ask_for_more_examples_than_there_are() -> None:

@@ -15,8 +15,7 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns
 from sordino.errors import DataError, SordinoError, UsageError
 from sordino.files import write_atomically
-from sordino.models import names
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import Recipe, Saved, names
 from sordino.store import RunFolder
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -40,6 +40,7 @@ from sordino.training import Training, measured
 from sordino.validation import Public
 
 OnShown = Callable[[int, dict[str, Tensor]], None]
+OnRow = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ def fit_hidden_state(
     out: Path | str | None = None,
     resume: bool = False,
     seed: int | None = None,
+    physical_batch_size: int | Literal["auto"] = "auto",
     progress: bool = True,
     on_shown: OnShown | None = None,
+    on_row: OnRow | None = None,
 ) -> HiddenFitted:
     """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
 
-    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows.
+    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows,
+    `on_row` what was measured in the end.
 
     >>> from sordino.convex.model import GatedReLU
     >>> from sordino.sampling import Cyclic
@@ -85,6 +89,11 @@ def fit_hidden_state(
         raise UsageError("the plan pays for iterates that are shown, and nobody looks: say on_shown, or show none.")
     budget = data if isinstance(data, Budget) else Budget(data)
     records = budget.records
+    if records.rows_per_unit > 1:
+        raise UsageError(
+            f"a unit must have one row, got up to {records.rows_per_unit} rows of a {records.unit}: a clipped sum of "
+            "gradients need not be the gradient of a convex loss, and has no hidden-state guarantee."
+        )
     if plan.examples not in (None, records.num_units):
         raise UsageError(f"the plan is for {plan.examples} examples, the data set has {records.num_units}.")
     inputs = records.template(1).inputs[0].numel()
@@ -102,7 +111,7 @@ def fit_hidden_state(
     guarantee = budget.guarantee(delta=delta, assumptions=assumptions)
     steps = _Steps(plan, module, records, progress, on_shown)
     if out is None:
-        return _finished(steps.take(steps.training(key), key, None), guarantee, plan, test)
+        return _finished(steps.take(steps.training(key, physical_batch_size), key, None), guarantee, plan, test)
     folder = RunFolder(out)
     if resume and folder.is_finished:
         module.load_state_dict(folder.model(like=module.state_dict()))
@@ -110,7 +119,7 @@ def fit_hidden_state(
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
         checkpoint = journal.last_checkpoint(steps.plan, records, settings, draw_again=True)
-        training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else None)
+        training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)
         numbers = {
@@ -118,9 +127,13 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
-        journal.promise(described(plan.sampler, numbers, plan.noise_multiplier, guarantee))
+        shown = journal.promise(described(plan.sampler, numbers, plan.noise_multiplier, guarantee))
         fitted = _finished(steps.take(training, journal.key, journal), guarantee, plan, test)
-        journal.add({"step": plan.sampler.steps, **fitted.metrics})
+        row = {"step": plan.sampler.steps, **fitted.metrics}
+        if not shown:
+            journal.add(row)
+        if on_row is not None:
+            on_row(row)
         journal.finish(training)
         return fitted
 
@@ -141,9 +154,9 @@ class _Steps:
         noise = Fading(self.hidden.noise_multiplier, self.hidden.noise_schedule, self.hidden.steps)
         return Plan(self.hidden.sampler, LossGradient(self.hidden.loss), ClipByNorm(self.hidden.clip), noise)
 
-    def training(self, key: Key, physical_batch_size: int | None = None) -> Training:
+    def training(self, key: Key, physical_batch_size: int | Literal["auto"]) -> Training:
         budget = Budget(self.records)  # that of the kernel's view: the caller's own has been charged
-        run = PrivateRun(self.plan, self.module, budget, key=key, physical_batch_size=physical_batch_size or "auto")
+        run = PrivateRun(self.plan, self.module, budget, key=key, physical_batch_size=physical_batch_size)
         optimizer = torch.optim.SGD(
             self.module.parameters(), lr=self.hidden.learning_rate, weight_decay=self.hidden.strength
         )
@@ -166,6 +179,8 @@ class _Steps:
                 if journal is not None and asked.to_stop and run.steps < len(run):
                     journal.at_rest(training)
                     raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
+        if journal is not None:
+            journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
         self._trailing(training, key)
         return self.module
 

@@ -23,6 +23,8 @@ class Settings:
     momentum: float = 0.9
     schedule: str = "constant"
     averaging: str = "none"
+    gates: int | None = None
+    trailing_steps: int | None = None
     initial_seed: int = 0
 
 
@@ -36,8 +38,16 @@ _SETTINGS = {
     "dp-cnn-s": Settings(batch_size=2048, epochs=40, lr=4.0, clip=0.1),
     "dp-cnn": Settings(batch_size=1024, epochs=40, lr=1.0, clip=1.0, momentum=0.0),
     "lenet": Settings(batch_size=1024, epochs=40, lr=2.0, clip=0.1),
+    "gated-relu": Settings(batch_size=1024, epochs=20, lr=4.0, clip=0.5, gates=64),
+    "scatter-gated": Settings(batch_size=2048, epochs=30, lr=8.0, clip=0.2, gates=16),
 }
 _OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
+
+# In hiding: the `lr` is for no weight decay, where steps contract below 2.
+_HIDDEN_SETTINGS = {
+    "gated-relu": Settings(1000, epochs=150, lr=1.9, clip=0.2, momentum=0.0, gates=64, trailing_steps=0),
+    "scatter-gated": Settings(1000, epochs=150, lr=1.9, clip=0.2, momentum=0.0, gates=16, trailing_steps=0),
+}
 
 
 def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
@@ -51,5 +61,19 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
     200
     """
     settings = _SETTINGS.get(model, _OTHERS)
-    batch_size = max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE)))
-    return replace(settings, batch_size=batch_size, lr=settings.lr * min(1.0, epsilon / _USUAL_EPSILON))
+    lr = settings.lr * min(1.0, epsilon / _USUAL_EPSILON)
+    return replace(settings, batch_size=_batch_size(settings, examples), lr=lr)
+
+
+def hidden_defaults_for(model: str, *, examples: int, weight_decay: float) -> Settings:
+    """The same for training in hiding. Steps are as long as contraction allows, whatever the noise.
+
+    >>> hidden_defaults_for("gated-relu", examples=60_000, weight_decay=0.0).lr
+    1.9
+    """
+    settings = _HIDDEN_SETTINGS[model]
+    return replace(settings, batch_size=_batch_size(settings, examples), lr=settings.lr / (1 + weight_decay))
+
+
+def _batch_size(settings: Settings, examples: int) -> int:
+    return max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE)))

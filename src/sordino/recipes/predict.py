@@ -11,8 +11,9 @@ from torch import Tensor
 from sordino.data import Facts
 from sordino.data.inputs import load_inputs
 from sordino.errors import StateError, UsageError
-from sordino.models import Built, build
+from sordino.models import Built
 from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.saved_facts import parse_facts
 from sordino.scoring import evaluating
@@ -40,7 +41,7 @@ class Saved:
         facts = parse_facts(folder.facts(), what=f"facts.json in {str(path)!r}")
         try:
             with torch.device("meta"):  # shapes only: a damaged file cannot ask for memory that no weights need
-                built = build(recipe.model, facts, seed=0)
+                built = build(recipe.model, facts, seed=0, gates=recipe.gates)
         except UsageError as error:
             raise StateError(f"the files in {str(path)!r} do not go together: {error}") from None
         built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
@@ -48,6 +49,8 @@ class Saved:
 
     def predict(self, source: str) -> list[dict[str, object]]:
         """One row of answers for each row of the source: the class and the probability of each, or the number.
+
+        A network whose outputs are no logarithms of odds gives them as scores.
 
         A row that cannot be read, because a number in it is none, has an empty answer.
         """
@@ -72,10 +75,12 @@ class Saved:
 
     def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
         names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
-        columns = [f"p({name})" for name in names]
-        probabilities = outputs.double().softmax(dim=1)
-        chosen = (names[label] for label in probabilities.argmax(dim=1).tolist())
-        rows = (dict(zip(columns, row, strict=True)) for row in probabilities.tolist())
+        kind, of_classes = "score", outputs.double()
+        if self.recipe.way.has_probabilities:
+            kind, of_classes = "p", of_classes.softmax(dim=1)
+        columns = [f"{kind}({name})" for name in names]
+        chosen = (names[label] for label in of_classes.argmax(dim=1).tolist())
+        rows = (dict(zip(columns, row, strict=True)) for row in of_classes.tolist())
         return [{"prediction": name, **row} for name, row in zip(chosen, rows, strict=True)]
 
     def _numbers(self, outputs: Tensor) -> list[dict[str, object]]:

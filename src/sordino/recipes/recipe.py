@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from sordino import validate
 from sordino.accounting import Adjacency
 from sordino.calibration import check_target
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes
-from sordino.models import names
 from sordino.planning import Question, SamplerName, make_sampler
 from sordino.randomness import Key
+from sordino.recipes.checks import CHECKS
 from sordino.recipes.defaults import Settings
+from sordino.recipes.methods import METHODS, Method
+from sordino.recipes.networks import CONVEX_NAMES
 from sordino.recipes.spelled import parse_augmentation, parse_averaging
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT, Table
 from sordino.views import Views
 
-_LARGEST_SEED = 2**63 - 1
 _MANY = 10**9  # examples: stands for a number that is not known yet
 
 
@@ -45,6 +43,7 @@ class Recipe:
     delta: float
     method: str = "dp-sgd"
     schema: str | None = None
+    gates: int | None = None
     batch_size: int | None = None
     epochs: float | None = None
     steps: int | None = None
@@ -55,9 +54,11 @@ class Recipe:
     weight_decay: float = 0.0
     schedule: str | None = None
     averaging: str | None = None
+    trailing_steps: int | None = None
+    radius: float | None = None
     views: int = 1
     augment: str = "none"
-    sampler: str = SamplerName.POISSON.value
+    sampler: str | None = None
     adjacency: str | None = None
     expected_examples: int | None = None
     seed: int | None = None
@@ -70,7 +71,10 @@ class Recipe:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
-                _CHECKS[field.name](**{field.name: value})
+                CHECKS[field.name](**{field.name: value})
+        if self.gates is not None and self.model not in CONVEX_NAMES:
+            raise UsageError(f"gates go with {' and '.join(CONVEX_NAMES)}, got model {self.model!r}.")
+        self.way.check(self)
         check_target(self.epsilon, self.delta, allow_weak=self.allow_weak)
         if self.epochs is not None and self.steps is not None:
             raise UsageError("epochs and steps exclude each other.")
@@ -142,12 +146,25 @@ class Recipe:
         chosen = asdict(settings)
         if self.steps is not None:
             del chosen["epochs"]
-        return replace(self, **chosen)
+        return replace(self, sampler=self.drawn_by.value, **chosen)
 
     def question(self, examples: int, batch_size: int) -> Question:
         """What planning needs to know of the batches, for a public number of examples."""
-        sampler = SamplerName(self.sampler)
-        return Question(examples, batch_size, self.epochs, self.steps, sampler=sampler, adjacency=self.relation)
+        drawn_by, relation = self.drawn_by, self.relation
+        return Question(examples, batch_size, self.epochs, self.steps, sampler=drawn_by, adjacency=relation)
+
+    def divisor(self, examples: int) -> int:
+        """The batch size that is promised for a public number of examples."""
+        return self.way.divisor(self, examples)
+
+    @property
+    def way(self) -> Method:
+        """How it is trained."""
+        return METHODS[self.method]
+
+    @property
+    def drawn_by(self) -> SamplerName:
+        return self.way.sampler if self.sampler is None else SamplerName(self.sampler)
 
     @property
     def relation(self) -> Adjacency | None:
@@ -156,57 +173,6 @@ class Recipe:
     def make_views(self) -> Views:
         """Each row as often as asked, changed by what `augment` names."""
         return Views(self.views, parse_augmentation(self.augment))
-
-
-def _text(**arguments: object) -> None:
-    """A text that a file can hold, and a file name."""
-    validate.instance(str, **arguments)
-    for name, value in arguments.items():
-        text = str(value)
-        if not text or "\0" in text or text.encode(errors="replace").decode() != text:
-            raise UsageError(f"{name} must be a text in UTF-8 without NUL, got {text!r:.80}.")
-
-
-def _one_of(*allowed: str) -> Callable[..., None]:
-    def check(**arguments: object) -> None:
-        for name, value in arguments.items():
-            if value not in allowed:
-                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
-
-    return check
-
-
-_seed = partial(validate.count, at_least=0, at_most=_LARGEST_SEED)
-_truth = partial(validate.instance, bool)
-
-_CHECKS: dict[str, Callable[..., None]] = {
-    "data": _text,
-    "model": _one_of(*(name for name, _ in names())),
-    "epsilon": validate.positive,
-    "delta": validate.positive,
-    "method": _one_of("dp-sgd"),
-    "schema": _text,
-    "batch_size": validate.count,
-    "epochs": partial(validate.between, 0, 1e9, low_open=True),
-    "steps": validate.count,
-    "lr": validate.positive,
-    "clip": validate.positive,
-    "optimizer": _one_of("sgd", "adam"),
-    "momentum": partial(validate.between, 0, 1, high_open=True),
-    "weight_decay": partial(validate.between, 0, 1e6),
-    "schedule": _text,
-    "averaging": _text,
-    "views": validate.count,
-    "augment": _text,
-    "sampler": _one_of(*SamplerName),
-    "adjacency": _one_of(*Adjacency),
-    "expected_examples": validate.count,
-    "seed": _seed,
-    "initial_seed": _seed,
-    "physical_batch_size": validate.count,
-    "allow_weak": _truth,
-    "allow_large_delta": _truth,
-}
 
 
 def _of_first_weights(seed: int) -> int:

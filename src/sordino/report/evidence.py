@@ -97,7 +97,7 @@ class Evidence:
 
     def _check_that_files_agree(self, what: str) -> None:
         recipe, question = self.saved.recipe, self.question
-        said = (recipe.delta, recipe.sampler, recipe.batch_size)
+        said = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
         if said != (question.delta, question.sampler, question.batch_size):
             raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
         if self.guarantee.view is View.EVERY_STEP and not self._planned <= _counts(self.guarantee.event):

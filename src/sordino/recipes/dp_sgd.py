@@ -1,0 +1,78 @@
+"""DP-SGD by a recipe: any network, any torch optimizer, every step counted as seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sordino.errors import UsageError
+from sordino.planning import SamplerName, make_sampler
+from sordino.recipes.defaults import Settings, defaults_for
+from sordino.recipes.spelled import parse_averaging
+from sordino.schedule import parse as parse_schedule
+from sordino.store import RunFolder
+from sordino.train import fit
+
+if TYPE_CHECKING:
+    from sordino.recipes.prepared import Prepared
+    from sordino.recipes.recipe import Recipe
+
+_OF_HIDDEN_STATES = ("trailing_steps", "radius")
+
+
+class DpSgd:
+    """Poisson batches, clipped gradients, noise, and then whatever the optimizer does with them."""
+
+    sampler: ClassVar = SamplerName.POISSON
+    has_probabilities: ClassVar = True
+
+    def check(self, recipe: Recipe) -> None:
+        for name in _OF_HIDDEN_STATES:
+            if getattr(recipe, name) is not None:
+                raise UsageError(f"{name} goes with --method noisy-cgd, got {recipe.method}.")
+
+    def check_drawing_again(self) -> None:
+        """It is the way to go on where steps cannot be repeated."""
+
+    def defaults(self, recipe: Recipe, examples: int) -> Settings:
+        return defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)
+
+    def divisor(self, recipe: Recipe, examples: int) -> int:
+        return recipe.batch_size or examples
+
+    def train(self, prepared: Prepared, folder: RunFolder, **options: Any) -> None:
+        recipe, settings = prepared.recipe, prepared.settings
+        public = prepared.public_rows()
+        fit(
+            prepared.built.module,
+            prepared.records,
+            epsilon=recipe.epsilon,
+            delta=recipe.delta,
+            batch_size=settings.batch_size,
+            sampler=make_sampler(recipe.question(prepared.examples, settings.batch_size)),
+            loss=F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy,
+            clip=settings.clip,
+            views=recipe.make_views(),
+            optimizer=_optimizer(settings, recipe.weight_decay),
+            schedule=parse_schedule(settings.schedule),
+            averaging=parse_averaging(settings.averaging),
+            validation=public,
+            test=public,
+            out=folder.path,
+            physical_batch_size=recipe.physical_batch_size or "auto",
+            seed=recipe.seed,
+            allow_weak=recipe.allow_weak,
+            allow_large_delta=recipe.allow_large_delta,
+            **options,
+        )
+
+
+def _optimizer(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    if settings.optimizer == "adam":
+        return lambda parameters: torch.optim.Adam(parameters, lr=settings.lr, weight_decay=decay)
+    lr, momentum = settings.lr, settings.momentum
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

@@ -1,0 +1,127 @@
+"""Hidden-state training by a recipe: a convex network, fixed batches in turn, plain steps, and only the end is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sordino import validate
+from sordino.accounting import Adjacency
+from sordino.calibration import check_delta_for
+from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.losses import Squared
+from sordino.convex.model import ConvexModel, GatedReLU
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.errors import UsageError
+from sordino.planning import SamplerName
+from sordino.recipes.defaults import Settings, hidden_defaults_for
+from sordino.recipes.networks import CONVEX_NAMES, convex_model
+from sordino.sampling import Cyclic
+from sordino.schedule import parse as parse_schedule
+from sordino.store import RunFolder
+
+if TYPE_CHECKING:
+    from sordino.recipes.prepared import Prepared
+    from sordino.recipes.recipe import Recipe
+
+_MANY = 10**6  # examples: stands for a number that is not known yet
+_TRIAL_STEPS = 200
+
+# What each setting has to be, for which reason. None is not said, and is decided so.
+_HYPOTHESES: dict[str, tuple[tuple[object, ...], str]] = {
+    "model": (CONVEX_NAMES, "the proof needs a loss that is convex in what is trained, on features of bounded norm"),
+    "sampler": (("cyclic", None), "the proof needs fixed disjoint batches that take turns"),
+    "adjacency": (("zero-out", "replace-one", None), "fixed batches take the number of examples as public"),
+    "optimizer": (("sgd", None), "the proof needs plain steps, which contract by themselves"),
+    "momentum": ((0, None), "the proof needs plain steps, and momentum remembers earlier ones"),
+    "averaging": (("none", None), "an average is made of iterates that nobody may see"),
+    "views": ((1,), "a mean of several gradients, clipped, need not be the gradient of a convex loss"),
+    "augment": (("none",), "each row has one vector of features, whose norm is bounded"),
+}
+
+
+class HiddenState:
+    """NoisyCGD, whose guarantee is for whoever sees the last iterate and nothing before."""
+
+    sampler: ClassVar = SamplerName.CYCLIC
+    has_probabilities: ClassVar = False
+
+    def check(self, recipe: Recipe) -> None:
+        for name, (allowed, reason) in _HYPOTHESES.items():
+            if (value := getattr(recipe, name)) not in allowed:
+                shown = " or ".join(str(each) for each in allowed if each is not None)
+                raise UsageError(f"{name} must be {shown} with noisy-cgd, got {value!r}: {reason}.")
+        settings = recipe.settings(self.defaults(recipe, _MANY))
+        longest = 2 / (Squared().curvature(GatedReLU().feature_bound, settings.clip).smoothness + recipe.weight_decay)
+        if settings.lr >= longest:
+            raise UsageError(
+                f"lr must be below 2 / (1 + weight_decay) = {longest:.6g} with noisy-cgd, got {settings.lr!r}: "
+                "longer steps do not contract."
+            )
+        plan_of(recipe, settings, GatedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer
+
+    def check_drawing_again(self) -> None:
+        raise UsageError(
+            "--draw-again is not needed with noisy-cgd: nobody has seen the steps, so they are taken again for nothing."
+        )
+
+    def defaults(self, recipe: Recipe, examples: int) -> Settings:
+        return hidden_defaults_for(recipe.model, examples=examples, weight_decay=recipe.weight_decay)
+
+    def divisor(self, recipe: Recipe, examples: int) -> int:
+        sampler = batches_of(recipe, recipe.settings(self.defaults(recipe, examples)), examples)
+        return -(-examples // sampler.batches_per_epoch)
+
+    def train(
+        self,
+        prepared: Prepared,
+        folder: RunFolder,
+        *,
+        resume: bool,
+        draw_again: bool,
+        progress: bool,
+        on_row: Callable[[dict[str, Any]], None],
+    ) -> None:
+        recipe, settings, facts = prepared.recipe, prepared.settings, prepared.data.facts
+        check_delta_for(prepared.examples, recipe.delta, allow_large_delta=recipe.allow_large_delta)
+        model = convex_model(facts, gates=settings.gates, seed=settings.initial_seed)
+        validate.count(at_most=prepared.examples, batch_size=settings.batch_size)
+        sampler = batches_of(recipe, settings, prepared.examples)
+        plan = plan_of(recipe, settings, model, sampler, prepared.examples)
+        fit_hidden_state(
+            plan.calibrated(epsilon=recipe.epsilon, delta=recipe.delta),
+            prepared.records,
+            outputs=facts.num_classes or 1,
+            delta=recipe.delta,
+            test=prepared.public_rows(),
+            out=folder.path,
+            resume=resume,
+            seed=recipe.seed,
+            physical_batch_size=recipe.physical_batch_size or "auto",
+            progress=progress,
+            on_row=on_row,
+        )
+
+
+def plan_of(recipe: Recipe, settings: Settings, model: ConvexModel, sampler: Cyclic, examples: int) -> NoisyCGD:
+    """The theorem that the recipe asks for, with noise still to be found. What breaks a hypothesis is refused."""
+    return NoisyCGD(
+        sampler,
+        model,
+        clip=settings.clip,
+        noise_multiplier=1.0,
+        learning_rate=settings.lr,
+        strength=recipe.weight_decay,
+        radius=recipe.radius,
+        schedule=parse_schedule(settings.schedule),
+        trailing_steps=settings.trailing_steps or 0,
+        examples=examples,
+    )
+
+
+def batches_of(recipe: Recipe, settings: Settings, examples: int) -> Cyclic:
+    """Whole epochs, each of so many batches that their size is nearest to what was asked for."""
+    per_epoch = max(1, round(examples / settings.batch_size))
+    epochs = settings.epochs if recipe.steps is None else recipe.steps / per_epoch
+    return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.relation or Adjacency.ZERO_OUT)

@@ -1,0 +1,113 @@
+"""Networks by the names that recipes have for them: those of `sordino.models`, and the convex ones.
+
+A convex network is linear in what is trained, on features whose norm has a public bound. So it can be trained in
+hiding; DP-SGD trains it like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.convex.model import ConvexModel, GatedReLU
+from sordino.data import Facts
+from sordino.features import Pixels, ScatteringFeatures
+from sordino.models import Built
+
+Features = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class WithConstant:
+    """The rows of a table held to their public range, with a 1 beside the columns: gates and maps have an offset then.
+
+    >>> WithConstant((-1.0, 1.0))(torch.tensor([[0.5, 7.0]]))
+    tensor([[0.5000, 1.0000, 1.0000]])
+    """
+
+    input_range: tuple[float, float] | None = None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        rows = inputs.flatten(1).to(torch.float32)
+        if self.input_range is not None:
+            rows = rows.clamp(*self.input_range)
+        return torch.cat([rows, torch.ones(len(rows), 1)], dim=1)
+
+
+@dataclass(frozen=True)
+class OneNumber:
+    """A convex model of one output, in the shape of a target that is a number.
+
+    >>> OneNumber(GatedReLU(8)).build(inputs=5, outputs=1)(torch.randn(2, 5)).shape
+    torch.Size([2])
+    """
+
+    model: ConvexModel
+
+    @property
+    def feature_bound(self) -> float:
+        return self.model.feature_bound
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(self.model.build(inputs, outputs), nn.Flatten(0))
+
+
+@dataclass(frozen=True)
+class _Convex:
+    """What a convex network is, and what it is given for raw rows: features, and how many they are."""
+
+    sentence: str
+    prepared: Callable[[Facts], tuple[Features, int]]
+
+
+def _pixels_or_columns(facts: Facts) -> tuple[Features, int]:
+    size = prod(facts.input_shape)
+    if len(facts.input_shape) == 3:
+        return Pixels(facts.input_range, facts.mean, facts.std), size
+    return WithConstant(facts.input_range), size + 1
+
+
+def _scattering(facts: Facts) -> tuple[Features, int]:
+    features = ScatteringFeatures(facts.input_shape, facts.input_range)
+    return features, prod(features.output_shape)
+
+
+_CONVEX = {
+    "gated-relu": _Convex("a convex ReLU network: linear maps behind fixed random gates", _pixels_or_columns),
+    "scatter-gated": _Convex("the same on scattering features of pictures", _scattering),
+}
+CONVEX_NAMES = tuple(_CONVEX)
+
+
+def names() -> tuple[tuple[str, str], ...]:
+    """Each name with a sentence on what it is.
+
+    >>> [name for name, _ in names()][-2:]
+    ['gated-relu', 'scatter-gated']
+    """
+    return *models.names(), *((name, convex.sentence) for name, convex in _CONVEX.items())
+
+
+def convex_model(facts: Facts, *, gates: int | None, seed: int) -> ConvexModel:
+    """The model behind a convex network. Its gates follow from the seed, and are public."""
+    model = GatedReLU(seed=seed) if gates is None else GatedReLU(gates, seed)
+    return OneNumber(model) if facts.num_classes is None else model
+
+
+def build(name: str, facts: Facts, *, seed: int, gates: int | None = None) -> Built:
+    """The network `name` for data with these facts. `gates` are for convex ones, which begin at zero.
+
+    >>> built = build("gated-relu", Facts("people", (4,), 2, (-1.0, 1.0)), seed=0, gates=8)
+    >>> built.module(built.prepare(torch.zeros(3, 4))).shape
+    torch.Size([3, 2])
+    """
+    if name not in _CONVEX:
+        return models.build(name, facts, seed=seed)
+    features, size = _CONVEX[name].prepared(facts)
+    model = convex_model(facts, gates=gates, seed=seed)
+    return Built(model.build(size, facts.num_classes or 1), features)

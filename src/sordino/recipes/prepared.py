@@ -1,0 +1,63 @@
+"""A recipe with nothing left open, and what it is about to use: data, network and features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.data import DataSet, load
+from sordino.models import Built
+from sordino.recipes.defaults import Settings
+from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.networks import build
+from sordino.recipes.recipe import Recipe
+from sordino.records import Records, as_records, by_user
+from sordino.validation import Public
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a method needs to train. The number of `examples` is public: under add-or-remove, the expected one."""
+
+    recipe: Recipe
+    settings: Settings
+    data: DataSet
+    built: Built
+    records: Records
+    examples: int
+
+    def public_rows(self) -> Public | None:
+        """The test rows that can be judged. A row that cannot be read, or has no label, is nobody's mistake."""
+        test = self.data.test
+        if test is None:
+            return None
+        inputs = network_inputs(self.built, self.data.facts, test.inputs)
+        has_target = test.target.isfinite() if test.target.is_floating_point() else test.target >= 0
+        judged = inputs.flatten(1).isfinite().all(dim=1) & has_target
+        return Public((inputs[judged], test.target[judged]))
+
+
+def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:
+    """Reads the data, decides what was left open, and builds the network and its features."""
+    data = load(recipe.data, schema=recipe.schema)
+    # Under add-or-remove the true number is secret, and nothing may be decided by it.
+    examples = recipe.expected_examples or _units(data)
+    settings = recipe.settings(recipe.way.defaults(recipe, examples))
+    built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
+    records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
+    return Prepared(recipe.decided(settings), settings, data, built, records, examples)
+
+
+def _units(data: DataSet) -> int:
+    """The number of privacy units: of examples, or of users."""
+    owners = data.train.owners
+    return len(data.train.target) if owners is None else len(torch.unique(owners))
+
+
+def _records(inputs: Tensor, data: DataSet) -> Records:
+    rows = (inputs, data.train.target)
+    if data.train.owners is None:
+        return as_records(rows)
+    return by_user(rows, data.train.owners, rows_per_user=data.rows_per_user or 1)
