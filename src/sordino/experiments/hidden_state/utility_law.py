@@ -1,0 +1,254 @@
+"""How fast the training risk falls with n * epsilon, on random data at a fixed number of rows per dimension.
+
+The data model: X_ij ~ N(0, 1), d = n / 10, labels relu(a . x) for a random unit vector a, and P = (n log n) / d gates,
+so that the gated model has n log n parameters and fits every label: its least risk is 0. The published claim is a
+training risk of at most O~(1 / sqrt(n epsilon)) where gradients are bounded by a constant L.
+
+Two risks are measured after training, on the training rows themselves:
+
+* `excess`: the mean of half the squared residual, less the smallest that the same model has on these rows;
+* `bounded`: the mean of the loss that the claim is about. Where the gradient of the squared loss by the maps, with
+  features as they are (not scaled to norm 1), would be longer than L = 1, it goes on straight.
+
+At a fixed n / d neither method's excess falls with n: noise grows as fast as the data does, whatever the number of
+steps. It falls with epsilon alone, so that its slope in n * epsilon is a matter of how the grid was laid. The bounded
+risk has the claimed slope in n for another reason: a feature vector is about sqrt(n log n / 2) long, so a gradient of
+length 1 means a loss of at most |residual| / sqrt(n log n / 2), even for a model that is 0. What training adds to it
+is the slope in epsilon. Both slopes are therefore fitted apart too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.convex import GatedReLU, Linear, NoisyCGD, Squared, fit_hidden_state
+from sordino.experiments.scale import Scale
+from sordino.sampling import Cyclic
+from sordino.train import fit
+
+ROWS_PER_DIMENSION = 10
+DELTA = 1e-5
+CLAIMED = -0.5
+SIZES = {
+    Scale.QUICK: (100, 200, 400),
+    Scale.CPU: (250, 500, 1000, 2000, 4000),
+    Scale.PAPER: (250, 500, 1000, 2000, 4000, 8000),
+}
+EPSILONS = {Scale.QUICK: (1.0, 4.0, 16.0), Scale.CPU: (1.0, 4.0, 16.0), Scale.PAPER: (1.0, 2.0, 4.0, 8.0, 16.0)}
+_LONGEST_CONTRACTING_STEP = 1.9
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training, and the two risks of its last iterate."""
+
+    method: str
+    examples: int
+    epsilon: float
+    seed: int
+    excess: float
+    bounded: float
+    seconds: float
+
+    @property
+    def question(self) -> tuple[str, int, float, int]:
+        """What was measured: one training answers it."""
+        return self.method, self.examples, self.epsilon, self.seed
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A fitted power, and its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """log risk against log(n * epsilon), and against log n and log epsilon apart; `claimed` stands beside the first."""
+
+    method: str
+    risk: str
+    in_both: Slope
+    in_examples: Slope
+    in_epsilon: Slope
+    claimed: float = CLAIMED
+
+
+def measure(
+    scale: Scale, seeds: int, on_point: Callable[[Point], None], *, known: Iterable[Point] = ()
+) -> tuple[Point, ...]:
+    """Trains at each place of the grid once per seed. Points that are `known` are not measured again."""
+    validate.instance(Scale, scale=scale)
+    validate.count(seeds=seeds)
+    kept = {point.question: point for point in known}
+    points = []
+    for examples in SIZES[scale]:
+        for seed in range(seeds):
+            for epsilon in EPSILONS[scale]:
+                for method in _METHODS:
+                    point = kept.get((method, examples, epsilon, seed))
+                    if point is None:
+                        point = measured(method, examples, epsilon, seed)
+                        on_point(point)
+                    points.append(point)
+    return tuple(points)
+
+
+def measured(method: str, examples: int, epsilon: float, seed: int) -> Point:
+    """One training on one draw of the data model.
+
+    >>> point = measured("DP-SGD, linear", examples=60, epsilon=16.0, seed=0)
+    >>> 0 < point.bounded and 0 < point.excess < 1
+    True
+    """
+    begun = time.perf_counter()
+    drawn = _Drawn(examples, seed)
+    trained = _METHODS[method](drawn, epsilon)
+    with torch.no_grad():
+        residuals = (trained.model(drawn.rows)[:, 0] - drawn.labels).double()
+    excess = float(residuals.square().mean()) / 2 - trained.least_risk
+    bounded = _risk_with_bounded_gradients(residuals, trained.feature_norms)
+    return Point(method, examples, epsilon, seed, excess, bounded, time.perf_counter() - begun)
+
+
+def laws(points: Iterable[Point]) -> tuple[Law, ...]:
+    """The fitted slopes of each method and risk, by least squares in logarithms.
+
+    >>> exact = [Point("a", n, e, 0, e**-1.0, (n * e) ** -0.5, 0.0) for n in (100, 200, 400) for e in (1.0, 2.0, 8.0)]
+    >>> [(law.risk, round(law.in_examples.value, 3), round(law.in_epsilon.value, 3)) for law in laws(exact)]
+    [('excess', 0.0, -1.0), ('bounded', -0.5, -0.5)]
+    """
+    every = list(points)
+    return tuple(
+        _law([point for point in every if point.method == method], method, risk)
+        for method in dict.fromkeys(point.method for point in every)
+        for risk in ("excess", "bounded")
+    )
+
+
+def _law(points: list[Point], method: str, risk: str) -> Law:
+    log_risk = np.log([getattr(point, risk) for point in points])
+    examples = np.log([float(point.examples) for point in points])
+    epsilon = np.log([point.epsilon for point in points])
+    (in_both,) = _slopes(log_risk, examples + epsilon)
+    in_examples, in_epsilon = _slopes(log_risk, examples, epsilon)
+    return Law(method, risk, in_both, in_examples, in_epsilon)
+
+
+def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[Slope]:
+    """Those of a linear fit with an intercept; intervals by Student's t, as if points were independent."""
+    design = np.column_stack([*columns, np.ones(len(values))])
+    coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
+    freedom = len(values) - design.shape[1]
+    validate.count(points_beyond_those_of_a_line=freedom)
+    variance = float(((values - design @ coefficients) ** 2).sum()) / freedom
+    errors = student.ppf(0.975, freedom) * np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
+    found = zip(coefficients[:-1].tolist(), errors[:-1].tolist(), strict=True)
+    return [Slope(value, value - error, value + error) for value, error in found]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One draw of the data model, and the batches that go with its size.
+
+    A unit-norm row moves its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b / 2
+    epochs on batches of b = sqrt(2 n) are as many as the hidden state pays for about once.
+    """
+
+    examples: int
+    seed: int
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return torch.randn(self.examples, self.dimensions, generator=self._generator(0))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        direction = torch.randn(self.dimensions, generator=self._generator(1))
+        return (self.rows @ (direction / direction.norm())).relu()
+
+    @property
+    def dimensions(self) -> int:
+        return self.examples // ROWS_PER_DIMENSION
+
+    @property
+    def gates(self) -> int:
+        return math.ceil(self.examples * math.log(self.examples) / self.dimensions)
+
+    @property
+    def batch_size(self) -> int:
+        return round(math.sqrt(2 * self.examples))
+
+    @property
+    def epochs(self) -> int:
+        return round(math.sqrt(self.examples / 2))
+
+    def _generator(self, what: int) -> torch.Generator:
+        return torch.Generator().manual_seed(2 * self.seed + what)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A model, the smallest squared risk of its kind on these rows, and how long its features are before scaling."""
+
+    model: nn.Module
+    least_risk: float
+    feature_norms: Tensor
+
+
+def _gated(drawn: _Drawn, epsilon: float) -> _Trained:
+    """NoisyCGD. The step is in proportion to the signal over the noise, as in the proofs, while it contracts."""
+    batches = Cyclic(drawn.examples // drawn.batch_size, drawn.epochs)
+    plan = NoisyCGD(batches, GatedReLU(drawn.gates, drawn.seed), clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
+    plan = plan.calibrated(epsilon=epsilon, delta=DELTA)
+    plan = replace(plan, learning_rate=min(_LONGEST_CONTRACTING_STEP, 0.9 / plan.noise_multiplier))
+    data = (drawn.rows, drawn.labels)
+    model = fit_hidden_state(plan, data, outputs=1, delta=DELTA, seed=drawn.seed, progress=False).model
+    gates: Tensor = model.get_buffer("gates")
+    open_gates = (drawn.rows @ gates.T >= 0).sum(dim=1)
+    return _Trained(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
+
+
+def _linear(drawn: _Drawn, epsilon: float) -> _Trained:
+    """DP-SGD on Poisson batches of the same size, for as many epochs; its best step, by the same rule."""
+    model = Linear().build(drawn.dimensions, outputs=1)
+    trained = fit(
+        model,
+        (drawn.rows, drawn.labels),
+        epsilon=epsilon,
+        delta=DELTA,
+        batch_size=drawn.batch_size,
+        epochs=drawn.epochs,
+        loss=Squared(),
+        clip=1.0,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.15 * epsilon**0.6),
+        seed=drawn.seed,
+        progress=False,
+    ).model
+    features = nn.functional.normalize(drawn.rows.double())
+    labels = drawn.labels.double()[:, None]
+    least = features @ torch.linalg.lstsq(features, labels).solution - labels
+    return _Trained(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
+
+
+_METHODS: dict[str, Callable[[_Drawn, float], _Trained]] = {"NoisyCGD, gated": _gated, "DP-SGD, linear": _linear}
+
+
+def _risk_with_bounded_gradients(residuals: Tensor, feature_norms: Tensor) -> float:
+    """Huber's loss that turns straight where the gradient, residual times features, has the length 1."""
+    turn, sizes = 1 / feature_norms.double(), residuals.abs()
+    return float(torch.where(sizes <= turn, sizes.square() / 2, turn * sizes - turn.square() / 2).mean())
