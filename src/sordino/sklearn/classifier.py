@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -74,18 +75,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def fit(self, X: object, y: object, users: object = None) -> Self:
         """Trains on rows of finite numbers. One release, charged before the first step."""
         features, labels = self._validated(X, y)
-        labels = column_or_1d(labels, warn=True)
-        if self.classes is None:
-            check_classification_targets(labels)
-        classes = np.unique(labels if self.classes is None else np.asarray(self.classes))
-        if len(classes) < 2:
-            raise UsageError(
-                f"there must be at least two classes, got {len(classes)} class: say all that there could be."
-            )
-        assumptions = ("the set of labels that occur is public",) if self.classes is None else ()
-        target, loss = _positions(labels, classes), F.cross_entropy
-        self._train(features, target, users, n_outputs=len(classes), loss=loss, assumptions=assumptions)
-        self.classes_ = classes
+        coded = coded_labels(labels, self.classes)
+        outputs, assumptions = len(coded.classes), coded.assumptions
+        self._train(features, coded.target, users, n_outputs=outputs, loss=F.cross_entropy, assumptions=assumptions)
+        self.classes_ = coded.classes
         return self
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
@@ -98,6 +91,31 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         likeliest = self._outputs(X).argmax(axis=1)
         labels: NDArray[Any] = self.classes_[likeliest]
         return labels
+
+
+@dataclass(frozen=True)
+class CodedLabels:
+    """The classes in order, and where each row's label stands among them: -1 if it does not."""
+
+    classes: NDArray[Any]
+    target: NDArray[np.int64] = field(repr=False)
+    assumptions: tuple[str, ...]
+
+
+def coded_labels(labels: NDArray[Any], declared: Sequence[Any] | NDArray[Any] | None) -> CodedLabels:
+    """Labels among the declared classes. With none declared, the set of labels is taken as public.
+
+    >>> coded_labels(np.array(["b", "a", "c"]), ["a", "b"]).target.tolist()
+    [1, 0, -1]
+    """
+    labels = column_or_1d(labels, warn=True)
+    if declared is None:
+        check_classification_targets(labels)
+    classes = np.unique(labels if declared is None else np.asarray(declared))
+    if len(classes) < 2:
+        raise UsageError(f"there must be at least two classes, got {len(classes)} class: say all that there could be.")
+    assumptions = ("the set of labels that occur is public",) if declared is None else ()
+    return CodedLabels(classes, _positions(labels, classes), assumptions)
 
 
 def _positions(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

@@ -44,17 +44,11 @@ def linear(n_features: int, n_outputs: int) -> nn.Module:
     return layer
 
 
-class PrivateEstimator(BaseEstimator):
-    """Trains `module(n_features, n_outputs)`. Parameters are kept as they were given, and looked at by `fit`."""
+class PrivateFit(BaseEstimator):
+    """Rows checked and gathered, a network kept with its promise, and what it says of other rows."""
 
-    module: MakeModule | None
     epsilon: float
     delta: float
-    batch_size: int
-    epochs: float
-    learning_rate: float
-    clip: Clip | float
-    optimizer: MakeOptimizer | None
     rows_per_user: int | None
     budget: Budget | None
     random_state: int | np.random.RandomState | None
@@ -73,6 +67,40 @@ class PrivateEstimator(BaseEstimator):
             raise
         return features, target
 
+    def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
+        if users is None:
+            return as_records((features, target))
+        if self.rows_per_user is None:
+            raise UsageError("users need rows_per_user, the most rows of one user that are used, got None.")
+        names = np.asarray(users)
+        if names.shape != (len(features),):
+            raise UsageError(f"users must be one name per row ({len(features)}), got shape {names.shape}.")
+        owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
+        return by_user((features, target), owners, rows_per_user=self.rows_per_user)
+
+    def _keep(self, module: nn.Module, promised: Guarantee, budget: OneFit, assumptions: tuple[str, ...]) -> None:
+        assumed = (*promised.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
+        self.module_, self.privacy_ = module, replace(promised, assumptions=assumed)
+
+    def _outputs(self, X: object, dtype: type[np.floating[Any]] = np.float32) -> NDArray[np.float64]:
+        """What the network says about each row."""
+        check_is_fitted(self, "module_")
+        features = torch.from_numpy(validate_data(self, X, reset=False, dtype=dtype))
+        with evaluating(self.module_), torch.inference_mode():
+            outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
+        return torch.cat(outputs).double().numpy()
+
+
+class PrivateEstimator(PrivateFit):
+    """Trains `module(n_features, n_outputs)`. Parameters are kept as they were given, and looked at by `fit`."""
+
+    module: MakeModule | None
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    clip: Clip | float
+    optimizer: MakeOptimizer | None
+
     def _train(
         self,
         features: NDArray[Any],
@@ -84,7 +112,7 @@ class PrivateEstimator(BaseEstimator):
         assumptions: tuple[str, ...] = (),
     ) -> None:
         validate.count(batch_size=self.batch_size)
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         budget = OneFit(self._records(features, target, users), self.budget)
         fitted = fit(
             _made(self.module or linear, features.shape[1], n_outputs, seed),
@@ -100,28 +128,7 @@ class PrivateEstimator(BaseEstimator):
             seed=seed,
             progress=False,
         )
-        promised = fitted.guarantee
-        assumed = (*promised.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
-        self.module_, self.privacy_ = fitted.model, replace(promised, assumptions=assumed)
-
-    def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
-        if users is None:
-            return as_records((features, target))
-        if self.rows_per_user is None:
-            raise UsageError("users need rows_per_user, the most rows of one user that are used, got None.")
-        names = np.asarray(users)
-        if names.shape != (len(features),):
-            raise UsageError(f"users must be one name per row ({len(features)}), got shape {names.shape}.")
-        owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
-        return by_user((features, target), owners, rows_per_user=self.rows_per_user)
-
-    def _outputs(self, X: object) -> NDArray[np.float64]:
-        """What the network says about each row."""
-        check_is_fitted(self, "module_")
-        features = torch.from_numpy(validate_data(self, X, reset=False, dtype=np.float32))
-        with evaluating(self.module_), torch.inference_mode():
-            outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
-        return torch.cat(outputs).double().numpy()
+        self._keep(fitted.model, fitted.guarantee, budget, assumptions)
 
 
 def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | None) -> nn.Module:
@@ -132,7 +139,8 @@ def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | 
         return make_module(n_features, n_outputs)
 
 
-def _seed(random_state: object) -> int | None:
+def seed_of(random_state: object) -> int | None:
+    """What noise and start are drawn from; None where nobody is to repeat them."""
     match random_state:
         case None:
             return None

@@ -65,10 +65,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
         """Trains on rows of finite numbers. One release, charged before the first step."""
-        low, high = _checked(self.bounds)
+        low, high = public_range(bounds=self.bounds)
         features, numbers = self._validated(X, y, y_numeric=True)
-        share = (column_or_1d(numbers, warn=True) - low) / (high - low)
-        self._train(features, np.clip(2 * share - 1, -1.0, 1.0), users, n_outputs=1, loss=_squared_error)
+        self._train(features, scaled(numbers, low, high), users, n_outputs=1, loss=_squared_error)
         self.bounds_ = low, high
         return self
 
@@ -83,11 +82,24 @@ def _squared_error(outputs: Tensor, target: Tensor) -> Tensor:
     return F.mse_loss(outputs[:, 0], target)
 
 
-def _checked(bounds: Any) -> tuple[float, float]:
+def public_range(**given: Any) -> tuple[float, float]:
+    """(low, high) of an argument that travels as a keyword, so that a refusal names it.
+
+    >>> public_range(bounds=(0, 10))
+    (0.0, 10.0)
+    """
+    [(name, bounds)] = given.items()
     if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise UsageError(f"bounds must be (low, high), got {bounds!r:.80}.")
+        raise UsageError(f"{name} must be (low, high), got {bounds!r:.80}.")
     low, high = bounds
     validate.between(-1e300, 1e300, lower_bound=low, upper_bound=high)
     if not low < high:
-        raise UsageError(f"bounds must be (low, high) with low < high, got {bounds!r}.")
+        raise UsageError(f"{name} must be (low, high) with low < high, got {bounds!r}.")
     return float(low), float(high)
+
+
+def scaled(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """Numbers on [-1, 1], which stands for the range. What lies beyond counts as the nearest end."""
+    share = (column_or_1d(numbers, warn=True) - low) / (high - low)
+    clipped: NDArray[np.float64] = np.clip(2 * share - 1, -1.0, 1.0)
+    return clipped

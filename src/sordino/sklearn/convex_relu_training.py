@@ -1,0 +1,136 @@
+"""The two ways to train a convex ReLU network: behind closed doors, or with every step counted.
+
+Both take plain steps on the squared loss. One shows only its end, and is worth what the hidden-state bound says. The
+other may be watched at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.accounting import Guarantee
+from sordino.calibration import check_delta_for, check_target
+from sordino.convex import GatedReLU, NoisyCGD, Squared, fit_hidden_state
+from sordino.convex.model import ConvexModel
+from sordino.errors import UsageError
+from sordino.sampling import Cyclic, Poisson
+from sordino.sklearn.convex_relu_settings import Settings, Target
+from sordino.sklearn.one_fit import OneFit
+from sordino.train import fit
+
+
+@dataclass(frozen=True)
+class WithConstant:
+    """Another model of the rows (x, 1), so that gates and maps have a bias.
+
+    The inner model shortens (x, 1) to norm 1, as it does with every row: its bound is a fact of the model still. And
+    no two rows become one by it, as x and 2 x would.
+
+    >>> model = WithConstant(GatedReLU(gates=4)).build(inputs=2, outputs=1)
+    >>> model(torch.zeros(5, 2)).shape, sum(p.numel() for p in model.parameters())
+    (torch.Size([5, 1]), 12)
+    """
+
+    model: ConvexModel
+
+    @property
+    def feature_bound(self) -> float:
+        return self.model.feature_bound
+
+    def build(self, inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(_AppendOne(), self.model.build(inputs + 1, outputs))
+
+
+class _AppendOne(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, 1), value=1.0)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """All that a training needs but the rows."""
+
+    gates: int
+    outputs: int
+    target: Target
+    settings: Settings
+    strength: float
+    seed: int | None
+
+    @property
+    def model(self) -> ConvexModel:
+        return WithConstant(GatedReLU(self.gates))
+
+
+Train = Callable[[Decided, OneFit], tuple[nn.Module, Guarantee]]
+
+
+def noisy_cgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+    """Fixed batches that take turns, of which only the last iterate is seen.
+
+    Half an epoch without data follows, after which the last batch is hidden as well as the first.
+    """
+    target, settings = decided.target, decided.settings
+    check_target(target.epsilon, target.delta)
+    check_delta_for(budget.records.num_units, target.delta)
+    if budget.records.rows_per_unit > 1:
+        raise UsageError(
+            f"noisy-cgd is proved for one row of a user, got rows_per_user {budget.records.rows_per_unit}: a clipped "
+            "sum of gradients need not be the gradient of a convex loss; use method='dp-sgd'."
+        )
+    plan = NoisyCGD(
+        Cyclic(settings.batches_per_epoch, settings.epochs, target.adjacency),
+        decided.model,
+        clip=settings.clip,
+        noise_multiplier=1.0,
+        learning_rate=settings.learning_rate,
+        strength=decided.strength,
+        trailing_steps=settings.batches_per_epoch // 2,
+    ).calibrated(epsilon=target.epsilon, delta=target.delta)
+    fitted = fit_hidden_state(
+        plan, budget, outputs=decided.outputs, delta=target.delta, seed=decided.seed, progress=False
+    )
+    return fitted.model, fitted.guarantee
+
+
+def dp_sgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+    """Poisson batches of the same expected size, as many of them, and plain steps on each."""
+    target, settings, units = decided.target, decided.settings, budget.records.num_units
+    rate, steps = 1 / settings.batches_per_epoch, settings.batches_per_epoch * settings.epochs
+    fitted = fit(
+        decided.model.build(budget.records.template(1).inputs[0].numel(), decided.outputs),
+        budget,
+        epsilon=target.epsilon,
+        delta=target.delta,
+        batch_size=-(-units // settings.batches_per_epoch),
+        sampler=Poisson(rate, steps, target.adjacency),
+        loss=Squared(),
+        clip=settings.clip,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=settings.learning_rate, weight_decay=decided.strength),
+        seed=decided.seed,
+        progress=False,
+    )
+    return fitted.model, fitted.guarantee
+
+
+METHODS: dict[str, Train] = {"noisy-cgd": noisy_cgd, "dp-sgd": dp_sgd}
+
+
+def method_named(method: object) -> Train:
+    """One of the two, or a refusal that names them.
+
+    >>> method_named("sgd")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: method must be 'noisy-cgd' or 'dp-sgd', got 'sgd'.
+    """
+    validate.instance(str, method=method)
+    if method not in METHODS:
+        raise UsageError(f"method must be {' or '.join(map(repr, METHODS))}, got {method!r:.80}.")
+    return METHODS[str(method)]
