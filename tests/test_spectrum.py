@@ -34,6 +34,28 @@ def test_a_picture_of_one_colour_becomes_zero():
     assert not Spectrum((3, 12, 10))(torch.full((1, 3, 12, 10), 0.7)).abs().gt(1e-2).any()
 
 
+def test_the_mean_is_one_coefficient_per_channel_if_it_is_wanted():
+    grey = torch.full((1, 1, 12, 10), 0.7)
+    found = Spectrum((1, 12, 10), mean_weight=2.0)(grey)[0]
+    assert found[0] == pytest.approx(1.0, abs=1e-3) and not found[1:].abs().gt(1e-2).any()
+
+
+def test_middle_grey_is_nothing_even_with_the_mean():
+    assert not Spectrum((1, 12, 10), mean_weight=1.0)(torch.full((1, 1, 12, 10), 0.5)).any()
+
+
+def test_a_grey_picture_has_brightness_only_and_colours_count_as_weighted():
+    grey = PICTURES[:, :1].expand(-1, 3, -1, -1)
+    brightness, *differences = Spectrum((3, 12, 10), colour_weight=4.0)(grey).chunk(3, dim=1)
+    assert brightness.abs().max() > 0.1 and max(float(one.abs().max()) for one in differences) < 1e-2
+    plain, weighted = (
+        Spectrum((3, 12, 10), colour_weight=weight)(PICTURES).double().chunk(3, dim=1) for weight in (1, 4)
+    )
+    ratios = [weighted[channel].norm(dim=1) / plain[channel].norm(dim=1) for channel in range(3)]
+    assert torch.allclose(ratios[1] / ratios[0], torch.full((6,), 4.0, dtype=torch.float64), rtol=1e-2)
+    assert torch.allclose(ratios[2] / ratios[0], torch.full((6,), 4.0, dtype=torch.float64), rtol=1e-2)
+
+
 def test_one_wave_has_one_coefficient():
     found = Spectrum((1, 12, 10), below=20.0)(waves(3, 2)[None, None])[0]
     assert found.abs().max() == pytest.approx(1.0, abs=1e-3) and (found.abs() > 1e-3).sum() == 1

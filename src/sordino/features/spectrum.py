@@ -3,7 +3,10 @@
 Neighbouring pixels are nearly equal, so most of a picture's length lies in a few slow waves, and descent sees the rest
 only after thousands of steps, each of which adds noise. In pictures of all kinds the amplitude of a wave falls about
 like 1 / frequency (Field 1987); raising it by a power of the frequency, and leaving out the mean, evens this out. The
-law is public, and so are both numbers: nothing is fitted to the data at hand.
+law is public, and so are all numbers here: nothing is fitted to the data at hand.
+
+Colours of one pixel are nearly equal too. Their sum and two differences (red and blue, green against both) are not, and
+the differences are small, so they may be weighted.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from sordino.errors import UsageError
 from sordino.features.pixels import Pixels
 
 _ROWS = 4096
+_MIDDLE_GREY = 0.5
 _SMALLEST = 1e-3  # the length of waves that a picture has at least; one pixel that differs by one level has 4e-3
 
 
@@ -27,25 +31,28 @@ _SMALLEST = 1e-3  # the length of waves that a picture has at least; one pixel t
 class Spectrum:
     """Pictures [n, C, M, N] -> cosine coefficients of frequency below `below`, times frequency^`power`, of norm 1.
 
-    Frequencies are in half waves per picture. The mean, frequency 0, is left out of every channel. A picture without
-    any wave becomes zero.
+    Frequencies are in half waves per picture. The mean, frequency 0, is that above or below middle grey, times
+    `mean_weight`. Of three channels the differences count `colour_weight` times. A picture without any wave is zero.
 
     >>> spectrum = Spectrum(input_shape=(1, 28, 28))
     >>> spectrum(torch.zeros(2, 1, 28, 28)).shape, spectrum.output_shape
-    (torch.Size([2, 165]), (165,))
+    (torch.Size([2, 166]), (166,))
     """
 
     version: ClassVar[int] = 1
     input_shape: tuple[int, ...]
     power: float = 0.5
     below: float = 14.0
+    mean_weight: float = 0.0
+    colour_weight: float = 1.0
     input_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 3:
             raise UsageError(f"a spectrum needs pictures [C, M, N], got inputs of shape {self.input_shape}.")
         validate.between(0, 4, power=self.power)
-        if not self._kept.any():
+        validate.between(0, 1e3, mean_weight=self.mean_weight, colour_weight=self.colour_weight)
+        if not self.below > 1:
             raise UsageError(f"below must be above 1 half wave per picture, got {self.below!r}.")
 
     @property
@@ -60,17 +67,32 @@ class Spectrum:
 
     @property
     def _kept(self) -> Tensor:
-        squares = self._squares
-        return (squares > 0) & (squares < self.below**2)
+        return self._squares < self.below**2
+
+    @property
+    def _weights(self) -> Tensor:
+        weights: Tensor = self._squares.double() ** (self.power / 2)
+        weights[0, 0] = self.mean_weight
+        return weights
+
+    @property
+    def _opponents(self) -> Tensor:
+        """Brightness, red against blue, green against both: an orthonormal basis, with the differences weighted."""
+        basis = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]], dtype=torch.float64)
+        weights = torch.tensor([1.0, self.colour_weight, self.colour_weight], dtype=torch.float64)
+        return basis / torch.linalg.vector_norm(basis, dim=1, keepdim=True) * weights[:, None]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise UsageError(f"inputs must be rows of shape {self.input_shape}, got {tuple(inputs.shape[1:])}.")
-        return torch.cat([self._prepare(rows) for rows in inputs.detach().split(_ROWS)] or [self._prepare(inputs)])
+        return torch.cat([self._prepare(rows) for rows in torch.split(inputs.detach(), _ROWS)] or [self._prepare(inputs)])
 
     def _prepare(self, inputs: Tensor) -> Tensor:
-        pixels = Pixels(self.input_range)(inputs).double().numpy()
-        waves = torch.from_numpy(dctn(pixels, axes=(-2, -1), norm="ortho"))
-        evened = (waves * self._squares.double() ** (self.power / 2))[:, :, self._kept].flatten(1)
+        pixels = Pixels(self.input_range)(inputs).double() - _MIDDLE_GREY
+        if self.input_shape[0] == 3:
+            pixels = torch.einsum("oc,ncij->noij", self._opponents, pixels)
+        waves = torch.from_numpy(dctn(pixels.numpy(), axes=(-2, -1), norm="ortho"))
+        evened = (waves * self._weights)[:, :, self._kept].flatten(1)
         lengths = torch.linalg.vector_norm(evened, dim=1, keepdim=True)
-        return (evened / lengths.clamp(min=_SMALLEST)).to(torch.float16)
+        rows: Tensor = evened / lengths.clamp(min=_SMALLEST)
+        return rows.to(torch.float16)
