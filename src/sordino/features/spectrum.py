@@ -80,7 +80,8 @@ class Spectrum:
         """Brightness, red against blue, green against both: an orthonormal basis, with the differences weighted."""
         basis = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]], dtype=torch.float64)
         weights = torch.tensor([1.0, self.colour_weight, self.colour_weight], dtype=torch.float64)
-        return basis / torch.linalg.vector_norm(basis, dim=1, keepdim=True) * weights[:, None]
+        scaled: Tensor = basis / torch.linalg.vector_norm(basis, dim=1, keepdim=True) * weights[:, None]
+        return scaled
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if tuple(inputs.shape[1:]) != self.input_shape:
