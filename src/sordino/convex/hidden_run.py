@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,15 +100,8 @@ def fit_hidden_state(
     module = plan.model.build(inputs, outputs)
     budget.charge(plan.event, plan.adjacency, what="training run")
     key = Key.fresh() if seed is None else Key.from_seed(seed)
-    hidden = "nobody sees anything of the run but what it gives in the end"
-    assumptions: tuple[str, ...] = (
-        "nothing else is released from the same data outside this run's budget",
-        hidden + " and what it shows" if plan.shown_after else hidden,
-    )
-    if key.reproducible:
-        assumptions += ("the seed stays secret: whoever knows it can remove the noise",)
     plan.check_noise(delta)
-    guarantee = budget.guarantee(delta=delta, assumptions=assumptions)
+    guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
     steps = _Steps(plan, module, records, progress, on_shown)
     if out is None:
         return _finished(steps.take(steps.training(key, physical_batch_size), key, None), guarantee, plan, test)
@@ -127,6 +120,7 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
+        guarantee = replace(guarantee, assumptions=_assumptions(plan, journal.key))  # of the run that is gone on with
         shown = journal.promise(described(plan.sampler, numbers, plan.noise_multiplier, guarantee))
         fitted = _finished(steps.take(training, journal.key, journal), guarantee, plan, test)
         row = {"step": plan.sampler.steps, **fitted.metrics}
@@ -136,6 +130,16 @@ def fit_hidden_state(
             on_row(row)
         journal.finish(training)
         return fitted
+
+
+def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
+    """What the guarantee takes for granted."""
+    hidden = "nobody sees anything of the run but what it gives in the end"
+    assumed = (
+        "nothing else is released from the same data outside this run's budget",
+        hidden + " and what it shows" if plan.shown_after else hidden,
+    )
+    return (*assumed, "the seed stays secret: whoever knows it can remove the noise") if key.reproducible else assumed
 
 
 @dataclass(frozen=True)
