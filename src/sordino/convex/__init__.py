@@ -7,4 +7,5 @@ from sordino.convex.losses import Logistic as Logistic
 from sordino.convex.losses import Squared as Squared
 from sordino.convex.model import GatedReLU as GatedReLU
 from sordino.convex.model import Linear as Linear
+from sordino.convex.model import PairedReLU as PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD as NoisyCGD
