@@ -179,7 +179,8 @@ class _Drawn:
     @cached_property
     def labels(self) -> Tensor:
         direction = torch.randn(self.dimensions, generator=self._generator(1))
-        return (self.rows @ (direction / direction.norm())).relu()
+        labels: Tensor = (self.rows @ (direction / direction.norm())).relu()
+        return labels
 
     @property
     def dimensions(self) -> int:
