@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from sordino.convex import GatedReLU
 from sordino.errors import UsageError
 from sordino.experiments.hidden_state import utility_law
+from sordino.experiments.hidden_state.random_data import Drawn
 from sordino.experiments.hidden_state.utility_law import Point, laws, measure, measured
 from sordino.experiments.scale import Scale
 
@@ -80,10 +82,12 @@ def test_less_noise_means_less_risk_and_a_seed_repeats_its_point(method):
 
 
 def test_the_gated_model_can_fit_every_label_of_the_data_model():
-    drawn = utility_law._Drawn(100, seed=0)
+    drawn = Drawn(100, seed=0)
     assert (drawn.dimensions, drawn.gates) == (10, math.ceil(10 * math.log(100)))
     rows = torch.nn.functional.normalize(drawn.rows.double())
-    open_gates = (rows @ torch.randn(drawn.dimensions, drawn.gates).double() >= 0).double()
+    gates = GatedReLU(drawn.gates, drawn.gate_seed).build(drawn.dimensions, 1).gates.double()
+    assert not torch.equal(gates[0], drawn.rows[0].double())
+    open_gates = (rows @ gates.T >= 0).double()
     products = (rows @ rows.T) * (open_gates @ open_gates.T)
     assert int(torch.linalg.matrix_rank(products)) == 100
 

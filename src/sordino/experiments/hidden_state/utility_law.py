@@ -1,8 +1,7 @@
 """How fast the training risk falls with n * epsilon, on random data at a fixed number of rows per dimension.
 
-The data model: X_ij ~ N(0, 1), d = n / 10, labels relu(a . x) for a random unit vector a, and P = (n log n) / d gates,
-so that the gated model has n log n parameters and fits every label: its least risk is 0. The published claim is a
-training risk of at most O~(1 / sqrt(n epsilon)) where gradients are bounded by a constant L.
+The published claim, for n rows in n / c dimensions and (n log n) / d gates, is a training risk of at most
+O~(1 / sqrt(n epsilon)) where gradients are bounded by a constant L. `random_data` says what is drawn and trained here.
 
 Two risks are measured after training, on the training rows themselves:
 
@@ -19,26 +18,20 @@ is the slope in epsilon. Both slopes are therefore fitted apart too.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import t as student
-from torch import Tensor, nn
+from torch import Tensor
 
 from sordino import validate
-from sordino.convex import GatedReLU, Linear, NoisyCGD, Squared, fit_hidden_state
+from sordino.experiments.hidden_state.random_data import METHODS, Drawn
 from sordino.experiments.scale import Scale
-from sordino.sampling import Cyclic
-from sordino.train import fit
 
-ROWS_PER_DIMENSION = 10
-DELTA = 1e-5
 CLAIMED = -0.5
 SIZES = {
     Scale.QUICK: (100, 200, 400),
@@ -46,7 +39,6 @@ SIZES = {
     Scale.PAPER: (250, 500, 1000, 2000, 4000, 8000),
 }
 EPSILONS = {Scale.QUICK: (1.0, 4.0, 16.0), Scale.CPU: (1.0, 4.0, 16.0), Scale.PAPER: (1.0, 2.0, 4.0, 8.0, 16.0)}
-_LONGEST_CONTRACTING_STEP = 1.9
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def measure(
     for examples in SIZES[scale]:
         for seed in range(seeds):
             for epsilon in EPSILONS[scale]:
-                for method in _METHODS:
+                for method in METHODS:
                     point = kept.get((method, examples, epsilon, seed))
                     if point is None:
                         point = measured(method, examples, epsilon, seed)
@@ -116,8 +108,8 @@ def measured(method: str, examples: int, epsilon: float, seed: int) -> Point:
     True
     """
     begun = time.perf_counter()
-    drawn = _Drawn(examples, seed)
-    trained = _METHODS[method](drawn, epsilon)
+    drawn = Drawn(examples, seed)
+    trained = METHODS[method](drawn, epsilon)
     with torch.no_grad():
         residuals = (trained.model(drawn.rows)[:, 0] - drawn.labels).double()
     excess = float(residuals.square().mean()) / 2 - trained.least_risk
@@ -159,94 +151,6 @@ def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[
     errors = student.ppf(0.975, freedom) * np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
     found = zip(coefficients[:-1].tolist(), errors[:-1].tolist(), strict=True)
     return [Slope(value, value - error, value + error) for value, error in found]
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """One draw of the data model, and the batches that go with its size.
-
-    A unit-norm row moves its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b / 2
-    epochs on batches of b = sqrt(2 n) are as many as the hidden state pays for about once.
-    """
-
-    examples: int
-    seed: int
-
-    @cached_property
-    def rows(self) -> Tensor:
-        return torch.randn(self.examples, self.dimensions, generator=self._generator(0))
-
-    @cached_property
-    def labels(self) -> Tensor:
-        direction = torch.randn(self.dimensions, generator=self._generator(1))
-        labels: Tensor = (self.rows @ (direction / direction.norm())).relu()
-        return labels
-
-    @property
-    def dimensions(self) -> int:
-        return self.examples // ROWS_PER_DIMENSION
-
-    @property
-    def gates(self) -> int:
-        return math.ceil(self.examples * math.log(self.examples) / self.dimensions)
-
-    @property
-    def batch_size(self) -> int:
-        return round(math.sqrt(2 * self.examples))
-
-    @property
-    def epochs(self) -> int:
-        return round(math.sqrt(self.examples / 2))
-
-    def _generator(self, what: int) -> torch.Generator:
-        return torch.Generator().manual_seed(2 * self.seed + what)
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """A model, the smallest squared risk of its kind on these rows, and how long its features are before scaling."""
-
-    model: nn.Module
-    least_risk: float
-    feature_norms: Tensor
-
-
-def _gated(drawn: _Drawn, epsilon: float) -> _Trained:
-    """NoisyCGD. The step is in proportion to the signal over the noise, as in the proofs, while it contracts."""
-    batches = Cyclic(drawn.examples // drawn.batch_size, drawn.epochs)
-    plan = NoisyCGD(batches, GatedReLU(drawn.gates, drawn.seed), clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
-    plan = plan.calibrated(epsilon=epsilon, delta=DELTA)
-    plan = replace(plan, learning_rate=min(_LONGEST_CONTRACTING_STEP, 0.9 / plan.noise_multiplier))
-    data = (drawn.rows, drawn.labels)
-    model = fit_hidden_state(plan, data, outputs=1, delta=DELTA, seed=drawn.seed, progress=False).model
-    gates: Tensor = model.get_buffer("gates")
-    open_gates = (drawn.rows @ gates.T >= 0).sum(dim=1)
-    return _Trained(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
-
-
-def _linear(drawn: _Drawn, epsilon: float) -> _Trained:
-    """DP-SGD on Poisson batches of the same size, for as many epochs; its best step, by the same rule."""
-    model = Linear().build(drawn.dimensions, outputs=1)
-    trained = fit(
-        model,
-        (drawn.rows, drawn.labels),
-        epsilon=epsilon,
-        delta=DELTA,
-        batch_size=drawn.batch_size,
-        epochs=drawn.epochs,
-        loss=Squared(),
-        clip=1.0,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.15 * epsilon**0.6),
-        seed=drawn.seed,
-        progress=False,
-    ).model
-    features = nn.functional.normalize(drawn.rows.double())
-    labels = drawn.labels.double()[:, None]
-    least = features @ torch.linalg.lstsq(features, labels).solution - labels
-    return _Trained(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
-
-
-_METHODS: dict[str, Callable[[_Drawn, float], _Trained]] = {"NoisyCGD, gated": _gated, "DP-SGD, linear": _linear}
 
 
 def _risk_with_bounded_gradients(residuals: Tensor, feature_norms: Tensor) -> float:
