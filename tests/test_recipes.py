@@ -194,6 +194,7 @@ WRONG |= {
         'lr = 1.9\nschedule = "step:0.5:2.0"': "longer steps do not contract",
         "radius = 0": "radius must be a finite number above 0",
         "trailing_steps = -1": "trailing_steps must be a whole number",
+        "trailing_steps = 1000000000": "trailing_steps must be a whole number",
     }.items()
 }
 WRONG |= {

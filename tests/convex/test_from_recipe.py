@@ -200,6 +200,7 @@ def test_a_clipped_sum_of_two_gradients_pushes_apart() -> None:
     [
         ({"batch_size": 1438}, UsageError, "batch_size"),
         ({"delta": 0.01}, UsageError, "delta"),
+        ({"epochs": 1e8}, UsageError, "steps must be a whole number from 1 to 1000000"),
         ({"data": "./nowhere"}, DataError, "nowhere"),
     ],
 )

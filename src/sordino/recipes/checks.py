@@ -14,6 +14,7 @@ from sordino.recipes.networks import names
 
 _LARGEST_SEED = 2**63 - 1
 _MOST_GATES = 1 << 16
+_MOST_TRAILING_STEPS = 100_000
 
 
 def _text(**arguments: object) -> None:
@@ -52,7 +53,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "clip": validate.positive,
     "optimizer": _one_of("sgd", "adam"),
     "momentum": partial(validate.between, 0, 1, high_open=True),
-    "trailing_steps": partial(validate.count, at_least=0),
+    "trailing_steps": partial(validate.count, at_least=0, at_most=_MOST_TRAILING_STEPS),
     "radius": validate.positive,
     "weight_decay": partial(validate.between, 0, 1e6),
     "schedule": _text,

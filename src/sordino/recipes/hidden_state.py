@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MANY = 10**6  # examples: stands for a number that is not known yet
 _TRIAL_STEPS = 200
+MOST_STEPS = 1_000_000  # the bound looks at each of them, for every batch of an epoch
 
 # What each setting has to be, for which reason. None is not said, and is decided so.
 _HYPOTHESES: dict[str, tuple[tuple[object, ...], str]] = {
@@ -88,6 +89,7 @@ class HiddenState:
         model = convex_model(facts, gates=settings.gates, seed=settings.initial_seed)
         validate.count(at_most=prepared.examples, batch_size=settings.batch_size)
         sampler = batches_of(recipe, settings, prepared.examples)
+        validate.count(at_most=MOST_STEPS, steps=sampler.steps + (settings.trailing_steps or 0))
         plan = plan_of(recipe, settings, model, sampler, prepared.examples)
         fit_hidden_state(
             plan.calibrated(epsilon=recipe.epsilon, delta=recipe.delta),
