@@ -1,6 +1,6 @@
 """Settings that work, decided from public facts only: the model, the number of examples and epsilon.
 
-They were found on public data sets; docs/training.md names the runs. Nobody's data is looked at here.
+They were found on public data sets; those of convex networks are a start. Nobody's data is looked at here.
 """
 
 from __future__ import annotations
