@@ -92,9 +92,29 @@ class Block(ABC):
         """Whether `formed` has to hold a gradient per row, so that it pays to take a few rows at a time."""
         return False
 
-    def formed(self, room: Tensor | None = None) -> Block:
-        """The same gradients, ready for norms and sums. They may be held in `room`, a flat tensor of their size."""
+    @property
+    def numbers_formed(self) -> int:
+        """How many numbers are held for each row while it is formed."""
+        return self.size
+
+    def formed(self) -> Block:
+        """The same gradients, ready for norms and sums."""
         return self
+
+    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
+        """Makes `room`, shape (r, size), the gradients plus `beta`, 0 or 1, times what it was.
+
+        Rows may lie apart in memory. The coordinates of each are in an order of the block's own.
+        """
+        room.add_(self.dense()) if beta else room.copy_(self.dense())
+
+    def in_order(self, vectors: Tensor) -> Tensor:
+        """Vectors in the block's own order, shape (..., size), in the order of the parameter."""
+        return vectors
+
+    def of_units(self, rows: int) -> Block:
+        """A row per unit: the sum of `rows` rows that lie together."""
+        return OfEqualUnits(self, rows)
 
     @abstractmethod
     def take(self, rows: slice) -> Block:
@@ -139,6 +159,9 @@ class Instantiated(Block):
     def dense(self) -> Tensor:
         return self.matrix
 
+    def of_units(self, rows: int) -> Instantiated:
+        return Instantiated(self.matrix.reshape(-1, rows, self.size).sum(dim=1))
+
 
 @dataclass(frozen=True, repr=False)
 class Outer(Block):
@@ -166,6 +189,9 @@ class Outer(Block):
 
     def dense(self) -> Tensor:
         return torch.einsum("ro,ri->roi", self.left, self.right).flatten(1)
+
+    def of_units(self, rows: int) -> Block:
+        return weight_block(*(side.reshape(-1, rows, side.shape[1]) for side in (self.left, self.right)))
 
     def masked(self, keep: Tensor) -> MaskedOuter:
         return MaskedOuter(self, keep.reshape(self.left.shape[1], -1).to(self.left.dtype))
@@ -226,12 +252,16 @@ class Products(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self, room: Tensor | None = None) -> Block:
-        if room is None:
-            return Instantiated(self.dense())
-        rows, _, outputs = self.left.shape
-        out = room.view(rows, outputs, -1)
-        return Instantiated(torch.bmm(self.left.transpose(1, 2), self.right, out=out).flatten(1))
+    def formed(self) -> Block:
+        return Instantiated(self.dense())
+
+    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
+        by_output = room.view(len(room), self.left.shape[2], -1)
+        by_output.baddbmm_(self.left.transpose(1, 2), self.right, beta=beta)
+
+    def of_units(self, rows: int) -> Block:
+        places = rows * self.left.shape[1]
+        return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (self.left, self.right)))
 
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
@@ -255,7 +285,7 @@ class GramProducts(Products):
     def is_formed_later(self) -> bool:
         return False
 
-    def formed(self, room: Tensor | None = None) -> Block:
+    def formed(self) -> Block:
         return self
 
     def take(self, rows: slice) -> GramProducts:
@@ -265,6 +295,15 @@ class GramProducts(Products):
         return sum_of_products(gram(self.left), gram(self.right))
 
 
+def weight_block(g: Tensor, x: Tensor) -> Block:
+    """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
+    places, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
+    if places == 1:
+        return Outer(g[:, 0], x[:, 0])
+    gram = gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs)
+    return GramProducts(g, x) if gram else Products(g, x)
+
+
 class FormedLater(Block):
     """Gradients that only a matrix can hold: whatever is asked of them is asked of it."""
 
@@ -272,7 +311,7 @@ class FormedLater(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self, room: Tensor | None = None) -> Instantiated:
+    def formed(self) -> Block:
         return Instantiated(self.dense())
 
     def squared_norms(self) -> Tensor:
@@ -331,6 +370,32 @@ class Masked(FormedLater):
 
 
 @dataclass(frozen=True, repr=False)
+class OfEqualUnits(FormedLater):
+    """A row per privacy unit: the sum of `rows` physical rows that lie together, each formed onto those before it."""
+
+    block: Block
+    rows: int
+
+    @property
+    def size(self) -> int:
+        return self.block.size
+
+    def take(self, rows: slice) -> OfEqualUnits:
+        start, stop = (at if at is None else at * self.rows for at in (rows.start, rows.stop))
+        return OfEqualUnits(self.block.take(slice(start, stop)), self.rows)
+
+    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
+        for row in range(self.rows):
+            self.block.take(slice(row, None, self.rows)).form_into(room, 1.0 if row else beta)
+
+    def in_order(self, vectors: Tensor) -> Tensor:
+        return self.block.in_order(vectors)
+
+    def dense(self) -> Tensor:
+        return self.block.dense().reshape(-1, self.rows, self.size).sum(dim=1)
+
+
+@dataclass(frozen=True, repr=False)
 class OfUnits(FormedLater):
     """A row per privacy unit: the sum of the physical rows `starts[u]` to `starts[u + 1]`, which lie together."""
 
@@ -340,6 +405,10 @@ class OfUnits(FormedLater):
     @property
     def size(self) -> int:
         return self.block.size
+
+    @property
+    def numbers_formed(self) -> int:
+        return self.size * max(1, *(end - start for start, end in pairwise(self.starts)))
 
     def take(self, rows: slice) -> OfUnits:
         first, last, _ = rows.indices(len(self.starts) - 1)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several, places_of
-from sordino.gradients.linear import weight_block
+from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several, places_of, weight_block
+from sordino.gradients.room import Room
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
@@ -44,9 +44,12 @@ class Taped:
         for name, gradient in tape.direct.items():
             found[name].append(Instantiated(_counted(gradient.reshape(len(counted), -1), counted)))
         each = tuple(_together(uses) for uses in found.values())
-        if any(rows != 1 for rows in rows_of_units):
+        numbers = set(rows_of_units)
+        if len(numbers) > 1 or numbers == {0}:
             starts = tuple(accumulate(rows_of_units, initial=0))
             each = tuple(OfUnits(block, starts) for block in each)
+        elif numbers != {1}:
+            each = tuple(block.of_units(rows_of_units[0]) for block in each)
         return cls(each, len(rows_of_units), layout, tape.usable.new_zeros((), dtype=tape.dtype))
 
     @in_full_precision
@@ -56,39 +59,36 @@ class Taped:
 
     @in_full_precision
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        weights, total = by_block(weights, self.layout).to(self.like.dtype), self._zeros()
-        for p, block in enumerate(self.blocks):
-            block.add_to(total.parts[p], weights[:, p])
+        total = self._zeros()
+        self._add_to(total, list(range(len(self.blocks))), by_block(weights, self.layout))
         return total.flat.double()
 
     @in_full_precision
     def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
         """What has to be formed is formed once, for a few units at a time, and stays in cache until it is summed."""
         total = self._zeros()
-        ready = {p: block for p, block in enumerate(self.blocks) if not block.is_formed_later}
+        ready = [p for p, block in enumerate(self.blocks) if not block.is_formed_later]
+        later = [p for p, block in enumerate(self.blocks) if block.is_formed_later]
         squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
-        for p, block in ready.items():
-            squares[:, p] = block.squared_norms()
-        later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
-        # One room for all chunks: memory asked for anew would have to be fetched page by page each time.
-        units_at_a_time, weights = self._units_at_a_time(), []
-        rooms = {p: self.like.new_empty(units_at_a_time * block.size) for p, block in later.items()}
+        for p in ready:
+            squares[:, p] = self.blocks[p].squared_norms()
+        room = Room.of([self.blocks[p] for p in later], self._units_at_a_time(), self.like)
+        parts = []
         for units in self._chunks():
-            formed = {}
-            for p, block in later.items():
-                taken = len(squares[units]) * block.size
-                formed[p] = block.take(units).formed(rooms[p][:taken])
-                squares[units, p] = formed[p].squared_norms()
-            weights.append(by_block(weights_of(squares[units]), self.layout))
-            self._add_to(total, formed, weights[-1])
-        all_weights = torch.cat(weights)
-        self._add_to(total, ready, all_weights)
-        return total.flat, all_weights
+            formed = room.form(units)
+            squares[units, later] = room.squared_norms(formed)
+            parts.append(weights_of(squares[units]))
+            room.add(formed, parts[-1] if parts[-1].ndim == 1 else parts[-1][:, later])
+        for p, added in zip(later, room.sums(), strict=True):
+            total.parts[p].copy_(added)
+        weights = by_block(torch.cat(parts), self.layout)
+        self._add_to(total, ready, weights)
+        return total.flat, weights
 
-    def _add_to(self, total: _Total, blocks: dict[int, Block], weights: Tensor) -> None:
+    def _add_to(self, total: _Total, chosen: list[int], weights: Tensor) -> None:
         of_blocks = weights.to(self.like.dtype).T.contiguous()
-        for p, block in blocks.items():
-            block.add_to(total.parts[p], of_blocks[p])
+        for p in chosen:
+            self.blocks[p].add_to(total.parts[p], of_blocks[p])
 
     def masked(self, keep: Tensor) -> Taped:
         parts = torch.split(keep, list(self.layout.sizes))
@@ -102,11 +102,11 @@ class Taped:
     def _chunks(self) -> Iterator[slice]:
         chunk = self._units_at_a_time()
         for start in range(0, self.num_units, chunk):
-            yield slice(start, start + chunk)
+            yield slice(start, min(start + chunk, self.num_units))
 
     def _units_at_a_time(self) -> int:
         """As many as have their gradients in cache, and the same number for each thread."""
-        numbers = sum(block.size for block in self.blocks if block.is_formed_later)
+        numbers = sum(block.numbers_formed for block in self.blocks if block.is_formed_later)
         if not numbers:
             return self.num_units
         threads = torch.get_num_threads()
