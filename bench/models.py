@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino.convex.losses import Squared
+from sordino.convex.model import GatedReLU
 from sordino.models import dp_cnn, dp_cnn_small, two_layer, vit
 from sordino.models.transformer import Block, Places, Transposed
+from sordino.sampling import Cyclic, FixedSize, Sampler
+
+_CROSS_ENTROPY = partial(F.cross_entropy, reduction="sum")
 
 
 class Recurrent(nn.Module):
@@ -49,13 +55,25 @@ def gpt() -> nn.Module:
     return nn.Sequential(nn.Embedding(1000, 256), Places(128, 256), *blocks, *out)
 
 
+def drawn(batch_size: int) -> Sampler:
+    """Half of the rows, drawn anew in every step."""
+    return FixedSize(batch_size, 2 * batch_size, 10**6)
+
+
+def in_turn(batch_size: int) -> Sampler:
+    """Two batches that take turns."""
+    return Cyclic(2, 10**6 // 2)
+
+
 @dataclass(frozen=True)
 class Benchmark:
-    """A model, and a batch of synthetic inputs for it."""
+    """A model, a batch of synthetic inputs for it, and the summed loss and the sampler that it is trained with."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     tokens: int | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] = _CROSS_ENTROPY
+    sampler: Callable[[int], Sampler] = drawn
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -70,6 +88,7 @@ class Benchmark:
 BENCHMARKS = {
     "mlp": Benchmark(mlp, (784,)),
     "gated": Benchmark(lambda: Gated(784, gates=128, outputs=10), (784,)),
+    "gated-relu": Benchmark(lambda: GatedReLU(64).build(784, 10), (784,), loss=Squared(), sampler=in_turn),
     "dp-cnn-s": Benchmark(dp_cnn_small, (1, 28, 28)),
     "dp-cnn": Benchmark(dp_cnn, (3, 32, 32)),
     "vit": Benchmark(vit, (3, 32, 32)),

@@ -41,26 +41,25 @@ _SECONDS = 40.0
 _OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 
 
-def plain_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], physical: int) -> Callable[[], None]:
+def plain_step(benchmark: Benchmark, batch_size: int, physical: int) -> Callable[[], None]:
     """Forward, backward and SGD, in micro-batches of `physical`."""
+    model, data = benchmark.make(), benchmark.batch(batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch_size = len(data[0])
 
     def step() -> None:
         optimizer.zero_grad()
         for inputs, labels in zip(*(torch.split(x, physical) for x in data), strict=True):
-            (F.cross_entropy(model(inputs), labels, reduction="sum") / batch_size).backward()
+            (benchmark.loss(model(inputs), labels) / batch_size).backward()
         optimizer.step()
 
     return step
 
 
-def private_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> Callable[[], None]:
+def private_step(benchmark: Benchmark, batch_size: int) -> Callable[[], None]:
     """A step of a run: sampling, taped gradients, clipping, noise, and SGD."""
-    batch_size = len(data[0])
-    sampler = so.FixedSize(batch_size, 2 * batch_size, 10**6)
-    plan = so.Plan(sampler, so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
-    twice = tuple(torch.cat([x, x]) for x in data)
+    model, sampler = benchmark.make(), benchmark.sampler(batch_size)
+    plan = so.Plan(sampler, so.LossGradient(benchmark.loss), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    twice = tuple(torch.cat([x, x]) for x in benchmark.batch(batch_size))
     run = so.PrivateRun(plan, model, twice)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -102,11 +101,10 @@ def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode:
 def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     """Median milliseconds of a plain and a private step, alternating."""
     benchmark = BENCHMARKS[name]
-    data = benchmark.batch(batch_size)
     sizes = _affordable(benchmark, batch_size)
-    plain = {size: plain_step(benchmark.make(), data, size) for size in sizes}
+    plain = {size: plain_step(benchmark, batch_size, size) for size in sizes}
     best = min(sizes, key=lambda size: milliseconds(plain[size], 2))
-    ours = private_step(benchmark.make(), data)
+    ours = private_step(benchmark, batch_size)
     plain_ms, sordino_ms = alternating(plain[best], ours, repeats)
     noise_ms = noise_milliseconds(benchmark.make(), repeats)
     return {
@@ -143,18 +141,17 @@ def _affordable(benchmark: Benchmark, batch_size: int) -> list[int]:
 
 
 def plain_memory(name: str, batch_size: int, physical: int) -> float:
-    return peak_mib(name, batch_size, lambda model, data: plain_step(model, data, physical))
+    return peak_mib(lambda: plain_step(BENCHMARKS[name], batch_size, physical))
 
 
 def private_memory(name: str, batch_size: int, _: int) -> float:
-    return peak_mib(name, batch_size, private_step)
+    return peak_mib(lambda: private_step(BENCHMARKS[name], batch_size))
 
 
-def peak_mib(name: str, batch_size: int, make_step: Callable[..., Callable[[], None]]) -> float:
+def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
     """How far two steps lift the peak of resident memory."""
-    data = BENCHMARKS[name].batch(batch_size)
     before = _peak()
-    step = make_step(BENCHMARKS[name].make(), data)
+    step = make_step()
     step()
     step()
     return _peak() - before
@@ -186,8 +183,8 @@ def sweep(repeats: int) -> dict[str, Any]:
 
 
 def _sweep_point(width: int, batch_size: int, repeats: int) -> dict[str, Any]:
-    data = Benchmark(mlp, (784,)).batch(batch_size)
-    plain, ours = plain_step(mlp(width), data, batch_size), private_step(mlp(width), data)
+    benchmark = Benchmark(lambda: mlp(width), (784,))
+    plain, ours = plain_step(benchmark, batch_size, batch_size), private_step(benchmark, batch_size)
     plain_ms, sordino_ms = alternating(plain, ours, repeats)
     parameters = Layout.of(mlp(width)).size
     return {"batch_size": batch_size, "parameters": parameters, "plain_ms": plain_ms, "sordino_ms": sordino_ms}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Protocol, runtime_checkable
 
@@ -43,11 +44,11 @@ class Layout:
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(tuple(parameter.shape) for _, parameter in named))
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(prod(shape) for shape in self.shapes)
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(self.sizes)
 
@@ -199,8 +200,8 @@ class Private:
 
     def write_to(self, model: nn.Module) -> None:
         """Puts each part into `.grad` of the parameter it belongs to, replacing what was there."""
-        if Layout.of(model) != self.layout:
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if Layout(tuple(trained), tuple(tuple(parameter.shape) for parameter in trained.values())) != self.layout:
             raise UsageError("this gradient belongs to a model with other trainable parameters.")
-        parameters = dict(model.named_parameters())
-        for name, part in self.tensors().items():
-            parameters[name].grad = part.to(parameters[name])
+        for parameter, part in zip(trained.values(), self.tensors().values(), strict=True):
+            parameter.grad = part.to(parameter)
