@@ -3,7 +3,7 @@
 X_ij ~ N(0, 1) in d = n / 10 dimensions, labels relu(a . x) for a random unit vector a, and P = (n log n) / d gates: the
 gated model has n log n parameters and can fit every label, so that its least risk is 0. A linear model cannot.
 
-Step lengths come from a sweep over draws of this model at n = 500 to 2000, which are nobody's data. Both shrink with
+Step lengths come from a sweep over draws of this model at n = 500 and 1000, which are nobody's data. Both shrink with
 the noise, as they do in the proofs.
 """
 

@@ -1,0 +1,79 @@
+"""`sordino reproduce`: a table of a paper, ours beside theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sordino.cli.options import print_columns, whole_number
+from sordino.errors import UsageError
+from sordino.experiments.hidden_state import HIDDEN_STATE
+from sordino.experiments.reproduce import reproduce as carry_out
+from sordino.experiments.scale import Scale
+from sordino.experiments.table import Row
+
+_EXPERIMENTS = {experiment.name: experiment for experiment in (HIDDEN_STATE,)}
+
+
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="Which table: " + ", ".join(_EXPERIMENTS) + ".")],
+    scale: Annotated[str, typer.Option(help="quick (two minutes), cpu (two cores), paper (all of it).")] = "quick",
+    seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
+    out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
+        "results"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train everything that a table of a paper needs, and show our numbers beside the paper's.
+
+    Whatever was run before is read from the results, so a table can be stopped at any time and goes on later.
+    """
+    if experiment not in _EXPERIMENTS:
+        raise UsageError(f"experiment must be one of {', '.join(_EXPERIMENTS)}, got {experiment!r:.80}.")
+    if scale not in list(Scale):
+        raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
+    wanted, size = _EXPERIMENTS[experiment], Scale(scale)
+    repeats = _usual_seeds(size) if seeds is None else seeds
+    found = carry_out(
+        wanted, out / wanted.name, scale=size, seeds=repeats, ablate=ablate, progress=not quiet and not as_json
+    )
+    if as_json:
+        print(json.dumps({"rows": [row.json() for row in found.rows]}, indent=2))
+        return
+    print(wanted.about)
+    print()
+    _print(found.rows)
+    for side in found.sides:
+        print()
+        print(side.title)
+        print_columns(side.lines)
+    print()
+    print(f"Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(out / wanted.name)!r}.")
+
+
+def _usual_seeds(scale: Scale) -> int:
+    return {Scale.QUICK: 1, Scale.CPU: 3, Scale.PAPER: 5}[scale]
+
+
+def _print(rows: Sequence[Row]) -> None:
+    head = ["method", "data", "epsilon", "adjacency", "paper", "ours", "seeds", "seconds"]
+    print_columns([head, *(_line(row) for row in rows)])
+
+
+def _line(row: Row) -> list[str]:
+    return [
+        row.method,
+        row.data,
+        "none" if row.epsilon is None else f"{row.epsilon:g}",
+        row.adjacency or "-",
+        "-" if row.paper is None else f"{row.paper:.1f}",
+        row.shown,
+        str(row.seeds),
+        "-" if row.seconds is None else f"{row.seconds:.0f}",
+    ]

@@ -1,0 +1,69 @@
+"""Runs what an experiment still lacks, one training after the other, and keeps each as it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sordino import validate
+from sordino.experiments.entry import Entry, Experiment
+from sordino.experiments.ledger import Ledger
+from sordino.experiments.origin import origin
+from sordino.experiments.scale import Scale
+from sordino.experiments.side import Side
+from sordino.experiments.table import Row, rows
+from sordino.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """The rows of a table, and what goes with them."""
+
+    rows: tuple[Row, ...]
+    sides: tuple[Side, ...]
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    scale: Scale,
+    seeds: int,
+    ablate: bool = False,
+    progress: bool = True,
+) -> Reproduced:
+    """The table of an experiment. What the folder has of it already is read, the rest is run.
+
+    All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table.
+    """
+    validate.count(seeds=seeds)
+    entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
+    ledger = Ledger(folder / "runs.jsonl")
+    command = f"sordino reproduce {experiment.name} --scale {scale} --seeds {seeds}" + (" --ablate" if ablate else "")
+    _run(entries, ledger, seeds, command, progress)
+    sides = tuple(experiment.sides(scale, seeds, folder))
+    found = rows(entries, ledger, seeds=seeds)
+    table = {"rows": [row.json() for row in found], **origin(command)}
+    write_atomically(folder / f"table-{scale}.json", (json.dumps(table, indent=2) + "\n").encode())
+    return Reproduced(tuple(found), sides)
+
+
+def _run(entries: Sequence[Entry], ledger: Ledger, seeds: int, command: str, progress: bool) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task("", total=seeds * len(entries))
+        for seed in range(seeds):
+            for entry in entries:
+                bar.update(task, description=f"{entry.method}, {entry.data}, epsilon {entry.epsilon}, seed {seed}")
+                if not ledger.has(entry, seed=seed):
+                    begun = time.monotonic()
+                    measured = entry.measure(seed)
+                    seconds = time.monotonic() - begun
+                    ledger.add(entry, seed=seed, measured=measured, seconds=seconds, origin=origin(command))
+                bar.advance(task)
