@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino.experiments.hidden_state import HIDDEN_STATE
@@ -62,7 +63,7 @@ def _usual_seeds(scale: Scale) -> int:
 
 
 def _print(rows: Sequence[Row]) -> None:
-    head = ["method", "data", "epsilon", "adjacency", "paper", "ours", "seeds", "seconds"]
+    head = ["method", "data", "epsilon", "adjacency", "zero-out", "paper", "ours", "seeds", "seconds"]
     print_columns([head, *(_line(row) for row in rows)])
 
 
@@ -72,6 +73,7 @@ def _line(row: Row) -> list[str]:
         row.data,
         "none" if row.epsilon is None else f"{row.epsilon:g}",
         row.adjacency or "-",
+        "-" if (smaller := row.more.get("epsilon_zero_out")) is None else rounded_up(smaller, 3),
         "-" if row.paper is None else f"{row.paper:.1f}",
         row.shown,
         str(row.seeds),

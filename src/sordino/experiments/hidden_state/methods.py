@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from sordino.accounting import Adjacency, Guarantee
-from sordino.accounting.guarantee import rounded_up
 from sordino.budget import Budget
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.model import Linear, PairedReLU
@@ -133,17 +132,17 @@ class FromStatistics(Method):
     features: Features
 
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
-        budget = Budget((rows.inputs.float(), rows.target))
+        budget, features = Budget((rows.inputs.float(), rows.target)), replace(self.features, seed=seed)
         fitted = fit_ssp(
             budget,
-            self.features,
+            features,
             num_classes=rows.num_classes,
             epsilon=epsilon,
             delta=DELTA,
             adjacency=ADJACENCY,
             seed=seed,
         )
-        summation = Summation.of(budget.records, self.features, rows.num_classes)
+        summation = Summation.of(budget.records, features, rows.num_classes)
         event = summation.event(fitted.noise_multiplier, Adjacency.ZERO_OUT)
         zero_out = Guarantee.of(event, Adjacency.ZERO_OUT, delta=DELTA)
         accuracy = measured(fitted.model, rows.test)["accuracy"]
@@ -160,8 +159,8 @@ def _under_zero_out(guarantee: Guarantee) -> Guarantee:
 
 def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_multiplier: float) -> Measured:
     more = {
-        "epsilon_replace_one": rounded_up(guarantee.epsilon, 6),
-        "epsilon_zero_out": rounded_up(zero_out.epsilon, 6),
+        "epsilon_replace_one": guarantee.epsilon,
+        "epsilon_zero_out": zero_out.epsilon,
         "delta": DELTA,
         "accountant": guarantee.accountant,
         "noise_multiplier": noise_multiplier,

@@ -149,7 +149,7 @@ def _entries(scale: Scale) -> Iterator[Entry]:
 def _ablation(scale: Scale) -> Iterator[Entry]:
     for method, epsilon in zip(CONVEX_IN_HIDING.at, EPSILONS, strict=True):
         variants = {f"{gates} gates": replace(method, gates=gates) for gates in (32, 64, 128, 256)}
-        variants |= {f"batches of {size}": _with_batches_of(size, method) for size in (250, 1000, 4000, 12_000, 24_000)}
+        variants |= {f"batches of {size}": _with_batches_of(size, method) for size in (250, 1000, 4000, 12_000, 30_000)}
         for what, variant in variants.items():
             name = f"{CONVEX_IN_HIDING.method}, {what}"
             yield _entry(name, "mnist", PIXELS["mnist"], variant, epsilon, scale, None)
