@@ -176,6 +176,13 @@ def test_contractions_so_strong_that_weights_vanish_are_no_trouble() -> None:
     assert cycle(0.1, 50, 40) == pytest.approx(1.0, rel=1e-9)
 
 
+@pytest.mark.parametrize("fading", [np.geomspace(1.0, 1e-12, 40), np.geomspace(1e-12, 1.0, 40)])
+def test_steps_that_fade_away_or_in_still_pay_for_whom_they_see(fading: np.ndarray) -> None:
+    steps = Steps(np.ones(40), 2.0 * fading, fading)
+    assert mu_of_unit(steps, np.array([39])) == pytest.approx(0.5, rel=1e-9)
+    assert mu_of_cycle(steps, batches=4, epochs=10) >= 0.5
+
+
 def test_a_unit_that_never_takes_part_is_not_revealed() -> None:
     assert mu_of_unit(Steps.constant(5, contraction=1.0, noise_multiplier=1.0), np.array([], dtype=np.int64)) == 0.0
 

@@ -96,7 +96,8 @@ def mu_of_unit(steps: Steps, uses: Wholes, *, diameter: float | None = None) -> 
     if len(uses) == 0:
         return 0.0
     weight = np.append(np.cumprod(steps.contraction[::-1])[::-1][1:], 1.0)  # the product of all later contractions
-    room = np.append(0.0, np.cumsum((weight * steps.noise_std) ** 2))
+    # From each step to the end: where the noise fades, the last steps' share would be lost in a sum from the start.
+    room = np.append(np.cumsum(((weight * steps.noise_std) ** 2)[::-1])[::-1], 0.0)
     owed = weight * steps.shift
     best = _taut(room, uses, owed[uses])
     if diameter is None:
@@ -116,7 +117,7 @@ def _taut(room: Reals, bends: Wholes, debts: Reals) -> float:
     Between two debts nothing is owed anew, so that the hull bends right before a debt only. Its slopes, which never
     fall, are the isotonic regression of the pieces' own slopes with the pieces' lengths as weights.
     """
-    lengths = np.diff(np.append(room[bends], room[-1]))
+    lengths = room[bends] - np.append(room[bends[1:]], 0.0)
     # A debt at the same place as the next, or so long ago that its room is no number any more, is paid from there on.
     has_room = lengths > 0
     paid_in: Wholes = np.cumsum(has_room) - has_room
