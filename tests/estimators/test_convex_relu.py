@@ -209,11 +209,13 @@ def test_what_cannot_be_meant_is_refused_in_one_line(method, settings, message):
 
 def test_steps_that_do_not_contract_are_refused_where_the_proof_needs_it():
     X, y = points()
-    with pytest.raises(UsageError, match=r"learning_rate must be below 2 / \(smoothness \+ strength\) = 2, got 2.1"):
-        quick(learning_rate=2.1).fit(X, y)
-    with pytest.raises(UsageError, match=r"= 1.33333, got 1.5"):
-        quick(learning_rate=1.5, strength=0.5).fit(X, y)
-    assert quick(learning_rate=2.1, method="dp-sgd").fit(X, y).privacy_.epsilon <= 1.0
+    with pytest.raises(UsageError, match=r"learning_rate must be below 2 / \(smoothness \+ strength\) = 8, got 8.1"):
+        quick(learning_rate=8.1).fit(X, y)
+    with pytest.raises(UsageError, match=r"= 2.66667, got 3"):
+        quick(learning_rate=3.0, strength=0.5).fit(X, y)
+    with pytest.raises(UsageError, match=r"= 2, got 2.1"):
+        quick_regressor(learning_rate=2.1).fit(*valley())
+    assert quick(learning_rate=8.1, method="dp-sgd").fit(X, y).privacy_.epsilon <= 1.0
 
 
 def test_momentum_is_no_parameter():

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from sordino.accounting import Adjacency
 from sordino.calibration import check_target
+from sordino.convex.losses import CertifiedLoss
 from sordino.errors import UsageError
 from sordino.sklearn.convex_relu_settings import Target, settings_for
-from sordino.sklearn.convex_relu_training import Decided, method_named
+from sordino.sklearn.convex_relu_training import Decided, method_named, network
 from sordino.sklearn.estimator import PrivateFit, seed_of
 from sordino.sklearn.one_fit import OneFit
 
@@ -36,23 +37,31 @@ class ConvexReLUEstimator(PrivateFit):
     strength: float
 
     def _train(
-        self, features: NDArray[Any], target: NDArray[np.float64], users: object, *, assumptions: tuple[str, ...] = ()
+        self,
+        features: NDArray[Any],
+        target: NDArray[np.float64],
+        users: object,
+        *,
+        loss: CertifiedLoss,
+        assumptions: tuple[str, ...] = (),
     ) -> None:
-        """`target` is what the outputs are to be, one column for each. A row of NaN contributes nothing."""
+        """`target` has a column for each output. A row of NaN contributes nothing."""
         train, neighbours, seed = method_named(self.method), _adjacency(self.adjacency), seed_of(self.random_state)
         check_target(self.epsilon, self.delta)
         cost = Target(self.epsilon, self.delta, neighbours)
         budget = OneFit(self._records(features, target, users), self.budget)
+        model = network(self.gates)
         settings = settings_for(
             cost,
             budget.records.num_units,
+            curvature=loss.curvature(model.feature_bound, self.clip),
             clip=self.clip,
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             epochs=self.epochs,
             strength=self.strength,
         )
-        decided = Decided(self.gates, target.shape[1], cost, settings, self.strength, seed)
+        decided = Decided(model, loss, target.shape[1], cost, settings, self.strength, seed)
         module, promised = train(decided, budget)
         self._keep(module.double(), promised, budget, assumptions)
 

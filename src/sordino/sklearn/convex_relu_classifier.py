@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from sordino.budget import Budget
+from sordino.convex.losses import CertifiedLoss, Logistic, Squared
 from sordino.sklearn.classifier import CodedLabels, coded_labels
 from sordino.sklearn.convex_relu import ConvexReLUEstimator, flat
 
@@ -24,8 +25,9 @@ class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
     None among `batch_size`, `epochs` and `learning_rate` is decided from the number of units and epsilon.
     `adjacency` is "zero-out" or "replace-one". All else is as for `PrivateClassifier`.
 
-    Rows are vectors, or pictures of any shape, whose numbers are best of a size around 1. The squared loss is used, so
-    that there are scores of the classes (`decision_function`), and no probabilities.
+    Rows are vectors, or pictures of any shape, whose numbers are best of a size around 1. The loss is the logistic one
+    for two classes, and the squared one for more. Gradients are clipped, so that there are scores of the classes
+    (`decision_function`), and no probabilities.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (600, 2))
     >>> y = np.where(X[:, 0] > 0, "right", "left")
@@ -73,23 +75,34 @@ class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
         """Trains on rows of finite numbers. One release, charged before the first step."""
         features, labels = self._validated(flat(X), y)
         coded = coded_labels(labels, self.classes)
-        self._train(features, _centred(coded), users, assumptions=coded.assumptions)
+        target, loss = _to_learn(coded)
+        self._train(features, target, users, loss=loss, assumptions=coded.assumptions)
         self.classes_ = coded.classes
         return self
 
     def decision_function(self, X: object) -> NDArray[np.float64]:
-        """A score of each of `classes_`; of two classes, by how much the second one's is larger."""
+        """A score of each of `classes_`; of two classes one number, above 0 for the second."""
         outputs = self._outputs(X)
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+        return outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: object) -> NDArray[Any]:
         """The class of each row with the largest score."""
-        largest = self._outputs(X).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[largest]
+        scores = self.decision_function(X)
+        likeliest = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[likeliest]
         return labels
 
 
-def _centred(coded: CodedLabels) -> NDArray[np.float64]:
-    """Each label's unit vector less the mean of all of them: what is the same for every class needs no learning."""
-    vectors = np.eye(len(coded.classes)) - 1 / len(coded.classes)
-    return np.where(coded.target[:, None] >= 0, vectors[coded.target], np.nan)
+def _to_learn(coded: CodedLabels) -> tuple[NDArray[np.float64], CertifiedLoss]:
+    """What the outputs are told of each label, and by which loss. A label outside the classes is told as NaN.
+
+    Clipped cross-entropy has a proof for two classes. More classes have their unit vectors to reach, less the mean of
+    these: what all classes have in common needs no learning.
+    """
+    number = len(coded.classes)
+    loss: CertifiedLoss
+    if number == 2:
+        vectors, loss = np.array([[0.0], [1.0]]), Logistic()
+    else:
+        vectors, loss = np.eye(number) - 1 / number, Squared()
+    return np.where(coded.target[:, None] >= 0, vectors[coded.target], np.nan), loss

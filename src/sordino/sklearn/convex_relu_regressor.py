@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from sordino.budget import Budget
+from sordino.convex.losses import Squared
 from sordino.sklearn.convex_relu import ConvexReLUEstimator, flat
 from sordino.sklearn.regressor import public_range, scaled
 
@@ -65,7 +66,7 @@ class ConvexReLURegressor(RegressorMixin, ConvexReLUEstimator):
         """Trains on rows of finite numbers. One release, charged before the first step."""
         low, high = public_range(target_range=self.target_range)
         features, numbers = self._validated(flat(X), y, y_numeric=True)
-        self._train(features, scaled(numbers, low, high)[:, None], users)
+        self._train(features, scaled(numbers, low, high)[:, None], users, loss=Squared())
         self.target_range_ = low, high
         return self
 

@@ -1,7 +1,7 @@
 """The two ways to train a convex ReLU network: behind closed doors, or with every step counted.
 
-Both take plain steps on the squared loss. One shows only its end, and is worth what the hidden-state bound says. The
-other may be watched at every step.
+Both take plain steps on a loss with a certificate. One shows only its end, and is worth what the hidden-state bound
+says. The other may be watched at every step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.accounting import Guarantee
 from sordino.calibration import check_delta_for, check_target
-from sordino.convex import GatedReLU, NoisyCGD, Squared, fit_hidden_state
+from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
+from sordino.convex.losses import CertifiedLoss
 from sordino.convex.model import ConvexModel
 from sordino.errors import UsageError
 from sordino.sampling import Cyclic, Poisson
@@ -52,20 +53,22 @@ class _AppendOne(nn.Module):
         return F.pad(x, (0, 1), value=1.0)
 
 
+def network(gates: int) -> ConvexModel:
+    """The gated ReLU network with a bias."""
+    return WithConstant(GatedReLU(gates))
+
+
 @dataclass(frozen=True)
 class Decided:
     """All that a training needs but the rows."""
 
-    gates: int
+    model: ConvexModel
+    loss: CertifiedLoss
     outputs: int
     target: Target
     settings: Settings
     strength: float
     seed: int | None
-
-    @property
-    def model(self) -> ConvexModel:
-        return WithConstant(GatedReLU(self.gates))
 
 
 Train = Callable[[Decided, OneFit], tuple[nn.Module, Guarantee]]
@@ -90,6 +93,7 @@ def noisy_cgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
         clip=settings.clip,
         noise_multiplier=1.0,
         learning_rate=settings.learning_rate,
+        loss=decided.loss,
         strength=decided.strength,
         trailing_steps=settings.batches_per_epoch // 2,
     ).calibrated(epsilon=target.epsilon, delta=target.delta)
@@ -110,7 +114,7 @@ def dp_sgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
         delta=target.delta,
         batch_size=-(-units // settings.batches_per_epoch),
         sampler=Poisson(rate, steps, target.adjacency),
-        loss=Squared(),
+        loss=decided.loss,
         clip=settings.clip,
         optimizer=lambda weights: torch.optim.SGD(weights, lr=settings.learning_rate, weight_decay=decided.strength),
         seed=decided.seed,
