@@ -12,6 +12,7 @@ from torch import nn
 
 from sordino.accounting import Adjacency, Guarantee
 from sordino.budget import Budget
+from sordino.convex.batch_choice import BatchChoice, choose_batches, given_batches
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.model import Linear, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
@@ -42,37 +43,40 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class InHiding(Method):
-    """NoisyCGD on a gated ReLU network, or a linear one, with the squared loss: only the last iterate is seen."""
+    """NoisyCGD on a gated ReLU network, or a linear one, with the squared loss: only the last iterate is seen.
+
+    How many batches there are is decided by the accountant, from the number of steps, unless it is said.
+    """
 
     gates: int | None
     clip: float
-    batches: int
-    epochs: int
-    trailing_steps: int
-    learning_rate: float
-    strength: float = 0.0
-    schedule: str = "constant"
+    steps: int
+    learning_rate: float = 1.9
+    batches: int | None = None
 
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+        choice = self._choice(len(rows))
         plan = NoisyCGD(
-            Cyclic(self.batches, self.epochs, adjacency=ADJACENCY),
+            Cyclic(choice.batches_per_epoch, choice.epochs, ADJACENCY),
             Linear() if self.gates is None else PairedReLU(self.gates, seed=seed),
             clip=self.clip,
             noise_multiplier=1.0,
             learning_rate=self.learning_rate,
-            strength=self.strength,
-            schedule=parse(self.schedule),
-            trailing_steps=self.trailing_steps,
+            trailing_steps=choice.trailing_steps,
         ).calibrated(epsilon=epsilon, delta=DELTA)
         fitted = fit_hidden_state(
             plan, rows.data, outputs=rows.num_classes, delta=DELTA, test=rows.test, seed=seed, progress=False
         )
-        return _outcome(
-            fitted.metrics["test_accuracy"], fitted.guarantee, _under_zero_out(fitted.guarantee), plan.noise_multiplier
-        )
+        accuracy, guarantee = fitted.metrics["test_accuracy"], fitted.guarantee
+        return _outcome(accuracy, guarantee, _under_zero_out(guarantee), plan.noise_multiplier)
+
+    def _choice(self, examples: int) -> BatchChoice:
+        if self.batches is None:
+            return choose_batches(self.steps, examples=examples)
+        return given_batches(self.batches, self.steps)
 
     def quick(self) -> InHiding:
-        return replace(self, gates=self.gates and min(self.gates, 8), batches=10, epochs=20)
+        return replace(self, gates=self.gates and min(self.gates, 8), steps=200)
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ CONVEX_IN_HIDING = Line(
     "NoisyCGD, convex",
     PIXELS,
     (
-        InHiding(gates=256, clip=0.5, batches=60, epochs=20, trailing_steps=10, learning_rate=1.9),
-        InHiding(gates=256, clip=0.5, batches=60, epochs=40, trailing_steps=10, learning_rate=1.9),
+        InHiding(gates=256, clip=0.5, steps=1200),
+        InHiding(gates=256, clip=0.5, steps=2400),
     ),
 )
 LINES: tuple[Line[Any], ...] = (
@@ -96,16 +96,16 @@ BEYOND = (
         "NoisyCGD, scattering",
         SCATTERING,
         (
-            InHiding(gates=None, clip=1.0, batches=30, epochs=30, trailing_steps=10, learning_rate=1.9),
-            InHiding(gates=None, clip=1.0, batches=30, epochs=60, trailing_steps=10, learning_rate=1.9),
+            InHiding(gates=None, clip=1.0, steps=900),
+            InHiding(gates=None, clip=1.0, steps=1800),
         ),
     ),
     Line(
         "NoisyCGD, gates over scattering",
         SCATTERING,
         (
-            InHiding(gates=2, clip=1.0, batches=30, epochs=30, trailing_steps=10, learning_rate=1.9),
-            InHiding(gates=2, clip=1.0, batches=30, epochs=60, trailing_steps=10, learning_rate=1.9),
+            InHiding(gates=2, clip=1.0, steps=900),
+            InHiding(gates=2, clip=1.0, steps=1800),
         ),
     ),
 )
@@ -149,16 +149,13 @@ def _entries(scale: Scale) -> Iterator[Entry]:
 def _ablation(scale: Scale) -> Iterator[Entry]:
     for method, epsilon in zip(CONVEX_IN_HIDING.at, EPSILONS, strict=True):
         variants = {f"{gates} gates": replace(method, gates=gates) for gates in (32, 64, 128, 256)}
-        variants |= {f"batches of {size}": _with_batches_of(size, method) for size in (250, 1000, 4000, 12_000, 30_000)}
+        variants |= {
+            f"batches of {size}": replace(method, batches=round(PRIVATE_ROWS["mnist"] / size))
+            for size in (250, 1000, 4000, 12_000, 30_000)
+        }
         for what, variant in variants.items():
             name = f"{CONVEX_IN_HIDING.method}, {what}"
             yield _entry(name, "mnist", PIXELS["mnist"], variant, epsilon, scale, None)
-
-
-def _with_batches_of(size: int, method: InHiding) -> InHiding:
-    """As many steps with batches of another size."""
-    batches = round(PRIVATE_ROWS["mnist"] / size)
-    return replace(method, batches=batches, epochs=max(1, round(method.epochs * method.batches / batches)))
 
 
 def _entry(
