@@ -11,11 +11,11 @@ import torch
 
 import sordino as so
 from sordino.convex.hidden_run import fit_hidden_state
-from sordino.convex.model import GatedReLU
+from sordino.convex.model import PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import Facts, load
 from sordino.errors import DataError, UsageError
-from sordino.features import ScatteringFeatures
+from sordino.features import ScatteringFeatures, Spectrum
 from sordino.models import Built
 from sordino.recipes import Recipe, Saved, carry_out, names
 from sordino.recipes.networks import CONVEX_NAMES, build
@@ -39,7 +39,7 @@ def test_the_run_is_the_plan_that_the_recipe_describes(tmp_path: Path) -> None:
     folder = carried_out(tmp_path, **chosen, trailing_steps=4, radius=2.0, initial_seed=7)
     plan = NoisyCGD(
         so.Cyclic(7, 3, so.Adjacency.REPLACE_ONE),
-        GatedReLU(4, seed=7),
+        PairedReLU(4, seed=7),
         clip=0.3,
         noise_multiplier=1.0,
         learning_rate=1.0,
@@ -52,7 +52,7 @@ def test_the_run_is_the_plan_that_the_recipe_describes(tmp_path: Path) -> None:
     rows = load("digits").train
     by_hand = fit_hidden_state(
         plan.calibrated(epsilon=3.0, delta=1e-4),
-        (rows.inputs / 16, rows.target),
+        (Spectrum((1, 8, 8), power=0.75, below=16.0, input_range=(0.0, 16.0))(rows.inputs), rows.target),
         outputs=10,
         delta=1e-4,
         seed=0,
@@ -219,10 +219,10 @@ def test_scattering_needs_pictures() -> None:
 
 def test_the_seed_decides_the_gates_and_columns_are_held_to_their_range() -> None:
     facts = Facts("people", (3,), 2, (-1.0, 1.0))
-    one, same, other = (build("gated-relu", facts, seed=seed, gates=5) for seed in (1, 1, 2))
+    one, same, other = (build("gated-relu", facts, seed=seed, gates=6) for seed in (1, 1, 2))
     assert isinstance(one, Built)
     assert torch.equal(one.module.gates, same.module.gates) and not torch.equal(one.module.gates, other.module.gates)
-    assert one.module.gates.shape == (5, 4)
+    assert one.module.gates.shape == (3, 4)
     rows = torch.tensor([[-9.0, 0.5, torch.nan]])
     torch.testing.assert_close(one.prepare(rows), torch.tensor([[-1.0, 0.5, torch.nan, 1.0]]), equal_nan=True)
 

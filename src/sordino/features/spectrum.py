@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.fft import dctn
 from torch import Tensor
 
@@ -60,40 +62,42 @@ class Spectrum:
         return (self.input_shape[0] * int(self._kept.sum()),)
 
     @property
-    def _squares(self) -> Tensor:
+    def _squares(self) -> NDArray[np.int64]:
         """Of the frequencies, [M, N]: whole numbers, so that a limit is exact."""
-        vertical, horizontal = (torch.arange(size) ** 2 for size in self.input_shape[1:])
-        return vertical[:, None] + horizontal[None, :]
+        vertical, horizontal = (np.arange(size, dtype=np.int64) ** 2 for size in self.input_shape[1:])
+        return np.add.outer(vertical, horizontal)
 
     @property
-    def _kept(self) -> Tensor:
-        return self._squares < self.below**2
+    def _kept(self) -> NDArray[np.bool_]:
+        kept: NDArray[np.bool_] = self._squares < self.below**2
+        return kept
 
     @property
-    def _weights(self) -> Tensor:
-        weights: Tensor = self._squares.double() ** (self.power / 2)
+    def _weights(self) -> NDArray[np.float64]:
+        weights: NDArray[np.float64] = self._squares.astype(np.float64) ** (self.power / 2)
         weights[0, 0] = self.mean_weight
         return weights
 
     @property
-    def _opponents(self) -> Tensor:
+    def _opponents(self) -> NDArray[np.float64]:
         """Brightness, red against blue, green against both: an orthonormal basis, with the differences weighted."""
-        basis = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]], dtype=torch.float64)
-        weights = torch.tensor([1.0, self.colour_weight, self.colour_weight], dtype=torch.float64)
-        scaled: Tensor = basis / torch.linalg.vector_norm(basis, dim=1, keepdim=True) * weights[:, None]
-        return scaled
+        basis = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])
+        basis /= np.linalg.norm(basis, axis=1, keepdims=True)
+        basis[1:] *= self.colour_weight
+        return basis
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise UsageError(f"inputs must be rows of shape {self.input_shape}, got {tuple(inputs.shape[1:])}.")
-        return torch.cat([self._prepare(rows) for rows in torch.split(inputs.detach(), _ROWS)] or [self._prepare(inputs)])
+        return torch.cat(
+            [self._prepare(rows) for rows in torch.split(inputs.detach(), _ROWS)] or [self._prepare(inputs)]
+        )
 
     def _prepare(self, inputs: Tensor) -> Tensor:
-        pixels = Pixels(self.input_range)(inputs).double() - _MIDDLE_GREY
+        pixels = Pixels(self.input_range)(inputs).double().numpy() - _MIDDLE_GREY
         if self.input_shape[0] == 3:
-            pixels = torch.einsum("oc,ncij->noij", self._opponents, pixels)
-        waves = torch.from_numpy(dctn(pixels.numpy(), axes=(-2, -1), norm="ortho"))
-        evened = (waves * self._weights)[:, :, self._kept].flatten(1)
-        lengths = torch.linalg.vector_norm(evened, dim=1, keepdim=True)
-        rows: Tensor = evened / lengths.clamp(min=_SMALLEST)
-        return rows.to(torch.float16)
+            pixels = np.einsum("oc,ncij->noij", self._opponents, pixels)
+        waves = dctn(pixels, axes=(-2, -1), norm="ortho")
+        evened = (waves * self._weights)[:, :, self._kept].reshape(len(inputs), -1)
+        lengths = np.linalg.norm(evened, axis=1, keepdims=True)
+        return torch.from_numpy(evened / np.maximum(lengths, _SMALLEST)).to(torch.float16)

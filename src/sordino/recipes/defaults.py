@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sordino.convex.batch_choice import choose_batches, given_batches
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,10 +45,22 @@ _SETTINGS = {
 }
 _OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
 
+
 # In hiding: the `lr` is for no weight decay, where steps contract below 2.
-_HIDDEN_SETTINGS = {
-    "gated-relu": Settings(1000, epochs=150, lr=1.9, clip=0.2, momentum=0.0, gates=64, trailing_steps=0),
-    "scatter-gated": Settings(1000, epochs=150, lr=1.9, clip=0.2, momentum=0.0, gates=16, trailing_steps=0),
+@dataclass(frozen=True)
+class _Hidden:
+    """What suits a convex network; `steps` are for epsilons below `_LARGE_EPSILON`, from which on there are twice."""
+
+    gates: int
+    clip: float
+    steps: int
+
+
+_LARGE_EPSILON = 2.5
+_LONGEST_STEP = 1.9  # of 2, at which steps would not contract any more
+_HIDDEN = {
+    "gated-relu": _Hidden(gates=128, clip=0.5, steps=1200),
+    "scatter-gated": _Hidden(gates=2, clip=1.0, steps=900),
 }
 
 
@@ -65,14 +79,32 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
     return replace(settings, batch_size=_batch_size(settings, examples), lr=lr)
 
 
-def hidden_defaults_for(model: str, *, examples: int, weight_decay: float) -> Settings:
+def hidden_defaults_for(
+    model: str, *, examples: int, epsilon: float, weight_decay: float, batch_size: int | None = None
+) -> Settings:
     """The same for training in hiding. Steps are as long as contraction allows, whatever the noise.
 
-    >>> hidden_defaults_for("gated-relu", examples=60_000, weight_decay=0.0).lr
-    1.9
+    How many batches take turns, for how many epochs, is the accountant's choice; with a `batch_size`, how long.
+
+    >>> settings = hidden_defaults_for("gated-relu", examples=60_000, epsilon=1.0, weight_decay=0.0)
+    >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.lr
+    (1538, 31, 10, 1.9)
     """
-    settings = _HIDDEN_SETTINGS[model]
-    return replace(settings, batch_size=_batch_size(settings, examples), lr=settings.lr / (1 + weight_decay))
+    suits = _HIDDEN[model]
+    steps = suits.steps * (1 if epsilon < _LARGE_EPSILON else 2)
+    if batch_size is None:
+        choice = choose_batches(steps, examples=examples)
+    else:
+        choice = given_batches(max(1, round(examples / batch_size)), steps)
+    return Settings(
+        batch_size=max(1, examples // choice.batches_per_epoch),
+        epochs=choice.epochs,
+        lr=_LONGEST_STEP / (1 + weight_decay),
+        clip=suits.clip,
+        momentum=0.0,
+        gates=suits.gates,
+        trailing_steps=choice.trailing_steps,
+    )
 
 
 def _batch_size(settings: Settings, examples: int) -> int:

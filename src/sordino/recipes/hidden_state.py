@@ -11,7 +11,7 @@ from sordino.accounting import Adjacency
 from sordino.calibration import check_delta_for
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.losses import Squared
-from sordino.convex.model import ConvexModel, GatedReLU
+from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
 from sordino.planning import SamplerName
@@ -54,13 +54,13 @@ class HiddenState:
                 shown = " or ".join(str(each) for each in allowed if each is not None)
                 raise UsageError(f"{name} must be {shown} with noisy-cgd, got {value!r}: {reason}.")
         settings = recipe.settings(self.defaults(recipe, _MANY))
-        longest = 2 / (Squared().curvature(GatedReLU().feature_bound, settings.clip).smoothness + recipe.weight_decay)
+        longest = 2 / (Squared().curvature(PairedReLU().feature_bound, settings.clip).smoothness + recipe.weight_decay)
         if settings.lr >= longest:
             raise UsageError(
                 f"lr must be below 2 / (1 + weight_decay) = {longest:.6g} with noisy-cgd, got {settings.lr!r}: "
                 "longer steps do not contract."
             )
-        plan_of(recipe, settings, GatedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer
+        plan_of(recipe, settings, PairedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer
 
     def check_drawing_again(self) -> None:
         raise UsageError(
@@ -68,7 +68,13 @@ class HiddenState:
         )
 
     def defaults(self, recipe: Recipe, examples: int) -> Settings:
-        return hidden_defaults_for(recipe.model, examples=examples, weight_decay=recipe.weight_decay)
+        return hidden_defaults_for(
+            recipe.model,
+            examples=examples,
+            epsilon=recipe.epsilon,
+            weight_decay=recipe.weight_decay,
+            batch_size=recipe.batch_size,
+        )
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
         sampler = batches_of(recipe, recipe.settings(self.defaults(recipe, examples)), examples)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
-from sordino.convex.model import ConvexModel, GatedReLU
+from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.data import Facts
-from sordino.features import Pixels, ScatteringFeatures
+from sordino.features import ScatteringFeatures, Spectrum
 from sordino.models import Built
 
 Features = Callable[[Tensor], Tensor]
@@ -43,7 +43,7 @@ class WithConstant:
 class OneNumber:
     """A convex model of one output, in the shape of a target that is a number.
 
-    >>> OneNumber(GatedReLU(8)).build(inputs=5, outputs=1)(torch.randn(2, 5)).shape
+    >>> OneNumber(PairedReLU(8)).build(inputs=5, outputs=1)(torch.randn(2, 5)).shape
     torch.Size([2])
     """
 
@@ -65,11 +65,20 @@ class _Convex:
     prepared: Callable[[Facts], tuple[Features, int]]
 
 
-def _pixels_or_columns(facts: Facts) -> tuple[Features, int]:
-    size = prod(facts.input_shape)
-    if len(facts.input_shape) == 3:
-        return Pixels(facts.input_range, facts.mean, facts.std), size
-    return WithConstant(facts.input_range), size + 1
+def _waves_or_columns(facts: Facts) -> tuple[Features, int]:
+    if len(facts.input_shape) != 3:
+        return WithConstant(facts.input_range), prod(facts.input_shape) + 1
+    spectrum = _colour(facts) if facts.input_shape[0] == 3 else _grey(facts)
+    return spectrum, prod(spectrum.output_shape)
+
+
+# What these numbers are worth is measured by `sordino reproduce hidden-state`.
+def _grey(facts: Facts) -> Spectrum:
+    return Spectrum(facts.input_shape, power=0.75, below=16.0, input_range=facts.input_range)
+
+
+def _colour(facts: Facts) -> Spectrum:
+    return Spectrum(facts.input_shape, 0.5, 6.0, mean_weight=0.5, colour_weight=4.0, input_range=facts.input_range)
 
 
 def _scattering(facts: Facts) -> tuple[Features, int]:
@@ -78,7 +87,7 @@ def _scattering(facts: Facts) -> tuple[Features, int]:
 
 
 _CONVEX = {
-    "gated-relu": _Convex("a convex ReLU network: linear maps behind fixed random gates", _pixels_or_columns),
+    "gated-relu": _Convex("a convex ReLU network: linear maps behind fixed random gates", _waves_or_columns),
     "scatter-gated": _Convex("the same on scattering features of pictures", _scattering),
 }
 CONVEX_NAMES = tuple(_CONVEX)
@@ -95,7 +104,7 @@ def names() -> tuple[tuple[str, str], ...]:
 
 def convex_model(facts: Facts, *, gates: int | None, seed: int) -> ConvexModel:
     """The model behind a convex network. Its gates follow from the seed, and are public."""
-    model = GatedReLU(seed=seed) if gates is None else GatedReLU(gates, seed)
+    model = PairedReLU(seed=seed) if gates is None else PairedReLU(gates, seed)
     return OneNumber(model) if facts.num_classes is None else model
 
 
