@@ -66,27 +66,27 @@ CONVEX_IN_HIDING = Line(
     PIXELS,
     (
         InHiding(gates=256, clip=0.5, steps=1200),
-        InHiding(gates=256, clip=0.5, steps=2400),
+        InHiding(gates=256, clip=0.5, steps=4000),
     ),
 )
 LINES: tuple[Line[Any], ...] = (
     Line("SSP, convex", PIXELS, (FromStatistics(GatedFeatures(gates=8)),) * 2),
     Line("SSP, random ReLU", PIXELS, (FromStatistics(RandomReLU(width=1000)),) * 2),
-    Line("SSP, random Fourier", PIXELS, (FromStatistics(RandomFourier(width=1000, gamma=2.0)),) * 2),
+    Line("SSP, random Fourier", PIXELS, (FromStatistics(RandomFourier(width=2000, gamma=1.0)),) * 2),
     Line(
         "DP-SGD, convex",
         PIXELS,
         (
-            DpSgd(clip=0.5, batch_size=2000, epochs=20, learning_rate=4.0, momentum=0.9, gates=64),
-            DpSgd(clip=0.5, batch_size=2000, epochs=40, learning_rate=8.0, momentum=0.9, gates=64),
+            DpSgd(clip=0.5, batch_size=4000, epochs=20, learning_rate=8.0, momentum=0.9, gates=256),
+            DpSgd(clip=0.5, batch_size=4000, epochs=40, learning_rate=16.0, momentum=0.9, gates=256),
         ),
     ),
     Line(
         "DP-SGD, ReLU network",
         PIXELS,
         (
-            DpSgd(clip=0.5, batch_size=2000, epochs=20, learning_rate=2.0, momentum=0.9, width=200),
-            DpSgd(clip=0.5, batch_size=2000, epochs=40, learning_rate=4.0, momentum=0.9, width=200),
+            DpSgd(clip=0.5, batch_size=4000, epochs=20, learning_rate=2.0, momentum=0.9, width=600),
+            DpSgd(clip=0.5, batch_size=4000, epochs=40, learning_rate=4.0, momentum=0.9, width=600),
         ),
     ),
     CONVEX_IN_HIDING,
