@@ -74,7 +74,7 @@ def _waves_or_columns(facts: Facts) -> tuple[Features, int]:
 
 # What these numbers are worth is measured by `sordino reproduce hidden-state`.
 def _grey(facts: Facts) -> Spectrum:
-    return Spectrum(facts.input_shape, power=0.75, below=16.0, input_range=facts.input_range)
+    return Spectrum(facts.input_shape, power=0.75, below=10.0, input_range=facts.input_range)
 
 
 def _colour(facts: Facts) -> Spectrum:

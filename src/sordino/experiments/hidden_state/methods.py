@@ -21,6 +21,7 @@ from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import Summation
 from sordino.experiments.entry import Measured
 from sordino.experiments.hidden_state.inputs import Rows
+from sordino.recipes.spelled import parse_averaging
 from sordino.sampling import Cyclic, Poisson
 from sordino.schedule import parse
 from sordino.train import fit
@@ -91,6 +92,7 @@ class DpSgd(Method):
     gates: int | None = None
     width: int | None = None
     schedule: str = "constant"
+    averaging: str = "none"
 
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
         steps = round(self.epochs * len(rows) / self.batch_size)
@@ -106,6 +108,7 @@ class DpSgd(Method):
             clip=self.clip,
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum),
             schedule=parse(self.schedule),
+            averaging=parse_averaging(self.averaging),
             test=rows.test,
             seed=seed,
             progress=False,
