@@ -98,7 +98,7 @@ BEYOND = (
         SCATTERING,
         (
             InHiding(gates=None, clip=1.0, steps=900),
-            InHiding(gates=None, clip=1.0, steps=1800),
+            InHiding(gates=None, clip=1.0, steps=3000),
         ),
     ),
     Line(
@@ -106,7 +106,7 @@ BEYOND = (
         SCATTERING,
         (
             InHiding(gates=2, clip=1.0, steps=900),
-            InHiding(gates=2, clip=1.0, steps=1800),
+            InHiding(gates=2, clip=1.0, steps=3000),
         ),
     ),
 )
