@@ -1,0 +1,84 @@
+"""Two encodings, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from sordino import validate
+from sordino.encoding import Codec, Encoding, State
+from sordino.errors import UsageError
+from sordino.randomness import Key, Stream
+from sordino.states import Layout, PerExample, Private
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Encodes with `first`, then with `second`, and decodes in the opposite order.
+
+    Both are made for the coordinates of the model, so an encoding that changes them (`Project`) comes second. Each has
+    randomness of its own: the coding stream's `stream_of("first")` and `stream_of("second")`.
+
+    >>> from sordino.encodings.freeze import Freeze
+    >>> from sordino.encodings.random_sparsify import RandomSparsify
+    >>> both = Combined(Freeze(["bias"]), RandomSparsify(0.5, epochs=3, steps_per_epoch=10))
+    >>> sorted(both.init(Layout(("weight", "bias"), ((2,), (2,)))))
+    ['first/keep', 'second/size']
+    """
+
+    first: Encoding
+    second: Encoding
+
+    def __post_init__(self) -> None:
+        validate.instance(Encoding, first=self.first, second=self.second)
+
+    def init(self, layout: Layout) -> State:
+        return _named(self.first.init(layout), self.second.init(layout))
+
+    def codec(self, state: State, step: int, randomness: Stream) -> CombinedCodec:
+        first = self.first.codec(_of("first", state), step, stream_of("first", randomness))
+        return CombinedCodec(first, self.second.codec(_of("second", state), step, stream_of("second", randomness)))
+
+    def update(self, state: State, private: Private) -> State:
+        if not isinstance(private, DecodedTwice):
+            raise UsageError("two encodings learn from what their own codec decoded.")
+        first = self.first.update(_of("first", state), private.by_first)
+        return _named(first, self.second.update(_of("second", state), private.by_second))
+
+
+@dataclass(frozen=True)
+class DecodedTwice(Private):
+    """What two codecs made of a release, each for its own encoding to learn from."""
+
+    by_first: Private = field(repr=False)
+    by_second: Private = field(repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class CombinedCodec:
+    first: Codec
+    second: Codec
+
+    def encode(self, each: PerExample) -> PerExample:
+        return self.second.encode(self.first.encode(each))
+
+    def decode(self, private: Private) -> DecodedTwice:
+        by_second = self.second.decode(private)
+        by_first = self.first.decode(by_second)
+        return DecodedTwice(by_first.value, by_first.layout, by_first, by_second)
+
+
+def stream_of(position: str, randomness: Stream) -> Stream:
+    """The randomness of one of the two: with the same stream, two random masks would be one."""
+    return Key(randomness.secret).stream(position)
+
+
+def _named(first: State, second: State) -> dict[str, Tensor]:
+    return {f"first/{name}": x for name, x in first.items()} | {f"second/{name}": x for name, x in second.items()}
+
+
+def _of(position: str, state: State) -> Mapping[str, Tensor]:
+    start = f"{position}/"
+    return {name.removeprefix(start): x for name, x in state.items() if name.startswith(start)}

@@ -1,0 +1,46 @@
+"""The codec of every encoding that keeps some coordinates: a mask before the clip, and the same mask after the noise.
+
+Guarantee (Theorem 3.1 of Zhu and Blaschko 2023): the masked sum with noise on all coordinates is a Gaussian release of
+the same bound, and dropping coordinates from a release is post-processing. So a mask that no private row decided leaves
+the event as it is, whatever its rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import Tensor
+
+from sordino.errors import UsageError
+from sordino.states import PerExample, Private
+
+
+@dataclass(frozen=True)
+class Decoded(Private):
+    """What a codec made of a release, with the release itself, from which an encoding may learn as well."""
+
+    released: Private = field(repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Masking:
+    """Keeps the coordinates where `keep`, shape (d,), is True. The others add nothing, and get no noise."""
+
+    keep: Tensor
+
+    @cached_property
+    def keeps_all(self) -> bool:
+        return bool(self.keep.all())
+
+    def encode(self, each: PerExample) -> PerExample:
+        if self.keep.shape != (each.layout.size,):
+            raise UsageError(
+                f"a mask of {self.keep.numel()} coordinates meets gradients of {each.layout.size}: "
+                "an encoding that changes the coordinates comes last."
+            )
+        return each if self.keeps_all else each.masked(self.keep)
+
+    def decode(self, private: Private) -> Decoded:
+        value = private.value if self.keeps_all else private.value.where(self.keep, 0.0)
+        return Decoded(value, private.layout, released=private)
