@@ -118,6 +118,14 @@ def test_the_table_is_kept_beside_the_runs(tmp_path):
     assert set(table["rows"][0]) >= FIELDS and table["rows"][0]["chosen"] == "by chance"
 
 
+def test_a_page_shows_the_table_how_it_was_chosen_and_what_goes_with_it(tmp_path):
+    run(Coins(), tmp_path)
+    page = (tmp_path / "table-quick.md").read_text()
+    assert "| first | none | 1 | zero-out | - | 50.0 | 5.0 ± 9.8 | 2 | 0 |" in page
+    assert "Settings for none were chosen by chance" in page and "| a | b |" in page
+    assert "`sordino reproduce coins --scale quick --seeds 2`" in page
+
+
 def test_a_line_that_was_cut_off_is_run_again_and_the_file_is_whole_afterwards(tmp_path):
     run(Coins(), tmp_path)
     path = tmp_path / "runs.jsonl"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino.experiments.hidden_state import HIDDEN_STATE
+from sordino.experiments.page import HEAD, line
 from sordino.experiments.reproduce import reproduce as carry_out
 from sordino.experiments.scale import Scale
-from sordino.experiments.table import Row
 
 _EXPERIMENTS = {experiment.name: experiment for experiment in (HIDDEN_STATE,)}
 
@@ -49,7 +47,7 @@ def reproduce(
         return
     print(wanted.about)
     print()
-    _print(found.rows)
+    print_columns([HEAD, *(line(row) for row in found.rows)])
     for side in found.sides:
         print()
         print(side.title)
@@ -60,22 +58,3 @@ def reproduce(
 
 def _usual_seeds(scale: Scale) -> int:
     return {Scale.QUICK: 1, Scale.CPU: 3, Scale.PAPER: 5}[scale]
-
-
-def _print(rows: Sequence[Row]) -> None:
-    head = ["method", "data", "epsilon", "adjacency", "zero-out", "paper", "ours", "seeds", "seconds"]
-    print_columns([head, *(_line(row) for row in rows)])
-
-
-def _line(row: Row) -> list[str]:
-    return [
-        row.method,
-        row.data,
-        "none" if row.epsilon is None else f"{row.epsilon:g}",
-        row.adjacency or "-",
-        "-" if (smaller := row.more.get("epsilon_zero_out")) is None else rounded_up(smaller, 3),
-        "-" if row.paper is None else f"{row.paper:.1f}",
-        row.shown,
-        str(row.seeds),
-        "-" if row.seconds is None else f"{row.seconds:.0f}",
-    ]

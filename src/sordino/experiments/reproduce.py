@@ -15,6 +15,7 @@ from sordino import validate
 from sordino.experiments.entry import Entry, Experiment
 from sordino.experiments.ledger import Ledger
 from sordino.experiments.origin import origin
+from sordino.experiments.page import page
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
 from sordino.experiments.table import Row, rows
@@ -51,6 +52,8 @@ def reproduce(
     found = rows(entries, ledger, seeds=seeds)
     table = {"rows": [row.json() for row in found], **origin(command)}
     write_atomically(folder / f"table-{scale}.json", (json.dumps(table, indent=2) + "\n").encode())
+    text = page(experiment.name, experiment.about, command, found, sides, folder)
+    write_atomically(folder / f"table-{scale}.md", text.encode())
     return Reproduced(tuple(found), sides)
 
 
