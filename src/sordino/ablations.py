@@ -1,0 +1,135 @@
+"""Private training with a part taken out, to see what the part does. Nothing here is private, and nothing says it is.
+
+Zhu and Blaschko (2023): Algorithm 2 has noise and no clip, Algorithm 3 a clip and no noise. Random sparsification gains
+from the two together, and these show that it does not gain from either alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.budget import Budget
+from sordino.clipping import Clip
+from sordino.contribution import LossGradient
+from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.errors import UsageError
+from sordino.gradients.row_loss import Loss
+from sordino.randomness import Key
+from sordino.records import Records, as_records
+from sordino.sampling import Sampler
+from sordino.states import Layout, PerExample, Private
+
+_UNITS_AT_A_TIME = 256
+
+
+@dataclass(frozen=True)
+class NotPrivate:
+    """A model that was trained without a guarantee.
+
+    >>> print(NotPrivate(nn.Linear(1, 1), "clipped SGD"))
+    clipped SGD: not private, for comparison only
+    """
+
+    model: nn.Module = field(repr=False)
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.method}: not private, for comparison only"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What both ablations share with the private run that they are compared with. `divisor` is its batch size."""
+
+    sampler: Sampler
+    divisor: float
+    loss: Loss = field(default=F.cross_entropy)
+    encoding: Encoding = field(default_factory=Unchanged)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate.instance(Sampler, sampler=self.sampler)
+        validate.instance(Encoding, encoding=self.encoding)
+        validate.positive(divisor=self.divisor)
+
+
+def noisy_sgd(
+    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
+) -> NotPrivate:
+    """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
+
+    >>> rows = torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)
+    >>> from sordino.sampling import Poisson
+    >>> model = nn.Linear(2, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> print(noisy_sgd(model, rows, optimizer, Comparison(Poisson(rate=0.5, steps=2), divisor=4.0), noise_std=1.0))
+    noisy SGD without a clip: not private, for comparison only
+    """
+    validate.positive(noise_std=noise_std)
+    noise = Key.from_seed(comparison.seed).stream("noise")
+
+    def with_noise(total: Tensor, step: int) -> Tensor:
+        return total + noise_std * torch.from_numpy(noise.normals(total.numel(), step=step)).to(total)
+
+    _train(model, data, optimizer, comparison, _sum, with_noise)
+    return NotPrivate(model, "noisy SGD without a clip")
+
+
+def clipped_sgd(
+    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
+) -> NotPrivate:
+    """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
+    validate.instance(Clip, clip=clip)
+    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), lambda total, step: total)
+    return NotPrivate(model, "clipped SGD without noise")
+
+
+def _train(
+    model: nn.Module,
+    data: object,
+    optimizer: torch.optim.Optimizer,
+    comparison: Comparison,
+    sum_of: Callable[[PerExample], Tensor],
+    changed: Callable[[Tensor, int], Tensor],
+) -> None:
+    if isinstance(data, Budget):
+        raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
+    records, key, encoding = as_records(data), Key.from_seed(comparison.seed), comparison.encoding
+    comparison.sampler.check(records.num_units)
+    state = encoding.init(Layout.of(model))
+    for step, indices in enumerate(comparison.sampler.batches(records.num_units, key.stream("sampling"))):
+        codec = encoding.codec(state, step, key.stream("coding"))
+        total = _encoded_sum(model, records, comparison.loss, codec, torch.from_numpy(indices), sum_of)
+        # Private in name only: a codec decodes this type, and only weights leave this function.
+        private = codec.decode(replace(total, value=changed(total.value, step)))
+        state = encoding.update(state, private)
+        private.divide(comparison.divisor).write_to(model)
+        optimizer.step()
+
+
+def _encoded_sum(
+    model: nn.Module,
+    records: Records,
+    loss: Loss,
+    codec: Codec,
+    indices: Tensor,
+    sum_of: Callable[[PerExample], Tensor],
+) -> Private:
+    totals, layout = [], Layout.of(model)
+    for units in torch.split(indices, _UNITS_AT_A_TIME):
+        batch = records.gather(units)
+        each = codec.encode(LossGradient(loss).of(model, batch, torch.arange(len(batch.units))))
+        totals.append(sum_of(each))
+        layout = each.layout
+    return Private(torch.stack(totals).sum(dim=0), layout)
+
+
+def _sum(each: PerExample) -> Tensor:
+    total, _ = each.sum_weighted_by(lambda squares: torch.ones_like(squares[:, 0]))
+    return total.double()

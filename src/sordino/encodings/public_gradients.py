@@ -1,0 +1,63 @@
+"""Anchors for a subspace: gradients of public inputs under random labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.contribution import LossGradient
+from sordino.gradients.row_loss import Loss
+from sordino.randomness import Stream
+from sordino.records import Records, as_records
+from sordino.states import Layout
+
+
+@dataclass(frozen=True, repr=False)
+class PublicGradients:
+    """Gradients at the parameters that `model` has when they are asked for: it is the model that the run trains.
+
+    Parameters are post-processing of releases, and `inputs` are declared public by being given here. Labels are drawn
+    anew in every step, as by Yu et al. (2021), so that none are needed.
+
+    >>> from sordino.randomness import Key
+    >>> anchors = PublicGradients(nn.Linear(4, 3), torch.ones(5, 4), classes=3)
+    >>> [rows.shape for rows in anchors(0, Key.from_seed(0).stream("anchors")).rows(chunk=2)]
+    [torch.Size([2, 15]), torch.Size([2, 15]), torch.Size([1, 15])]
+    """
+
+    model: nn.Module
+    inputs: Tensor
+    classes: int
+    loss: Loss = field(default=F.cross_entropy)
+
+    def __post_init__(self) -> None:
+        validate.instance(nn.Module, model=self.model)
+        validate.instance(Tensor, inputs=self.inputs)
+        validate.count(at_least=2, classes=self.classes)
+
+    def __call__(self, step: int, randomness: Stream) -> GradientsOfRows:
+        words = randomness.words(len(self.inputs), step=step) % self.classes
+        labels = torch.from_numpy(words.astype("int64"))
+        return GradientsOfRows(self.model, LossGradient(self.loss), as_records((self.inputs, labels)))
+
+
+@dataclass(frozen=True, repr=False)
+class GradientsOfRows:
+    """Computed when they are read, as many as are read at a time."""
+
+    model: nn.Module
+    gradient: LossGradient
+    records: Records
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.model)
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        for units in torch.split(torch.arange(self.records.num_units), chunk):
+            yield from self.gradient.of(self.model, self.records.gather(units), units).rows(chunk)
