@@ -199,3 +199,9 @@ def test_certified_losses_have_their_own_longest_steps():
 def test_noise_too_small_for_the_generator_is_refused():
     with pytest.raises(UsageError, match="noise_multiplier is too small"):
         make(noise_multiplier=0.05).guarantee(delta=1e-5)
+
+
+@pytest.mark.parametrize("shown_after", [(), (2, 5)])
+def test_calibration_finds_the_noise_whose_own_event_meets_the_target(shown_after: tuple[int, ...]) -> None:
+    found = make(6, 8, shown_after=shown_after, trailing_steps=2).calibrated(epsilon=2.0, delta=1e-5)
+    assert 0.9999 * 2.0 < found.guarantee(delta=1e-5).epsilon <= 2.0

@@ -102,13 +102,18 @@ class NoisyCGD:
     @property
     def event(self) -> DpEvent:
         """The last iterate, and each that is shown before. The worst-placed unit decides."""
+        return _shown(self._revealed)
+
+    @cached_property
+    def _revealed(self) -> tuple[_Segment, ...]:
+        """What the worst-placed unit reveals by each iterate that is shown."""
         ends = (0, *(self.sampler.batches_per_epoch * epoch for epoch in self.shown_after), self.steps)
         places = range(self.sampler.batches_per_epoch)
-        revealed = [[self._mu(place, *segment) for segment in pairwise(ends)] for place in places]
-        worst = max(revealed, key=lambda mus: math.fsum(mu**2 for mu in mus))
-        lengths = [last - first for first, last in pairwise(ends)]
-        shown: list[DpEvent] = [HiddenStateDpEvent(1 / mu, length) for mu, length in zip(worst, lengths, strict=True)]
-        return shown[0] if len(shown) == 1 else ComposedDpEvent(shown)
+        revealed = (
+            tuple(_Segment(self._mu(place, *segment), segment[1] - segment[0]) for segment in pairwise(ends))
+            for place in places
+        )
+        return max(revealed, key=lambda segments: math.fsum(segment.mu**2 for segment in segments))
 
     def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """What the plan promises to whoever sees the last iterate and nothing else of the run."""
@@ -128,11 +133,17 @@ class NoisyCGD:
         >>> round(plan.calibrated(epsilon=1.0, delta=1e-5).noise_multiplier, 2)
         5.03
         """
-        scaled = lambda multiplier: replace(self, noise_multiplier=multiplier).event  # noqa: E731
-        noise_multiplier = smallest(scaled, self.adjacency, epsilon=epsilon, delta=delta)
+        noise_multiplier = smallest(self._event_at, self.adjacency, epsilon=epsilon, delta=delta)
         found = replace(self, noise_multiplier=noise_multiplier)
         found.check_noise(delta)
         return found
+
+    def _event_at(self, noise_multiplier: float) -> DpEvent:
+        """The event with other noise. Without a ball every mu is in inverse proportion to it."""
+        if self.radius is not None:
+            return replace(self, noise_multiplier=noise_multiplier).event
+        less = self.noise_multiplier / noise_multiplier
+        return _shown(tuple(replace(segment, mu=segment.mu * less) for segment in self._revealed))
 
     @cached_property
     def _steps(self) -> Steps:
@@ -162,3 +173,16 @@ class NoisyCGD:
             return None
         share = 0.5 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
         return share * 2 * self.radius * self.batch_size(self.examples) / self.clip
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Steps between two iterates that are shown, and what they reveal of a unit."""
+
+    mu: float
+    steps: int
+
+
+def _shown(segments: tuple[_Segment, ...]) -> DpEvent:
+    events: list[DpEvent] = [HiddenStateDpEvent(1 / segment.mu, segment.steps) for segment in segments]
+    return events[0] if len(events) == 1 else ComposedDpEvent(events)
