@@ -1,0 +1,140 @@
+"""DP-FedSGD in one process: clients clip and add up their own examples, and send real bytes to a server they trust.
+
+In each step the server says who joins, every client sends one message, the server adds all of them up, adds the noise,
+and sends the private update back. Every client sends in every step, whether anybody of it joined or not, and messages
+of a step have one length: nothing can be learnt from the traffic.
+
+Guarantee: that of the plan on all clients' examples together. The messages are `BoundedSum`s of disjoint units, so
+their sum is one. But a message is rounded to float32, and a rounded sum is not quite a sum: rounding moves each value
+by at most 2^-24 of itself, so the message of a client with m examples, whose sum has a norm of at most m C, by at most
+m C 2^-24, and two neighbours by twice that. The bound that the noise reads is larger by this much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.accounting import Adjacency, Guarantee
+from sordino.budget import Budget
+from sordino.communication.wire import Dense, Wire
+from sordino.encoding import Unchanged
+from sordino.encodings.masking import Masking
+from sordino.errors import UsageError
+from sordino.run import Begun, Plan, PrivateRun
+from sordino.states import BoundedSum
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+_ROUNDING = 2.0**-24  # of float32, relative
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of all messages of one step: from all clients to the server, and from the server to all clients."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A model trained by many, what is promised to whoever sees all updates of the server, and what was sent."""
+
+    model: nn.Module
+    guarantee: Guarantee
+    traffic: tuple[Traffic, ...] = field(repr=False)
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(step.up for step in self.traffic)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(step.down for step in self.traffic)
+
+
+def federated_sgd(
+    plan: Plan,
+    model: nn.Module,
+    data: object,
+    *,
+    clients: int,
+    delta: float,
+    optimizer: MakeOptimizer,
+    wire: Wire | None = None,
+    seed: int | None = None,
+) -> Federated:
+    """Trains `model` in place on examples that `clients` hold in turn: example i belongs to client i modulo `clients`.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> data = (torch.randn(60, 4), torch.randint(0, 3, (60,)))
+    >>> plan = so.Plan(so.Poisson(0.5, steps=3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0))
+    >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    >>> trained = federated_sgd(plan, nn.Linear(4, 3), data, clients=5, delta=1e-3, optimizer=sgd, seed=0)
+    >>> trained.traffic[0]  # 15 numbers of 4 bytes, 5 times
+    Traffic(up=300, down=300)
+    """
+    if plan.adjacency is Adjacency.ADD_OR_REMOVE:
+        raise UsageError("clients hold a public number of examples: say zero-out or replace-one, got add-or-remove.")
+    budget = data if isinstance(data, Budget) else Budget(data)
+    validate.count(at_most=budget.records.num_units, clients=clients)
+    run = PrivateRun(plan, model, budget, seed=seed)
+    server = _Server(run, model, clients, wire or Dense(), largest_client=-(-budget.records.num_units // clients))
+    steps = optimizer(model.parameters())
+    traffic = []
+    for _ in range(len(run)):
+        traffic.append(server.step())
+        steps.step()
+    return Federated(model, run.guarantee(delta=delta), tuple(traffic))
+
+
+@dataclass(frozen=True)
+class _Server:
+    run: PrivateRun
+    model: nn.Module
+    clients: int
+    wire: Wire
+    largest_client: int  # public, as the number of examples is
+
+    def step(self) -> Traffic:
+        """One round: messages up, their sum with noise, the private update down and into the gradients."""
+        begun = self.run.begin()
+        keep = _kept(begun, self.run)
+        total, up = None, 0
+        for client in range(self.clients):
+            message = self.wire.pack(self._sum_of(client, begun).value, keep)
+            up += len(message)
+            part = self._received(message, keep)
+            total = part if total is None else total + part
+        assert total is not None  # there is at least one client
+        private = self.run.finish(begun, total).divide(self.run.expected_batch_size)
+        down = self.wire.pack(private.value, keep)
+        private.write_to(self.model)
+        return Traffic(up, len(down) * self.clients)
+
+    def _sum_of(self, client: int, begun: Begun) -> BoundedSum:
+        """What the client's examples that joined add together, clipped one by one."""
+        mine = begun.indices[begun.indices % self.clients == client]
+        batch, seeds = self.run.drawn(begun, mine)
+        return self.run.bounded(begun, self.run.plan.contribution.of(self.model, batch, seeds))
+
+    def _received(self, message: bytes, keep: Tensor) -> BoundedSum:
+        rounding = 2 * self.largest_client * _ROUNDING
+        clip = self.run.plan.clip.bound
+        return BoundedSum(self.wire.unpack(message, keep), clip * (1 + rounding), self.run.layout)
+
+
+def _kept(begun: Begun, run: PrivateRun) -> Tensor:
+    """The mask of the step, which server and clients draw from the seed that they share."""
+    if isinstance(begun.codec, Masking):
+        return begun.codec.keep
+    if isinstance(begun.codec, Unchanged):
+        return torch.ones(run.layout.size, dtype=torch.bool)
+    raise UsageError(
+        f"updates can be sent sparse or whole, got an encoding of type {type(run.plan.encoding).__name__}."
+    )
