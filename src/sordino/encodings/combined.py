@@ -58,6 +58,8 @@ class DecodedTwice(Private):
 
 @dataclass(frozen=True, repr=False)
 class CombinedCodec:
+    """The codecs of one step, one after the other."""
+
     first: Codec
     second: Codec
 

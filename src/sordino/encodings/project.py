@@ -28,6 +28,14 @@ class Project:
     """The coordinates of each gradient in a public subspace, and the rest: clipped to these norms, each on its own.
 
     Use it with `ClipPerLayer((1.0, 1.0))`: what is clipped are the two parts in units of their norms.
+
+    >>> layout = Layout(("w",), ((3,),))
+    >>> public = Dense(torch.tensor([[1.0, 0.0, 0.0]]), layout)
+    >>> project = Project(Subspace(lambda step, randomness: public, directions=1, groups=1))
+    >>> codec = project.codec(project.init(layout), 0, Stream(bytes(32)))
+    >>> [row] = codec.encode(Dense(torch.tensor([[10.0, 0.0, 4.0]]), layout)).rows(1)
+    >>> row.abs().round()
+    tensor([[2., 0., 0., 2.]])
     """
 
     subspace: Subspace
@@ -72,6 +80,8 @@ class ProjectBiased:
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingCodec:
+    """Coordinates in the subspace, and back."""
+
     basis: Basis
 
     @property
@@ -90,6 +100,8 @@ class EmbeddingCodec:
 
 @dataclass(frozen=True, repr=False)
 class ResidualCodec:
+    """Coordinates in the subspace and the rest, each in units of its clip norm, and back."""
+
     basis: Basis
     embedding_norm: float
     residual_norm: float
