@@ -83,6 +83,11 @@ def convolution(kind, channels, outputs, sizes, kernel, *, stride=1, padding=0, 
     return kind(rule, x, g), torch.stack(truth)
 
 
+def by_offset():
+    block, rows = convolution(Patches, 4, 6, (7, 6), (3, 2), stride=(2, 1), padding=1, groups=2)
+    return block.formed(), rows
+
+
 def several():
     """A table that is looked up and is a layer too."""
     (one, rows), g, x = scattered(), random(ROWS, 7, seed=4), random(ROWS, 4, seed=5)
@@ -102,10 +107,10 @@ def of_units(make, starts=(0, 1, 4, 6)):
     return OfUnits(block, starts), torch.stack([rows[a:b].sum(dim=0) for a, b in pairwise(starts)])
 
 
-def of_equal_units(make):
-    """Two rows each."""
+def units_of(make, starts=(0, 2, 4, 6)):
+    """What a block makes of units by itself."""
     block, rows = make()
-    return block.of_units(2), rows.unflatten(0, (-1, 2)).sum(dim=1)
+    return block.of_units(starts), torch.stack([rows[a:b].sum(dim=0) for a, b in pairwise(starts)])
 
 
 BLOCKS = {
@@ -125,13 +130,14 @@ BLOCKS = {
     "OfUnits of Scattered": lambda: of_units(scattered),
     "OfUnits of Patches": lambda: of_units(BLOCKS["Patches 2d, strided groups"]),
     "OfUnits of Masked": lambda: of_units(BLOCKS["Masked GramProducts"]),
-    "equal units of Instantiated": lambda: of_equal_units(BLOCKS["Instantiated"]),
-    "equal units of Outer": lambda: of_equal_units(outer),
-    "equal units of Products": lambda: of_equal_units(BLOCKS["Products"]),
-    "equal units of Scattered": lambda: of_equal_units(scattered),
-    "equal units of Patches": lambda: of_equal_units(BLOCKS["Patches 2d"]),
-    "equal units of Patches, strided groups": lambda: of_equal_units(BLOCKS["Patches 2d, strided groups"]),
-    "equal units of Several": lambda: of_equal_units(several),
+    "uneven units of Products": lambda: units_of(BLOCKS["Products"], (0, 1, 4, 6)),
+    "equal units of Instantiated": lambda: units_of(BLOCKS["Instantiated"]),
+    "equal units of Outer": lambda: units_of(outer),
+    "equal units of Products": lambda: units_of(BLOCKS["Products"]),
+    "equal units of GramProducts": lambda: units_of(BLOCKS["GramProducts"]),
+    "equal units of Scattered": lambda: units_of(scattered),
+    "equal units of Patches": lambda: units_of(BLOCKS["Patches 2d, strided groups"]),
+    "ByOffset": by_offset,
     "Patches 1d": lambda: convolution(Patches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
     "Patches 1d, by channel": lambda: convolution(Patches, 4, 8, (9,), (4,), padding=((1, 2),), groups=4),
     "Patches 2d": lambda: convolution(Patches, 3, 4, (6, 7), (3, 2), padding=(1, 0)),
@@ -203,17 +209,6 @@ class TestBlock:
         self.agree(block.take(slice(1, 3)).formed(), rows[1:3])
         self.agree(block.formed().take(slice(1, 3)), rows[1:3])
         assert not block.formed().is_formed_later
-
-    def test_rooms_are_filled_wherever_their_rows_lie_and_added_to(self, name):
-        block, rows = made(name)
-        matrix = random(len(rows), block.size + 5, seed=8)
-        before, room = matrix.clone(), matrix[:, 2:-3]
-        block.form_into(room)
-        torch.testing.assert_close(block.in_order(room).double(), rows, rtol=1e-5, atol=1e-5)
-        block.form_into(room, beta=1.0)
-        torch.testing.assert_close(block.in_order(room).double(), 2 * rows, rtol=1e-5, atol=2e-5)
-        around = [0, 1, -3, -2, -1]
-        assert torch.equal(matrix[:, around], before[:, around])
 
     def test_only_what_is_formed_later_has_yet_to_make_a_gradient_per_row(self, name):
         block, rows = made(name)
@@ -342,6 +337,18 @@ def test_a_masked_norm_is_never_below_the_truth(exponents, keep):
     block = MaskedOuter(Outer(numbers[None, :2], numbers[None, 2:]), torch.tensor(keep).reshape(2, 3).float())
     truth = (numbers[:2, None].double() * numbers[2:].double() * block.mask).norm()
     assert float(block.squared_norms().sqrt()) >= float(truth) * (1 - 1e-5)
+
+
+def test_units_of_equally_many_rows_need_no_gradient_per_row():
+    g, x = random(ROWS, 4, 256), random(ROWS, 4, 256, seed=2)
+    assert isinstance(Products(g, x).of_units((0, 2, 4, 6)), GramProducts)
+    assert isinstance(Products(g, x).of_units((0, 1, 4, 6)), OfUnits)
+    assert isinstance(Instantiated(g[:, 0]).of_units((0, 3, 6)), Instantiated)
+
+
+def test_units_of_many_rows_count_what_their_rows_take_while_they_are_formed():
+    block = OfUnits(Instantiated(random(ROWS, 5)), (0, 1, 4, 6))
+    assert block.numbers_formed == 3 * 5
 
 
 def test_few_places_and_many_parameters_are_cheaper_by_a_gram_matrix():

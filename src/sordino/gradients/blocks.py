@@ -97,24 +97,13 @@ class Block(ABC):
         """How many numbers are held for each row while it is formed."""
         return self.size
 
-    def formed(self) -> Block:
-        """The same gradients, ready for norms and sums."""
+    def formed(self, room: Tensor | None = None) -> Block:
+        """The same gradients, ready for norms and sums. They may be held in `room`, a flat tensor of their size."""
         return self
 
-    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
-        """Makes `room`, shape (r, size), the gradients plus `beta`, 0 or 1, times what it was.
-
-        Rows may lie apart in memory. The coordinates of each are in an order of the block's own.
-        """
-        room.add_(self.dense()) if beta else room.copy_(self.dense())
-
-    def in_order(self, vectors: Tensor) -> Tensor:
-        """Vectors in the block's own order, shape (..., size), in the order of the parameter."""
-        return vectors
-
-    def of_units(self, rows: int) -> Block:
-        """A row per unit: the sum of `rows` rows that lie together."""
-        return OfEqualUnits(self, rows)
+    def of_units(self, starts: tuple[int, ...]) -> Block:
+        """A row per unit: the sum of the rows `starts[u]` to `starts[u + 1]`, which lie together."""
+        return OfUnits(self, starts)
 
     @abstractmethod
     def take(self, rows: slice) -> Block:
@@ -159,8 +148,9 @@ class Instantiated(Block):
     def dense(self) -> Tensor:
         return self.matrix
 
-    def of_units(self, rows: int) -> Instantiated:
-        return Instantiated(self.matrix.reshape(-1, rows, self.size).sum(dim=1))
+    def of_units(self, starts: tuple[int, ...]) -> Block:
+        rows = equal_rows(starts)
+        return Instantiated(self.matrix.reshape(-1, rows, self.size).sum(dim=1)) if rows else super().of_units(starts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,8 +180,8 @@ class Outer(Block):
     def dense(self) -> Tensor:
         return torch.einsum("ro,ri->roi", self.left, self.right).flatten(1)
 
-    def of_units(self, rows: int) -> Block:
-        return weight_block(*(side.reshape(-1, rows, side.shape[1]) for side in (self.left, self.right)))
+    def of_units(self, starts: tuple[int, ...]) -> Block:
+        return Products(self.left[:, None], self.right[:, None]).of_units(starts)
 
     def masked(self, keep: Tensor) -> MaskedOuter:
         return MaskedOuter(self, keep.reshape(self.left.shape[1], -1).to(self.left.dtype))
@@ -252,14 +242,18 @@ class Products(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Block:
-        return Instantiated(self.dense())
+    def formed(self, room: Tensor | None = None) -> Block:
+        if room is None:
+            return Instantiated(self.dense())
+        rows, _, outputs = self.left.shape
+        out = room.view(rows, outputs, -1)
+        return Instantiated(torch.bmm(self.left.transpose(1, 2), self.right, out=out).flatten(1))
 
-    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
-        by_output = room.view(len(room), self.left.shape[2], -1)
-        by_output.baddbmm_(self.left.transpose(1, 2), self.right, beta=beta)
-
-    def of_units(self, rows: int) -> Block:
+    def of_units(self, starts: tuple[int, ...]) -> Block:
+        """The places of rows of one unit are places of the unit, if all units have as many."""
+        rows = equal_rows(starts)
+        if not rows:
+            return super().of_units(starts)
         places = rows * self.left.shape[1]
         return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (self.left, self.right)))
 
@@ -285,7 +279,7 @@ class GramProducts(Products):
     def is_formed_later(self) -> bool:
         return False
 
-    def formed(self) -> Block:
+    def formed(self, room: Tensor | None = None) -> Block:
         return self
 
     def take(self, rows: slice) -> GramProducts:
@@ -304,6 +298,12 @@ def weight_block(g: Tensor, x: Tensor) -> Block:
     return GramProducts(g, x) if gram else Products(g, x)
 
 
+def equal_rows(starts: tuple[int, ...]) -> int:
+    """How many rows each unit has, or 0 where they differ."""
+    counts = {end - start for start, end in pairwise(starts)}
+    return counts.pop() if len(counts) == 1 else 0
+
+
 class FormedLater(Block):
     """Gradients that only a matrix can hold: whatever is asked of them is asked of it."""
 
@@ -311,7 +311,7 @@ class FormedLater(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self) -> Block:
+    def formed(self, room: Tensor | None = None) -> Instantiated:
         return Instantiated(self.dense())
 
     def squared_norms(self) -> Tensor:
@@ -367,32 +367,6 @@ class Masked(FormedLater):
 
     def masked(self, keep: Tensor) -> Masked:
         return Masked(self.block, self.keep & keep)
-
-
-@dataclass(frozen=True, repr=False)
-class OfEqualUnits(FormedLater):
-    """A row per privacy unit: the sum of `rows` physical rows that lie together, each formed onto those before it."""
-
-    block: Block
-    rows: int
-
-    @property
-    def size(self) -> int:
-        return self.block.size
-
-    def take(self, rows: slice) -> OfEqualUnits:
-        start, stop = (at if at is None else at * self.rows for at in (rows.start, rows.stop))
-        return OfEqualUnits(self.block.take(slice(start, stop)), self.rows)
-
-    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
-        for row in range(self.rows):
-            self.block.take(slice(row, None, self.rows)).form_into(room, 1.0 if row else beta)
-
-    def in_order(self, vectors: Tensor) -> Tensor:
-        return self.block.in_order(vectors)
-
-    def dense(self) -> Tensor:
-        return self.block.dense().reshape(-1, self.rows, self.size).sum(dim=1)
 
 
 @dataclass(frozen=True, repr=False)

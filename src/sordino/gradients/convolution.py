@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, FormedLater, Instantiated, gram, gram_is_cheaper, sum_of_products
+from sordino.gradients.blocks import Block, Instantiated, gram, gram_is_cheaper, squared_norms, sum_of_products
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import Tag
 
@@ -75,7 +75,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, repr=False)
-class Patches(FormedLater):
+class Patches(Block):
     """Row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` there, formed when needed.
 
     As many multiplications as plain training has.
@@ -89,15 +89,21 @@ class Patches(FormedLater):
     def size(self) -> int:
         return self.g.shape[1] * self.x.shape[1] // self.rule.groups * prod(self.rule.kernel)
 
+    @property
+    def is_formed_later(self) -> bool:
+        return True
+
     def take(self, rows: slice) -> Patches:
         return Patches(self.rule, self.x[rows], self.g[rows])
 
-    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
+    def formed(self, room: Tensor | None = None) -> Block:
+        return self._by_offset(room)
+
+    def _by_offset(self, room: Tensor | None = None) -> ByOffset:
         """Patches are laid out along all axes but the first, along which they slide: a shift is a slice of memory.
 
         With a stride along the first axis, each of its phases is laid out on its own. Per row, group and offset along
-        the first axis this is one product of matrices, (outputs, places) by (places, channels and other offsets), and
-        in this order coordinates lie: offset, group, output, channel and other offsets.
+        the first axis this is one product of matrices, (outputs, places) by (places, channels and other offsets).
         """
         rule, groups = self.rule, self.rule.groups
         stride, dilation = rule.stride[0], rule.dilation[0]
@@ -115,27 +121,22 @@ class Patches(FormedLater):
         patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
         patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
         g = self.g.reshape(rows * groups, outputs // groups, -1)
-        by_offset = room.view(rows, rule.kernel[0], groups, outputs // groups, -1).unbind(1)
+        room = x.new_empty(rows * self.size) if room is None else room
+        by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
         for offset, gradients in enumerate(by_offset):
             start, phase = divmod(dilation * offset, stride)
             start *= prod(others)
-            shifted = patches[:, :, phase, start : start + g.shape[2]].transpose(1, 2)
-            if groups == 1:
-                gradients[:, 0].baddbmm_(g, shifted, beta=beta)
-            else:  # rows and groups of a room are no one axis
-                product = torch.bmm(g, shifted).view(gradients.shape)
-                gradients.add_(product) if beta else gradients.copy_(product)
-
-    def in_order(self, vectors: Tensor) -> Tensor:
-        """Offsets along the first axis behind the channels, where the weight has them."""
-        (first, *others), groups = self.rule.kernel, self.rule.groups
-        shape = first, groups, self.g.shape[1] // groups, self.x.shape[1] // groups, prod(others)
-        return vectors.reshape(*vectors.shape[:-1], *shape).movedim(-5, -2).flatten(-5)
+            shifted = patches[:, :, phase, start : start + g.shape[2]]
+            torch.bmm(g, shifted.transpose(1, 2), out=gradients)
+        return ByOffset(rule, by_offset)
 
     def _padded_to_whole_phases(self) -> Tensor:
         x, stride = self.rule.padded(self.x), self.rule.stride[0]
         spare = -x.shape[2] % stride
         return F.pad(x, [0, 0] * (x.ndim - 3) + [0, spare]) if spare else x
+
+    def squared_norms(self) -> Tensor:
+        return self.formed().squared_norms()
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         """The sum as plain training has it."""
@@ -148,9 +149,7 @@ class Patches(FormedLater):
         total += gradient.flatten()
 
     def dense(self) -> Tensor:
-        matrix = self.x.new_empty(len(self.x), self.size)
-        self.form_into(matrix)
-        return self.in_order(matrix)
+        return self._by_offset().dense()
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +160,7 @@ class GramPatches(Patches):
     def is_formed_later(self) -> bool:
         return False
 
-    def formed(self) -> Block:
+    def formed(self, room: Tensor | None = None) -> Block:
         return self
 
     def take(self, rows: slice) -> GramPatches:
@@ -181,6 +180,44 @@ class GramPatches(Patches):
             )
             of_patches += of_pixels[(slice(None), *cuts, *cuts)]
         return sum_of_products(of_patches.reshape(of_outputs.shape), of_outputs)
+
+
+@dataclass(frozen=True, repr=False)
+class ByOffset(Block):
+    """Formed gradients by offset along the first axis, row and group, output, channel and other offsets."""
+
+    rule: Convolution
+    gradients: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.gradients[0, 0].numel() * len(self.gradients) * self.rule.groups
+
+    @property
+    def _channels(self) -> int:
+        return self.gradients.shape[3] // prod(self.rule.kernel[1:])
+
+    def take(self, rows: slice) -> ByOffset:
+        offsets, _, *shape = self.gradients.shape
+        by_row = self.gradients.view(offsets, -1, self.rule.groups, *shape)
+        return ByOffset(self.rule, by_row[:, rows].flatten(1, 2))
+
+    def squared_norms(self) -> Tensor:
+        offsets, rows = len(self.gradients), self.gradients.shape[1] // self.rule.groups
+        squares = squared_norms(self.gradients.reshape(offsets * rows, -1))
+        return squares.reshape(offsets, rows).sum(dim=0)
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
+        sums = torch.matmul(weights, by_row)
+        offsets, others = len(by_row), prod(self.rule.kernel[1:])
+        sums = sums.reshape(offsets, self.rule.groups, -1, self._channels, others).permute(1, 2, 3, 0, 4)
+        total.view(sums.shape).add_(sums)
+
+    def dense(self) -> Tensor:
+        offsets, outputs, others = len(self.gradients), self.gradients.shape[2], prod(self.rule.kernel[1:])
+        each = self.gradients.reshape(offsets, -1, self.rule.groups, outputs, self._channels, others)
+        return each.permute(1, 2, 3, 4, 0, 5).flatten(1)
 
 
 def _times(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:

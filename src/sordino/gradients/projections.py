@@ -114,19 +114,11 @@ class Stacked(Block):
     def numbers_formed(self) -> int:
         return sum(piece.numbers_formed for piece in self.pieces)
 
-    def formed(self) -> Stacked:
+    def of_units(self, starts: tuple[int, ...]) -> Stacked:
+        return Stacked(tuple(piece.of_units(starts) for piece in self.pieces))
+
+    def formed(self, room: Tensor | None = None) -> Stacked:
         return Stacked(tuple(piece.formed() for piece in self.pieces))
-
-    def form_into(self, room: Tensor, beta: float = 0.0) -> None:
-        for piece, part in zip(self.pieces, torch.split(room, self._sizes, dim=1), strict=True):
-            piece.form_into(part, beta)
-
-    def in_order(self, vectors: Tensor) -> Tensor:
-        parts = torch.split(vectors, self._sizes, dim=-1)
-        return torch.cat([piece.in_order(part) for piece, part in zip(self.pieces, parts, strict=True)], dim=-1)
-
-    def of_units(self, rows: int) -> Stacked:
-        return Stacked(tuple(piece.of_units(rows) for piece in self.pieces))
 
     def take(self, rows: slice) -> Stacked:
         return Stacked(tuple(piece.take(rows) for piece in self.pieces))

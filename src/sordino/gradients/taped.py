@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, OfUnits, Several, places_of, weight_block
-from sordino.gradients.room import Room
+from sordino.gradients.blocks import Block, Instantiated, Several, places_of, weight_block
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
@@ -44,12 +43,9 @@ class Taped:
         for name, gradient in tape.direct.items():
             found[name].append(Instantiated(_counted(gradient.reshape(len(counted), -1), counted)))
         each = tuple(_together(uses) for uses in found.values())
-        numbers = set(rows_of_units)
-        if len(numbers) > 1 or numbers == {0}:
+        if any(rows != 1 for rows in rows_of_units):
             starts = tuple(accumulate(rows_of_units, initial=0))
-            each = tuple(OfUnits(block, starts) for block in each)
-        elif numbers != {1}:
-            each = tuple(block.of_units(rows_of_units[0]) for block in each)
+            each = tuple(block.of_units(starts) for block in each)
         return cls(each, len(rows_of_units), layout, tape.usable.new_zeros((), dtype=tape.dtype))
 
     @in_full_precision
@@ -59,36 +55,40 @@ class Taped:
 
     @in_full_precision
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        total = self._zeros()
-        self._add_to(total, list(range(len(self.blocks))), by_block(weights, self.layout))
+        weights, total = by_block(weights, self.layout).to(self.like.dtype), self._zeros()
+        for p, block in enumerate(self.blocks):
+            block.add_to(total.parts[p], weights[:, p])
         return total.flat.double()
 
     @in_full_precision
     def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
         """What has to be formed is formed once, for a few units at a time, and stays in cache until it is summed."""
         total = self._zeros()
-        ready = [p for p, block in enumerate(self.blocks) if not block.is_formed_later]
-        later = [p for p, block in enumerate(self.blocks) if block.is_formed_later]
+        ready = {p: block for p, block in enumerate(self.blocks) if not block.is_formed_later}
         squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
-        for p in ready:
-            squares[:, p] = self.blocks[p].squared_norms()
-        room = Room.of([self.blocks[p] for p in later], self._units_at_a_time(), self.like)
-        parts = []
+        for p, block in ready.items():
+            squares[:, p] = block.squared_norms()
+        later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
+        # One room for all chunks and blocks: memory asked for anew would have to be fetched page by page each time.
+        units_at_a_time, weights = self._units_at_a_time(), []
+        sizes = [units_at_a_time * block.size for block in later.values()]
+        rooms = dict(zip(later, torch.split(self.like.new_empty(sum(sizes)), sizes), strict=True))
         for units in self._chunks():
-            formed = room.form(units)
-            squares[units, later] = room.squared_norms(formed)
-            parts.append(weights_of(squares[units]))
-            room.add(formed, parts[-1] if parts[-1].ndim == 1 else parts[-1][:, later])
-        for p, added in zip(later, room.sums(), strict=True):
-            total.parts[p].copy_(added)
-        weights = by_block(torch.cat(parts), self.layout)
-        self._add_to(total, ready, weights)
-        return total.flat, weights
+            formed = {}
+            for p, block in later.items():
+                taken = len(squares[units]) * block.size
+                formed[p] = block.take(units).formed(rooms[p][:taken])
+                squares[units, p] = formed[p].squared_norms()
+            weights.append(by_block(weights_of(squares[units]), self.layout))
+            self._add_to(total, formed, weights[-1])
+        all_weights = torch.cat(weights)
+        self._add_to(total, ready, all_weights)
+        return total.flat, all_weights
 
-    def _add_to(self, total: _Total, chosen: list[int], weights: Tensor) -> None:
+    def _add_to(self, total: _Total, blocks: dict[int, Block], weights: Tensor) -> None:
         of_blocks = weights.to(self.like.dtype).T.contiguous()
-        for p in chosen:
-            self.blocks[p].add_to(total.parts[p], of_blocks[p])
+        for p, block in blocks.items():
+            block.add_to(total.parts[p], of_blocks[p])
 
     def masked(self, keep: Tensor) -> Taped:
         parts = torch.split(keep, list(self.layout.sizes))
@@ -102,7 +102,7 @@ class Taped:
     def _chunks(self) -> Iterator[slice]:
         chunk = self._units_at_a_time()
         for start in range(0, self.num_units, chunk):
-            yield slice(start, min(start + chunk, self.num_units))
+            yield slice(start, start + chunk)
 
     def _units_at_a_time(self) -> int:
         """As many as have their gradients in cache, and the same number for each thread."""
