@@ -126,6 +126,8 @@ BLOCKS = {
     "Masked Instantiated": lambda: masked(BLOCKS["Instantiated"]),
     "Masked GramProducts": lambda: masked(BLOCKS["GramProducts"]),
     "Masked Several": lambda: masked(several),
+    "Masked Patches": lambda: masked(BLOCKS["Patches 2d, strided groups"]),
+    "Masked Products": lambda: masked(BLOCKS["Products"]),
     "OfUnits of Outer": lambda: of_units(outer),
     "OfUnits of Scattered": lambda: of_units(scattered),
     "OfUnits of Patches": lambda: of_units(BLOCKS["Patches 2d, strided groups"]),

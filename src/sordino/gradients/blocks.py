@@ -125,6 +125,10 @@ class Block(ABC):
         """The same with zeros where `keep`, shape (size,), is False."""
         return Masked(self, keep)
 
+    def masked_(self, keep: Tensor) -> Block:
+        """The same of gradients that were formed to be used once, in their own memory where they have any."""
+        return Instantiated(torch.where(keep, self.dense(), 0.0))
+
 
 @dataclass(frozen=True, repr=False)
 class Instantiated(Block):
@@ -147,6 +151,10 @@ class Instantiated(Block):
 
     def dense(self) -> Tensor:
         return self.matrix
+
+    def masked_(self, keep: Tensor) -> Instantiated:
+        self.matrix.mul_(keep.to(self.matrix.dtype))
+        return self
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
         rows = equal_rows(starts)
@@ -311,7 +319,7 @@ class FormedLater(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def formed(self, room: Tensor | None = None) -> Instantiated:
+    def formed(self, room: Tensor | None = None) -> Block:
         return Instantiated(self.dense())
 
     def squared_norms(self) -> Tensor:
@@ -361,6 +369,11 @@ class Masked(FormedLater):
 
     def take(self, rows: slice) -> Masked:
         return Masked(self.block.take(rows), self.keep)
+
+    def formed(self, room: Tensor | None = None) -> Block:
+        """Masked while they are in cache. Under the mask NaN stays NaN, and its row counts as absent."""
+        later = self.block.is_formed_later
+        return self.block.formed(room).masked_(self.keep) if later else Instantiated(self.dense())
 
     def dense(self) -> Tensor:
         return torch.where(self.keep, self.block.dense(), 0.0)

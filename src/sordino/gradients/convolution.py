@@ -202,6 +202,13 @@ class ByOffset(Block):
         by_row = self.gradients.view(offsets, -1, self.rule.groups, *shape)
         return ByOffset(self.rule, by_row[:, rows].flatten(1, 2))
 
+    def masked_(self, keep: Tensor) -> ByOffset:
+        offsets, _, outputs, rest = self.gradients.shape
+        factors = keep.to(self.gradients.dtype).reshape(self.rule.groups, outputs, self._channels, offsets, -1)
+        factors = factors.movedim(3, 0).reshape(offsets, 1, self.rule.groups, outputs, rest)
+        self.gradients.view(offsets, -1, self.rule.groups, outputs, rest).mul_(factors)
+        return self
+
     def squared_norms(self) -> Tensor:
         offsets, rows = len(self.gradients), self.gradients.shape[1] // self.rule.groups
         squares = squared_norms(self.gradients.reshape(offsets * rows, -1))
