@@ -21,7 +21,7 @@ from sordino.randomness import Stream
 from sordino.records import Records
 from sordino.run import Plan
 from sordino.states import BoundedSum, Layout
-from sordino.verification.synthetic import fresh_run, noise_of, ordinary, with_poisson
+from sordino.verification.synthetic import encoded_layout, fresh_run, noise_of, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, probable
 
 SCALE, INDEPENDENCE, TAIL = "noise scale and shape", "noise independence", "noise tail"
@@ -33,10 +33,11 @@ _LAST_BITS = 4
 def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:
     """The noise of many steps over batches of different sizes, the empty one included."""
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
-    run = fresh_run(with_poisson(plan, rate=_RATE, steps=steps), model, ordinary(records, _UNITS), seed=seed)
+    watched = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
+    run = fresh_run(watched, model, ordinary(records, _UNITS), seed=seed)
     noise = torch.stack(list(noise_of(run))).double().numpy()
     noise_std = plan.noise.std(plan.clip.bound)
-    yield from _scale_and_shape(noise / noise_std, Layout.of(model))
+    yield from _scale_and_shape(noise / noise_std, encoded_layout(run))
     yield from _independence(noise / noise_std)
     yield _last_bits(noise, noise_std)
     yield from _tail(plan, noise_std, delta)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from sordino.encoding import Codec, Encoding, State
+from sordino.randomness import Stream
 from sordino.records import Records, as_records
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson
+from sordino.states import Layout, PerExample, Private
 
 _ORDINARY_UNITS = 4
 _SCALES = (1.0, 1e3, 1e15, 3e38, 1e-40)
@@ -22,6 +25,17 @@ _WILD_LABELS = (-1, -100, 10**6, -(2**40))
 def with_poisson(plan: Plan, *, rate: float, steps: int) -> Plan:
     """The same stages under a sampler that takes any number of units; samplers have a check of their own."""
     return replace(plan, sampler=Poisson(rate=rate, steps=steps))
+
+
+def undecoded(plan: Plan) -> Plan:
+    """The same stages up to the noise: what is decoded from a release may be short of noise, or mix it."""
+    return replace(plan, encoding=_Undecoded(plan.encoding))
+
+
+def encoded_layout(run: PrivateRun) -> Layout:
+    """The coordinates that noise falls on."""
+    codec = run.plan.encoding.codec(run._coding_state, 0, run._coding)
+    return run._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0).layout
 
 
 def ordinary(records: Records, num_units: int) -> Records:
@@ -63,6 +77,33 @@ def fresh_run(
 ) -> PrivateRun:
     """A run whose randomness is frozen by the seed."""
     return PrivateRun(plan, model, records, seed=seed, physical_batch_size=physical)
+
+
+@dataclass(frozen=True)
+class _Undecoded:
+    """An encoding whose releases are shown as they are. It learns nothing: that would need what is decoded."""
+
+    encoding: Encoding
+
+    def init(self, layout: Layout) -> State:
+        return self.encoding.init(layout)
+
+    def codec(self, state: State, step: int, randomness: Stream) -> Codec:
+        return _UndecodedCodec(self.encoding.codec(state, step, randomness))
+
+    def update(self, state: State, private: Private) -> State:
+        return state
+
+
+@dataclass(frozen=True)
+class _UndecodedCodec:
+    codec: Codec
+
+    def encode(self, each: PerExample) -> PerExample:
+        return self.codec.encode(each)
+
+    def decode(self, private: Private) -> Private:
+        return private
 
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:

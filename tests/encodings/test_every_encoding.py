@@ -1,0 +1,104 @@
+"""What holds of every encoding, alone and combined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from contracts import LAYOUT, EncodingContract
+from small_runs import ENCODINGS, INPUTS, LABELS, make_model, make_plan, released
+from test_resume import contents, killed, trained
+
+import sordino as so
+from sordino.encoding import Unchanged
+from sordino.encodings import Combined, ConstantRate, Freeze, Project, ProjectBiased, RandomSparsify, RankedSparsify
+from sordino.encodings.subspace import Subspace
+from sordino.records import as_records
+from sordino.states import Dense
+from sordino.verification import noise_statistics, sensitivity
+
+PUBLIC_ROWS = Dense(torch.randn(5, LAYOUT.size, generator=torch.Generator().manual_seed(3)), LAYOUT)
+SUBSPACE = Subspace(lambda step, randomness: PUBLIC_ROWS, directions=3, groups=2)
+
+
+EVERY = pytest.mark.parametrize("make", ENCODINGS.values(), ids=ENCODINGS)
+DIFFERENT = ["random", "random and project"]  # the others have the codecs of these
+
+
+class TestRandomSparsify(EncodingContract):
+    encoding = RandomSparsify(0.5, epochs=2, steps_per_epoch=3, schedule=ConstantRate())
+
+
+class TestRankedSparsify(EncodingContract):
+    encoding = RankedSparsify(0.5, epochs=2, steps_per_epoch=3)
+
+
+class TestFreeze(EncodingContract):
+    encoding = Freeze(["bias"])
+
+
+class TestProject(EncodingContract):
+    encoding = Project(SUBSPACE)
+
+
+class TestProjectBiased(EncodingContract):
+    encoding = ProjectBiased(SUBSPACE)
+
+
+class TestCombined(EncodingContract):
+    encoding = Combined(Freeze(["bias"]), Combined(RandomSparsify(0.5, 2, 3), Project(SUBSPACE)))
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_no_hostile_unit_moves_the_sum_by_more_than_the_bound(name: str) -> None:
+    model = make_model()
+    findings = list(sensitivity.replay(make_plan(ENCODINGS[name](model)), model, as_records((INPUTS, LABELS)), seed=0))
+    assert [finding for finding in findings if not finding.passed] == []
+
+
+@EVERY
+def test_the_event_is_that_of_the_plan_without_an_encoding(make) -> None:
+    """Theorem 3.1 of Zhu and Blaschko (2023), and post-processing."""
+    assert make_plan(make(make_model())).event == make_plan(Unchanged()).event
+
+
+@EVERY
+def test_a_run_that_is_continued_releases_what_it_would_have_released(make) -> None:
+    assert torch.equal(released(make, stop=3), released(make))
+
+
+def test_a_training_that_is_killed_goes_on_with_what_its_encodings_had_learnt(tmp_path: Path) -> None:
+    random = RandomSparsify(0.4, epochs=6, steps_per_epoch=2)
+    encoding = Combined(random, RankedSparsify(0.4, epochs=3, steps_per_epoch=4))
+    trained(tmp_path / "whole", encoding=encoding)
+    assert killed(tmp_path / "run", 40, encoding=encoding)
+    trained(tmp_path / "run", encoding=encoding, resume=True)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+@EVERY
+def test_micro_batches_change_nothing(make) -> None:
+    torch.testing.assert_close(released(make, physical=3), released(make, physical=40), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_noise_on_what_is_encoded_is_what_the_event_says(name: str) -> None:
+    model = make_model()
+    records = as_records((INPUTS, LABELS))
+    findings = list(noise_statistics.examine(make_plan(ENCODINGS[name](model)), model, records, seed=0, delta=1e-5))
+    assert [finding for finding in findings if not finding.passed] == []
+
+
+@pytest.mark.parametrize("make_optimizer", [torch.optim.Adam, torch.optim.SGD], ids=["Adam", "SGD"])
+@pytest.mark.parametrize("name", ["random, cooling", "ranked", "freeze and random"])
+def test_training_works_with_any_optimizer(name: str, make_optimizer) -> None:
+    model = make_model()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    fitted = so.fit(
+        model, (INPUTS, LABELS), epsilon=3.0, delta=1e-3, batch_size=12, steps=6, seed=0, progress=False,
+        encoding=ENCODINGS[name](model), optimizer=lambda parameters: make_optimizer(parameters, lr=0.01),
+    )  # fmt: skip
+    assert fitted.guarantee.epsilon <= 3.0
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert moved == ([True, False, True, False] if "freeze" in name else [True] * 4)
