@@ -14,7 +14,7 @@ from sordino.accounting import Adjacency
 from sordino.averaging import Ema, Tail
 from sordino.data import Facts
 from sordino.errors import StateError, UsageError
-from sordino.recipes import Recipe
+from sordino.recipes import Recipe, carry_out
 from sordino.recipes.defaults import defaults_for
 from sordino.recipes.hidden_state import batches_of
 from sordino.recipes.saved_facts import parse_facts
@@ -42,6 +42,7 @@ OTHERS = {
     "weight_decay": 1e-3,
     "schedule": "cosine:0.1:0.05",
     "averaging": "ema:0.99",
+    "sparsify": 0.5,
     "trailing_steps": 5,
     "radius": 2.5,
     "views": 4,
@@ -374,3 +375,24 @@ def test_damaged_facts_are_refused(change: dict[str, object]) -> None:
 
 def test_required_settings_are_those_without_a_default() -> None:
     assert LEAST.keys() == {field.name for field in fields(Recipe) if field.default is MISSING}
+
+
+def test_a_sparsified_training_promises_the_same_and_has_its_masks_from_the_recipe(tmp_path: Path) -> None:
+    seen = []
+    for rate in (0.0, 0.9):
+        recipe = Recipe(**(LEAST | {"steps": 6, "batch_size": 400, "sparsify": rate, "seed": 0, "initial_seed": 1}))
+        folder = carry_out(recipe, tmp_path / str(rate), progress=False)
+        assert Recipe.of_run(folder).sparsify == rate
+        seen.append((folder.privacy()["epsilon"], (folder.path / "model.safetensors").read_bytes()))
+    assert seen[0][0] == seen[1][0] and seen[0][1] != seen[1][1]
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
+    with pytest.raises(UsageError, match="sparsify must be"):
+        Recipe(**(LEAST | {"sparsify": rate}))
+
+
+def test_training_in_hiding_is_not_sparsified() -> None:
+    with pytest.raises(UsageError, match=r"sparsify must be 0 with noisy-cgd, got 0\.5: the proof is about steps"):
+        Recipe(**(LEAST | HIDDEN | {"sparsify": 0.5}))

@@ -58,6 +58,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "weight_decay": partial(validate.between, 0, 1e6),
     "schedule": _text,
     "averaging": _text,
+    "sparsify": partial(validate.between, 0, 1, high_open=True),
     "views": validate.count,
     "augment": _text,
     "sampler": _one_of(*SamplerName),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sordino.encoding import Encoding
+from sordino.encodings import RandomSparsify
 from sordino.errors import UsageError
 from sordino.planning import SamplerName, make_sampler
 from sordino.recipes.defaults import Settings, defaults_for
@@ -47,15 +50,18 @@ class DpSgd:
     def train(self, prepared: Prepared, folder: RunFolder, **options: Any) -> None:
         recipe, settings = prepared.recipe, prepared.settings
         public = prepared.public_rows()
+        sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
+        steps_per_epoch = max(1, round(prepared.examples / settings.batch_size))
         fit(
             prepared.built.module,
             prepared.records,
             epsilon=recipe.epsilon,
             delta=recipe.delta,
             batch_size=settings.batch_size,
-            sampler=make_sampler(recipe.question(prepared.examples, settings.batch_size)),
+            sampler=sampler,
             loss=F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy,
             clip=settings.clip,
+            encoding=_encoding(recipe.sparsify, sampler.steps, steps_per_epoch),
             views=recipe.make_views(),
             optimizer=_optimizer(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
@@ -69,6 +75,13 @@ class DpSgd:
             allow_large_delta=recipe.allow_large_delta,
             **options,
         )
+
+
+def _encoding(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding | None:
+    """One mask per epoch, whose rate rises to the final one."""
+    if final_rate == 0:
+        return None
+    return RandomSparsify(final_rate, epochs=math.ceil(steps / steps_per_epoch), steps_per_epoch=steps_per_epoch)
 
 
 def _optimizer(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:

@@ -54,6 +54,7 @@ class Recipe:
     weight_decay: float = 0.0
     schedule: str | None = None
     averaging: str | None = None
+    sparsify: float = 0.0
     trailing_steps: int | None = None
     radius: float | None = None
     views: int = 1
