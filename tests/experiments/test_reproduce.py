@@ -122,7 +122,7 @@ def test_a_page_shows_the_table_how_it_was_chosen_and_what_goes_with_it(tmp_path
     run(Coins(), tmp_path)
     page = (tmp_path / "table-quick.md").read_text()
     assert "| first | none | 1 | zero-out | - | 50.0 | 5.0 ± 9.8 | 2 | 0 |" in page
-    assert "Settings for none were chosen by chance" in page and "| a | b |" in page
+    assert "How settings were chosen, none: by chance" in page and "| a | b |" in page
     assert "`sordino reproduce coins --scale quick --seeds 2`" in page
 
 

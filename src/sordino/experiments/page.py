@@ -34,7 +34,7 @@ def page(title: str, about: str, command: str, rows: Sequence[Row], sides: Seque
     parts = [f"# {title}", f"`{command}`", about, _markdown([HEAD, *(line(row) for row in rows)])]
     parts.append("Means of seeds with 1.96 standard errors, final iterates.")
     chosen = {row.chosen: row.data for row in rows if row.chosen}  # one sentence for each
-    parts += [f"Settings for {data} were chosen {how}" for how, data in chosen.items()]
+    parts += [f"How settings were chosen, {data}: {how}" for how, data in chosen.items()]
     for side in sides:
         parts += [side.title, _markdown(side.lines)]
         parts += [f"![]({os.path.relpath(file, folder)})" for file in side.files if file.suffix == ".svg"]
