@@ -69,6 +69,10 @@ def test_the_accuracies_in_the_readme_are_those_of_their_result_file():
         shown = [f"{100 * means[data, epsilon]['mean_test_accuracy']:.1f} %" for epsilon in (1.0, 3.0)]
         assert f"| {data} | {shown[0]} | {shown[1]} |" in readme
         assert all(means[data, epsilon]["seeds"] == 3 for epsilon in (1.0, 3.0))
+    pixels = {m["data"]: m for m in result["means"] if m["model"] == "dp-cnn-s" and m["target_epsilon"] == 3.0}
+    shown = [f"{100 * pixels[data]['mean_test_accuracy']:.1f} %" for data in ("mnist", "fashion-mnist")]
+    assert f"`--model dp-cnn-s` reaches {shown[0]} and {shown[1]} at epsilon 3" in readme
+    assert all(means[place]["most_seconds"] < 300 for place in means)
     assert all({"command", "commit", "seed", "machine", "recipe"} <= row.keys() for row in result["rows"])
 
 
