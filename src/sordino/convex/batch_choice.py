@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sordino import validate
 from sordino.accounting.hidden_state import Steps, mu_of_cycle
@@ -41,6 +42,7 @@ class BatchChoice:
         return replace(plan, sampler=sampler, trailing_steps=self.trailing_steps)
 
 
+@lru_cache(maxsize=64)
 def choose_batches(steps: int, *, examples: int, slack: float = 0.05) -> BatchChoice:
     """The smallest batches, for about so many steps, whose noise is within `slack` of the least there is.
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dp_accounting.dp_event import GaussianDpEvent
+
+from sordino.accounting import Adjacency, smallest
 from sordino.convex.batch_choice import choose_batches, given_batches
 
 
@@ -49,18 +52,32 @@ _OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
 # In hiding: the `lr` is for no weight decay, where steps contract below 2.
 @dataclass(frozen=True)
 class _Hidden:
-    """What suits a convex network; `steps` are for epsilons below `_LARGE_EPSILON`, from which on there are twice."""
+    """What suits a convex network. `noise` is what an output may get by the end of the run, on a scale of 1."""
 
     gates: int
     clip: float
-    steps: int
+    noise: float
 
 
-_LARGE_EPSILON = 2.5
+@dataclass(frozen=True)
+class Target:
+    """What is to be promised."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of one release of everything."""
+        return smallest(GaussianDpEvent, self.adjacency, epsilon=self.epsilon, delta=self.delta)
+
+
+_MOST_STEPS = 10_000
 _LONGEST_STEP = 1.9  # of 2, at which steps would not contract any more
 _HIDDEN = {
-    "gated-relu": _Hidden(gates=128, clip=0.5, steps=1200),
-    "scatter-gated": _Hidden(gates=2, clip=1.0, steps=900),
+    "gated-relu": _Hidden(gates=128, clip=0.5, noise=0.11),
+    "scatter-gated": _Hidden(gates=2, clip=1.0, noise=0.17),
 }
 
 
@@ -80,18 +97,22 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
 
 
 def hidden_defaults_for(
-    model: str, *, examples: int, epsilon: float, weight_decay: float, batch_size: int | None = None
+    model: str, *, examples: int, target: Target, weight_decay: float, batch_size: int | None = None
 ) -> Settings:
     """The same for training in hiding. Steps are as long as contraction allows, whatever the noise.
 
-    How many batches take turns, for how many epochs, is the accountant's choice; with a `batch_size`, how long.
+    There are as many as the noise allows: T steps of length eta at a noise multiplier of m for one full release leave
+    noise of about m C eta T / n on an output. How many batches take turns is the accountant's choice; with a
+    `batch_size`, how long.
 
-    >>> settings = hidden_defaults_for("gated-relu", examples=60_000, epsilon=1.0, weight_decay=0.0)
+    >>> target = Target(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
+    >>> settings = hidden_defaults_for("gated-relu", examples=60_000, target=target, weight_decay=0.0)
     >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.lr
-    (1538, 31, 10, 1.9)
+    (952, 30, 16, 1.9)
     """
     suits = _HIDDEN[model]
-    steps = suits.steps * (1 if epsilon < _LARGE_EPSILON else 2)
+    steps = round(suits.noise * examples / (target.noise_multiplier * _LONGEST_STEP * suits.clip))
+    steps = max(1, min(_MOST_STEPS, steps))
     if batch_size is None:
         choice = choose_batches(steps, examples=examples)
     else:

@@ -15,7 +15,7 @@ from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
 from sordino.planning import SamplerName
-from sordino.recipes.defaults import Settings, hidden_defaults_for
+from sordino.recipes.defaults import Settings, Target, hidden_defaults_for
 from sordino.recipes.networks import CONVEX_NAMES, convex_model
 from sordino.sampling import Cyclic
 from sordino.schedule import parse as parse_schedule
@@ -72,7 +72,7 @@ class HiddenState:
         return hidden_defaults_for(
             recipe.model,
             examples=examples,
-            epsilon=recipe.epsilon,
+            target=Target(recipe.epsilon, recipe.delta, recipe.relation or Adjacency.ZERO_OUT),
             weight_decay=recipe.weight_decay,
             batch_size=recipe.batch_size,
         )

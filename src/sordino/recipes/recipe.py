@@ -75,8 +75,8 @@ class Recipe:
                 CHECKS[field.name](**{field.name: value})
         if self.gates is not None and self.model not in CONVEX_NAMES:
             raise UsageError(f"gates go with {' and '.join(CONVEX_NAMES)}, got model {self.model!r}.")
-        self.way.check(self)
         check_target(self.epsilon, self.delta, allow_weak=self.allow_weak)
+        self.way.check(self)
         if self.epochs is not None and self.steps is not None:
             raise UsageError("epochs and steps exclude each other.")
         if (self.relation is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
