@@ -49,3 +49,9 @@ def test_curves_batches_and_laws_are_measured():
         power = law["in_both"]
         shown = f"{power['value']:.2f} ({power['low']:.2f} to {power['high']:.2f})"
         assert f"| {law['method']} | {law['risk']} | {shown} |" in PAGE
+
+
+def test_the_cost_of_a_step_is_measured():
+    (row,) = json.loads((ROOT / "results" / "bench_gated_1000.json").read_text())["rows"]
+    assert (row["model"], row["batch_size"]) == ("gated-relu", 1000)
+    assert f"takes {row['ratio_to_plain']:.2f} times a plain one" in (ROOT / "docs" / "hidden-state.md").read_text()
