@@ -48,6 +48,14 @@ def test_the_ablation_varies_gates_and_batches_at_an_equal_number_of_steps():
     assert {training.steps for training in trainings} == {1200, 4000}
 
 
+@pytest.mark.parametrize("scale", [Scale.QUICK, Scale.CPU])
+def test_every_plan_of_the_ablation_can_be_carried_out(scale):
+    for entry in HIDDEN_STATE.ablation(scale):
+        training = eval(entry.settings["training"], {"InHiding": InHiding})
+        plan = training.plan(entry.settings["private_rows"], entry.epsilon, seed=0)
+        assert plan.guarantee(delta=1e-5).epsilon <= entry.epsilon
+
+
 @pytest.mark.skipif(not (root() / "mnist").is_dir(), reason="needs MNIST in the data folder")
 @pytest.mark.parametrize("place", [2, 6, 8, 10])
 def test_a_quick_entry_promises_at_most_its_epsilon_under_replace_one_and_less_under_zero_out(place):

@@ -56,8 +56,16 @@ class InHiding(Method):
     batches: int | None = None
 
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
-        choice = self._choice(len(rows))
-        plan = NoisyCGD(
+        plan = self.plan(len(rows), epsilon, seed)
+        fitted = fit_hidden_state(
+            plan, rows.data, outputs=rows.num_classes, delta=DELTA, test=rows.test, seed=seed, progress=False
+        )
+        accuracy, guarantee = fitted.metrics["test_accuracy"], fitted.guarantee
+        return _outcome(accuracy, guarantee, _under_zero_out(guarantee), plan.noise_multiplier)
+
+    def plan(self, examples: int, epsilon: float, seed: int) -> NoisyCGD:
+        choice = self._choice(examples)
+        return NoisyCGD(
             Cyclic(choice.batches_per_epoch, choice.epochs, ADJACENCY),
             Linear() if self.gates is None else PairedReLU(self.gates, seed=seed),
             clip=self.clip,
@@ -65,11 +73,6 @@ class InHiding(Method):
             learning_rate=self.learning_rate,
             trailing_steps=choice.trailing_steps,
         ).calibrated(epsilon=epsilon, delta=DELTA)
-        fitted = fit_hidden_state(
-            plan, rows.data, outputs=rows.num_classes, delta=DELTA, test=rows.test, seed=seed, progress=False
-        )
-        accuracy, guarantee = fitted.metrics["test_accuracy"], fitted.guarantee
-        return _outcome(accuracy, guarantee, _under_zero_out(guarantee), plan.noise_multiplier)
 
     def _choice(self, examples: int) -> BatchChoice:
         if self.batches is None:
@@ -77,7 +80,8 @@ class InHiding(Method):
         return given_batches(self.batches, self.steps)
 
     def quick(self) -> InHiding:
-        return replace(self, gates=self.gates and min(self.gates, 8), steps=200)
+        few = self.batches and min(self.batches, 20)
+        return replace(self, gates=self.gates and min(self.gates, 8), steps=200, batches=few)
 
 
 @dataclass(frozen=True)
