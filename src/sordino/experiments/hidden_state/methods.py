@@ -39,7 +39,7 @@ class Method(ABC):
 
     @abstractmethod
     def quick(self) -> Method:
-        """The same in seconds, on few rows."""
+        """The same in seconds, on few rows: fewer steps, and a sixteenth of the gates."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class InHiding(Method):
 
     def quick(self) -> InHiding:
         few = self.batches and min(self.batches, 20)
-        return replace(self, gates=self.gates and min(self.gates, 8), steps=200, batches=few)
+        return replace(self, gates=self.gates and max(2, self.gates // 16), steps=200, batches=few)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class DpSgd(Method):
 
     def quick(self) -> DpSgd:
         return replace(
-            self, batch_size=1000, epochs=5, gates=self.gates and min(self.gates, 8), width=self.width and 32
+            self, batch_size=1000, epochs=5, gates=self.gates and max(2, self.gates // 16), width=self.width and 32
         )
 
 
