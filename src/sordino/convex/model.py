@@ -109,34 +109,34 @@ class Linear:
 
 
 class _Gated(nn.Module):
+    """One linear map for each gate, of which the open ones are added up."""
+
     gates: Tensor
+    maps_per_gate = 1
 
     def __init__(self, gates: Tensor, outputs: int) -> None:
         super().__init__()
         self.register_buffer("gates", gates)
-        self.maps = nn.Linear(gates.shape[1], len(gates) * outputs, bias=False)
+        self.maps = nn.Linear(gates.shape[1], self.maps_per_gate * len(gates) * outputs, bias=False)
         nn.init.zeros_(self.maps.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         x = bounded(x)
-        is_open = (nn.functional.linear(x, self.gates) >= 0).to(x.dtype) / math.sqrt(len(self.gates))
-        return torch.einsum("bi,bio->bo", is_open, self.maps(x).unflatten(1, (len(self.gates), -1)))
+        is_open = self._open(nn.functional.linear(x, self.gates) >= 0)
+        weights = is_open.to(x.dtype) / math.sqrt(len(self.gates))
+        return torch.einsum("bi,bio->bo", weights, self.maps(x).unflatten(1, (is_open.shape[1], -1)))
+
+    def _open(self, positive: Tensor) -> Tensor:
+        return positive
 
 
-class _Paired(nn.Module):
-    gates: Tensor
+class _Paired(_Gated):
+    """The same with a second map for the other side of each gate."""
 
-    def __init__(self, gates: Tensor, outputs: int) -> None:
-        super().__init__()
-        self.register_buffer("gates", gates)
-        self.maps = nn.Linear(gates.shape[1], 2 * len(gates) * outputs, bias=False)
-        nn.init.zeros_(self.maps.weight)
+    maps_per_gate = 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = bounded(x)
-        is_open = nn.functional.linear(x, self.gates) >= 0
-        one_of_each = torch.cat([is_open, ~is_open], dim=1).to(x.dtype) / math.sqrt(len(self.gates))
-        return torch.einsum("bi,bio->bo", one_of_each, self.maps(x).unflatten(1, (2 * len(self.gates), -1)))
+    def _open(self, positive: Tensor) -> Tensor:
+        return torch.cat([positive, ~positive], dim=1)
 
 
 class _Bounded(nn.Module):
