@@ -23,6 +23,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="quick (two minutes), cpu (two cores), paper (all of it).")] = "quick",
     seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
+    only: Annotated[str, typer.Option(help="Run only entries with this text in their name; show all.")] = "",
     out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
         "results"
     ),
@@ -40,7 +41,13 @@ def reproduce(
     wanted, size = _EXPERIMENTS[experiment], Scale(scale)
     repeats = _usual_seeds(size) if seeds is None else seeds
     found = carry_out(
-        wanted, out / wanted.name, scale=size, seeds=repeats, ablate=ablate, progress=not quiet and not as_json
+        wanted,
+        out / wanted.name,
+        scale=size,
+        seeds=repeats,
+        ablate=ablate,
+        only=only,
+        progress=not quiet and not as_json,
     )
     if as_json:
         print(json.dumps({"rows": [row.json() for row in found.rows]}, indent=2))

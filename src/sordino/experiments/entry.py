@@ -19,11 +19,16 @@ class Measured:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _nothing(seed: int) -> None:
+    """There is nothing to tidy up."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of a table. `settings` is everything that decides it but the seed, as JSON: a change makes it another.
 
     `epsilon` None means that nothing is promised. `chosen` says how the settings were found, and on whose data.
+    `forget` is called once what was measured is kept: a training that can be stopped has a folder until then.
     """
 
     method: str
@@ -34,6 +39,11 @@ class Entry:
     measure: Callable[[int], Measured] = field(compare=False)
     paper: float | None = None
     chosen: str = ""
+    forget: Callable[[int], None] = field(default=_nothing, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, {self.data}, epsilon {'none' if self.epsilon is None else f'{self.epsilon:g}'}"
 
 
 class Experiment(Protocol):

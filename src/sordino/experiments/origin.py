@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from sordino.files import write_atomically
 
 
 def origin(command: str) -> dict[str, str]:
@@ -18,6 +23,12 @@ def origin(command: str) -> dict[str, str]:
     """
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     return {"command": command, "commit": _commit(), "machine": machine}
+
+
+def write_numbers(path: Path, numbers: Mapping[str, Any], command: str) -> None:
+    """A result file: numbers, and where they come from."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps({**numbers, **origin(command)}, indent=2, allow_nan=False) + "\n").encode())
 
 
 def _commit() -> str:

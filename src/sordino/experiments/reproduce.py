@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sordino import validate
+from sordino.errors import UsageError
 from sordino.experiments.entry import Entry, Experiment
 from sordino.experiments.ledger import Ledger
-from sordino.experiments.origin import origin
+from sordino.experiments.origin import origin, write_numbers
 from sordino.experiments.page import page
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
@@ -37,21 +38,26 @@ def reproduce(
     scale: Scale,
     seeds: int,
     ablate: bool = False,
+    only: str = "",
     progress: bool = True,
 ) -> Reproduced:
     """The table of an experiment. What the folder has of it already is read, the rest is run.
 
-    All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table.
+    All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table. With
+    `only`, just the entries are run that have this text in their name; the table has all of them.
     """
     validate.count(seeds=seeds)
     entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
+    wanted = [entry for entry in entries if only in entry.name]
+    if not wanted:
+        raise UsageError(f"only must be a part of an entry's name, as in {entries[0].name!r}, got {only!r:.80}.")
     ledger = Ledger(folder / "runs.jsonl")
     command = f"sordino reproduce {experiment.name} --scale {scale} --seeds {seeds}" + (" --ablate" if ablate else "")
-    _run(entries, ledger, seeds, command, progress)
+    command += f" --only {shlex.quote(only)}" if only else ""
+    _run(wanted, ledger, seeds, command, progress)
     sides = tuple(experiment.sides(scale, seeds, folder))
     found = rows(entries, ledger, seeds=seeds)
-    table = {"rows": [row.json() for row in found], **origin(command)}
-    write_atomically(folder / f"table-{scale}.json", (json.dumps(table, indent=2) + "\n").encode())
+    write_numbers(folder / f"table-{scale}.json", {"rows": [row.json() for row in found]}, command)
     text = page(experiment.name, experiment.about, command, found, sides, folder)
     write_atomically(folder / f"table-{scale}.md", text.encode())
     return Reproduced(tuple(found), sides)
@@ -63,10 +69,11 @@ def _run(entries: Sequence[Entry], ledger: Ledger, seeds: int, command: str, pro
         task = bar.add_task("", total=seeds * len(entries))
         for seed in range(seeds):
             for entry in entries:
-                bar.update(task, description=f"{entry.method}, {entry.data}, epsilon {entry.epsilon}, seed {seed}")
+                bar.update(task, description=f"{entry.name}, seed {seed}")
                 if not ledger.has(entry, seed=seed):
                     begun = time.monotonic()
                     measured = entry.measure(seed)
                     seconds = time.monotonic() - begun
                     ledger.add(entry, seed=seed, measured=measured, seconds=seconds, origin=origin(command))
+                    entry.forget(seed)
                 bar.advance(task)

@@ -9,22 +9,18 @@ nothing and of nothing into another: the curve is that of two zero-out neighbour
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 
 from sordino import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.convex import Linear, NoisyCGD
-from sordino.files import write_atomically
+from sordino.experiments.drawing import drawing
 from sordino.report.pictures import ACCENT, FAINT, INK, decimal_logarithmic
 from sordino.sampling import BallsInBins, Cyclic, Poisson, Sampler
 
@@ -78,16 +74,11 @@ def curves(
 def draw(drawn: tuple[Curve, ...], path: Path) -> None:
     """One panel for each noise multiplier, both axes logarithmic, as SVG. The same curves give the same bytes."""
     settings = list(dict.fromkeys(curve.setting for curve in drawn))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.2 * len(settings), 3.6), layout="constrained")
+    with drawing(path, width=4.2 * len(settings), height=3.6) as figure:
         panels = figure.subplots(1, len(settings), squeeze=False)[0]
         for setting, panel in zip(settings, panels, strict=True):
             _fill(panel, setting, [curve for curve in drawn if curve.setting == setting])
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
-        FigureCanvasSVG(figure)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    write_atomically(path, buffer.getvalue())
 
 
 def _fill(panel: Axes, setting: Setting, shown: list[Curve]) -> None:
@@ -163,14 +154,4 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "hidden state": _HIDDEN | {"linestyle": "-", "linewidth": 1.2},
     "hidden state, ridge": _HIDDEN | {"linestyle": "-.", "linewidth": 1.2},
     "hidden state, trailing steps": _HIDDEN | {"linestyle": "-"},
-}
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sordino",
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.handlelength": 3.2,
 }

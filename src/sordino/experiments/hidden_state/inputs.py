@@ -11,26 +11,10 @@ from torch import Tensor
 
 from sordino.data import Facts, load
 from sordino.errors import DataError
+from sordino.experiments.rows import Rows
 from sordino.features import ScatteringFeatures, Spectrum, cached
 from sordino.features.cache import Transform
 from sordino.validation import Public
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Private rows, and rows that are public."""
-
-    inputs: Tensor
-    target: Tensor
-    test: Public
-    num_classes: int
-
-    @property
-    def data(self) -> tuple[Tensor, Tensor]:
-        return self.inputs, self.target
-
-    def __len__(self) -> int:
-        return len(self.target)
 
 
 class Inputs(ABC):
@@ -67,13 +51,13 @@ class Scattered(Inputs):
 def rows_of(data: str, inputs: Inputs, examples: int | None) -> Rows:
     """A standard data set, or its first `examples` private rows."""
     loaded = load(data)
-    if loaded.test is None or loaded.facts.num_classes is None:
-        raise DataError(f"{data} has no public rows with classes, which a table of accuracies needs.")
+    if loaded.test is None:
+        raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
     transform = inputs.transform(loaded.facts)
     prepared: Callable[[Tensor], Tensor] = lambda pictures: cached(transform, pictures, progress=False)  # noqa: E731
     return Rows(
         inputs=prepared(loaded.train.inputs[:examples]).flatten(1),
         target=loaded.train.target[:examples],
         test=Public((prepared(loaded.test.inputs).flatten(1), loaded.test.target)),
-        num_classes=loaded.facts.num_classes,
+        facts=loaded.facts,
     )

@@ -20,7 +20,7 @@ from sordino.convex.random_features import Features
 from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import Summation
 from sordino.experiments.entry import Measured
-from sordino.experiments.hidden_state.inputs import Rows
+from sordino.experiments.rows import Rows
 from sordino.recipes.spelled import parse_averaging
 from sordino.sampling import Cyclic, Poisson
 from sordino.schedule import parse

@@ -13,10 +13,10 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.experiments.hidden_state.batch_problems import Batches, batch_problems
 from sordino.experiments.hidden_state.epsilon_curves import EPOCHS, Curve, curves, draw
 from sordino.experiments.hidden_state.utility_law import Law, Point, Slope, laws, measure
-from sordino.experiments.origin import origin
+from sordino.experiments.origin import write_numbers
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
-from sordino.files import read_bytes, write_atomically
+from sordino.files import read_bytes
 from sordino.strict_json import parse
 
 _FEW_EPOCHS = (1, 10, 50, 150, 400)
@@ -34,7 +34,7 @@ def epsilons(scale: Scale, folder: Path, command: str) -> Side:
     found = curves(epochs=_FEW_EPOCHS if scale is Scale.QUICK else EPOCHS)
     picture, numbers = folder / f"epsilon-{scale}.svg", folder / f"epsilon-{scale}.json"
     draw(found, picture)
-    _write(numbers, {"curves": [_plain(curve) for curve in found]}, command)
+    write_numbers(numbers, {"curves": [_plain(curve) for curve in found]}, command)
     head = ("method", *(f"{epochs} epochs" for epochs in _FEW_EPOCHS))
     lines = [head, *(_epsilon_line(curve) for curve in found)]
     title = "Epsilon after so many epochs of 60 batches, replace-one, delta 1e-5, by noise multiplier:"
@@ -44,7 +44,7 @@ def epsilons(scale: Scale, folder: Path, command: str) -> Side:
 def batches(folder: Path, command: str) -> Side:
     """What random batches cost beside privacy."""
     found, numbers = batch_problems(), folder / "batches.json"
-    _write(numbers, {"samplers": [_plain(one) for one in found]}, command)
+    write_numbers(numbers, {"samplers": [_plain(one) for one in found]}, command)
     head = ("sampler", "batch sizes", "deviation", "peak memory", "never seen in 1 epoch", "in 10", "draw", "gather")
     title = "Batches of 1000 of 60,000 examples:"
     return Side(title, (head, *(_batch_line(one) for one in found)), (numbers,))
@@ -55,7 +55,9 @@ def law(scale: Scale, seeds: int, folder: Path, command: str) -> Side:
     kept, numbers = folder / "utility.jsonl", folder / f"utility-{scale}.json"
     points = measure(scale, seeds, lambda point: _keep(kept, point), known=_kept(kept))
     found = laws(points)
-    _write(numbers, {"laws": [asdict(one) for one in found], "points": [asdict(point) for point in points]}, command)
+    write_numbers(
+        numbers, {"laws": [asdict(one) for one in found], "points": [asdict(point) for point in points]}, command
+    )
     head = ("method", "risk", "slope in n epsilon", "claimed", "in n", "in epsilon")
     title = "Powers of n and epsilon with which the training risk falls, random data, n / d = 10 (95 % intervals):"
     return Side(title, (head, *(_law_line(one) for one in found)), (kept, numbers))
@@ -115,7 +117,3 @@ def _kept(path: Path) -> list[Point]:
         return []
     lines = read_bytes(path, at_most=_LARGEST).split(b"\n")[:-1]
     return [Point(**fields) for line in lines if isinstance(fields := parse(line), dict)]
-
-
-def _write(path: Path, numbers: dict[str, Any], command: str) -> None:
-    write_atomically(path, (json.dumps(numbers | origin(command), indent=2) + "\n").encode())

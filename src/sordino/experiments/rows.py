@@ -1,0 +1,57 @@
+"""The rows that entries of a table are given: private ones, and public ones that accuracy is measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from sordino import models
+from sordino.data import Facts, load
+from sordino.errors import DataError
+from sordino.validation import Public
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Private rows, rows that are public, and what is public about all of them."""
+
+    inputs: Tensor
+    target: Tensor
+    test: Public
+    facts: Facts
+
+    @property
+    def num_classes(self) -> int:
+        if self.facts.num_classes is None:
+            raise DataError(f"the target of {self.facts.name!r} is a number: a table of accuracies needs classes.")
+        return self.facts.num_classes
+
+    @property
+    def data(self) -> tuple[Tensor, Tensor]:
+        return self.inputs, self.target
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@lru_cache(maxsize=1)  # entries that follow one another share their rows
+def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> Rows:
+    """A standard set as a network of `sordino.models` is given it, or the first `examples` private rows of it.
+
+    With `left_out`, the last so many private rows are not trained on, and take the place of the test rows: settings can
+    be compared on them, and the test rows stay unseen.
+    """
+    loaded = load(data)
+    if loaded.test is None:
+        raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
+    prepare = models.build(network, loaded.facts, seed=0).prepare
+    inputs, target = prepare(loaded.train.inputs, progress=False), loaded.train.target
+    kept = len(target) - left_out
+    if left_out:
+        test = Public((inputs[kept:], target[kept:]))
+    else:
+        test = Public((prepare(loaded.test.inputs, progress=False), loaded.test.target))
+    kept = kept if examples is None else min(kept, examples)
+    return Rows(inputs[:kept], target[:kept], test, loaded.facts)

@@ -1,0 +1,159 @@
+"""A training of this family as a value: a network, how it descends, and which part of its gradients is zeroed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sordino import models
+from sordino.accounting import Adjacency, Guarantee
+from sordino.averaging import Averaging
+from sordino.budget import Budget
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.data import Facts
+from sordino.data.standard import root
+from sordino.encoding import Encoding, Unchanged
+from sordino.encodings import Cooling, RandomSparsify
+from sordino.encodings.rates import RateSchedule
+from sordino.experiments.entry import Measured
+from sordino.experiments.rows import Rows
+from sordino.noise import Gaussian
+from sordino.randomness import Key
+from sordino.recipes.spelled import parse_averaging
+from sordino.run import Plan, PrivateRun
+from sordino.sampling import Poisson, Sampler
+from sordino.schedule import Constant
+from sordino.store import RunFolder
+from sordino.train import fit
+from sordino.training import Training, measured
+
+DELTA = 1e-5
+ADJACENCY = Adjacency.ZERO_OUT
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Random sparsification that ends at `final_rate`. With `masks_per_epoch` None there is a mask in every step."""
+
+    final_rate: float
+    masks_per_epoch: int | None = 1
+    schedule: RateSchedule = field(default_factory=Cooling)
+
+    def encoding(self, steps: int, steps_per_epoch: int) -> RandomSparsify:
+        return RandomSparsify(
+            self.final_rate,
+            epochs=math.ceil(steps / steps_per_epoch),
+            steps_per_epoch=steps_per_epoch,
+            refresh=steps_per_epoch if self.masks_per_epoch is None else self.masks_per_epoch,
+            schedule=self.schedule,
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All that decides a training but the rows, epsilon and the seed. `network` is a name of `sordino.models`."""
+
+    network: str
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    clip: float
+    momentum: float
+    sparsity: Sparsity | None = None
+    averaging: str = "none"
+
+    def to_epsilon(self, rows: Rows, epsilon: float, seed: int, out: Path | None = None) -> Measured:
+        """Trains on Poisson batches with the noise that `epsilon` needs. With `out` it can be stopped, and goes on."""
+        folder = None if out is None else RunFolder(out)
+        fitted = fit(
+            self.build(rows.facts, seed),
+            rows.data,
+            epsilon=epsilon,
+            delta=DELTA,
+            batch_size=self.batch_size,
+            sampler=self.poisson(len(rows)),
+            loss=F.cross_entropy,
+            clip=self.clip,
+            encoding=self.encoding(len(rows)),
+            optimizer=self.optimizer,
+            averaging=self.average,
+            test=rows.test,
+            seed=seed,
+            out=out,
+            resume=folder is not None and not folder.is_free,
+            progress=False,
+        )
+        noise: Any = fitted.plan.noise
+        return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
+
+    def with_noise(self, rows: Rows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measured:
+        """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
+        model, key = self.build(rows.facts, seed), Key.from_seed(seed)
+        noise, clip = Gaussian(noise_multiplier), ClipByNorm(self.clip)
+        plan = Plan(sampler, LossGradient(F.cross_entropy), clip, noise, self.encoding(len(rows)))
+        run = PrivateRun(plan, model, Budget(rows.data), key=key)
+        training = Training(
+            model,
+            self.optimizer(model.parameters()),
+            run,
+            divisor=self.batch_size,
+            schedule=Constant(),
+            averaging=self.average,
+        )
+        while run.steps < len(run):
+            training.step()
+        model.load_state_dict(training.weights())
+        return outcome(measured(model, rows.test)["accuracy"], plan.guarantee(delta=DELTA), noise_multiplier)
+
+    def poisson(self, examples: int) -> Poisson:
+        return Poisson(self.batch_size / examples, self.steps(examples), ADJACENCY)
+
+    def steps(self, examples: int) -> int:
+        return round(self.epochs * examples / self.batch_size)
+
+    def encoding(self, examples: int) -> Encoding:
+        if self.sparsity is None:
+            return Unchanged()
+        return self.sparsity.encoding(self.steps(examples), max(1, round(examples / self.batch_size)))
+
+    def build(self, facts: Facts, seed: int) -> nn.Module:
+        return models.build(self.network, facts, seed=seed).module
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+    @property
+    def average(self) -> Averaging | None:
+        return parse_averaging(self.averaging)
+
+
+def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> Measured:
+    """An accuracy in percent, with what was promised beside it."""
+    more = {
+        "epsilon": guarantee.epsilon,
+        "delta": DELTA,
+        "accountant": guarantee.accountant,
+        "noise_multiplier": noise_multiplier,
+    }
+    return Measured(100 * accuracy, more)
+
+
+def unfinished(*decided_by: object) -> Path:
+    """The folder of a training that takes long, in the cache: stopped and asked for again, it goes on."""
+    name = hashlib.sha256(repr(decided_by).encode()).hexdigest()[:32]
+    return root() / "trainings" / name
+
+
+def forget(folder: Path) -> None:
+    """Removes a training whose outcome is kept."""
+    shutil.rmtree(folder, ignore_errors=True)
