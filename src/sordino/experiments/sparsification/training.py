@@ -72,8 +72,13 @@ class Trial:
     sparsity: Sparsity | None = None
     averaging: str = "none"
 
-    def to_epsilon(self, rows: Rows, epsilon: float, seed: int, out: Path | None = None) -> Measured:
-        """Trains on Poisson batches with the noise that `epsilon` needs. With `out` it can be stopped, and goes on."""
+    def to_epsilon(
+        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
+    ) -> Measured:
+        """Trains with the noise that `epsilon` needs, on Poisson batches unless a sampler is given.
+
+        With `out` it can be stopped, and goes on.
+        """
         folder = None if out is None else RunFolder(out)
         fitted = fit(
             self.build(rows.facts, seed),
@@ -81,7 +86,7 @@ class Trial:
             epsilon=epsilon,
             delta=DELTA,
             batch_size=self.batch_size,
-            sampler=self.poisson(len(rows)),
+            sampler=sampler or self.poisson(len(rows)),
             loss=F.cross_entropy,
             clip=self.clip,
             encoding=self.encoding(len(rows)),
@@ -99,8 +104,7 @@ class Trial:
     def with_noise(self, rows: Rows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measured:
         """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
         model, key = self.build(rows.facts, seed), Key.from_seed(seed)
-        noise, clip = Gaussian(noise_multiplier), ClipByNorm(self.clip)
-        plan = Plan(sampler, LossGradient(F.cross_entropy), clip, noise, self.encoding(len(rows)))
+        plan = self.plan(sampler, noise_multiplier, len(rows))
         run = PrivateRun(plan, model, Budget(rows.data), key=key)
         training = Training(
             model,
@@ -114,6 +118,11 @@ class Trial:
             training.step()
         model.load_state_dict(training.weights())
         return outcome(measured(model, rows.test)["accuracy"], plan.guarantee(delta=DELTA), noise_multiplier)
+
+    def plan(self, sampler: Sampler, noise_multiplier: float, examples: int) -> Plan:
+        """What is released on so many rows."""
+        clip, noise = ClipByNorm(self.clip), Gaussian(noise_multiplier)
+        return Plan(sampler, LossGradient(F.cross_entropy), clip, noise, self.encoding(examples))
 
     def poisson(self, examples: int) -> Poisson:
         return Poisson(self.batch_size / examples, self.steps(examples), ADJACENCY)
