@@ -14,8 +14,9 @@ from sordino.experiments.hidden_state import HIDDEN_STATE
 from sordino.experiments.page import HEAD, line
 from sordino.experiments.reproduce import reproduce as carry_out
 from sordino.experiments.scale import Scale
+from sordino.experiments.sparsification.table import SPARSIFICATION
 
-_EXPERIMENTS = {experiment.name: experiment for experiment in (HIDDEN_STATE,)}
+_EXPERIMENTS = {experiment.name: experiment for experiment in (HIDDEN_STATE, SPARSIFICATION)}
 
 
 def reproduce(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from torch import Tensor
 
 from sordino import models
-from sordino.data import Facts, load
+from sordino.data import Facts, Split, load
 from sordino.errors import DataError
 from sordino.validation import Public
 
@@ -38,7 +38,7 @@ class Rows:
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
 def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> Rows:
-    """A standard set as a network of `sordino.models` is given it, or the first `examples` private rows of it.
+    """A standard set as a network of `sordino.models` is given it, or the first `examples` private and public rows.
 
     With `left_out`, the last so many private rows are not trained on, and take the place of the test rows: settings can
     be compared on them, and the test rows stay unseen.
@@ -46,12 +46,9 @@ def network_rows(data: str, network: str, *, examples: int | None = None, left_o
     loaded = load(data)
     if loaded.test is None:
         raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
-    prepare = models.build(network, loaded.facts, seed=0).prepare
-    inputs, target = prepare(loaded.train.inputs, progress=False), loaded.train.target
-    kept = len(target) - left_out
-    if left_out:
-        test = Public((inputs[kept:], target[kept:]))
-    else:
-        test = Public((prepare(loaded.test.inputs, progress=False), loaded.test.target))
-    kept = kept if examples is None else min(kept, examples)
-    return Rows(inputs[:kept], target[:kept], test, loaded.facts)
+    prepare = partial(models.build(network, loaded.facts, seed=0).prepare, progress=False)
+    private, count = loaded.train, len(loaded.train.target) - left_out
+    held = Split(private.inputs[count:], private.target[count:]) if left_out else loaded.test
+    kept = slice(min(count, examples or count))
+    test = Public((prepare(held.inputs[:examples]), held.target[:examples]))
+    return Rows(prepare(private.inputs[kept]), private.target[kept], test, loaded.facts)

@@ -1,0 +1,188 @@
+"""The table of random sparsification: accuracies with and without, at two epsilons, on three data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sordino.experiments.entry import Entry, Measured
+from sordino.experiments.rows import network_rows
+from sordino.experiments.scale import Scale
+from sordino.experiments.side import Side
+from sordino.experiments.sparsification.gains import gains
+from sordino.experiments.sparsification.training import ADJACENCY, Sparsity, Trial, forget, unfinished
+
+NONE, RANDOM = "none", "RS"
+EPSILONS = (3.0, 1.0)
+USUAL_EPSILON = 3.0
+LEFT_OUT = 10_000  # training rows that settings are compared on
+QUICK_ROWS = 2_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point of the search: the clip, with a momentum that keeps C / (1 - mu); epochs over the usual; a final rate."""
+
+    clip: float
+    longer: float = 1.0
+    final_rate: float = 0.0
+
+    def __str__(self) -> str:
+        return f"clip {self.clip:g}, {self.longer:g} x epochs, rate {self.final_rate:g}"
+
+    def of(self, usual: Trial) -> Trial:
+        constant = usual.clip / (1 - usual.momentum)
+        return replace(
+            usual,
+            clip=self.clip,
+            momentum=round(1 - self.clip / constant, 6),
+            epochs=self.longer * usual.epochs,
+            sparsity=Sparsity(self.final_rate) if self.final_rate else None,
+        )
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A network on a data set, with the paper's accuracies at the two epsilons: without and with sparsification.
+
+    `usual` are the settings of earlier work, from which the search starts; `chosen` is where it ended.
+    """
+
+    title: str
+    data: str
+    usual: Trial
+    paper: dict[str, tuple[float, float]]
+    chosen: dict[str, tuple[Choice, Choice]]
+    how: str
+
+    def trial(self, choice: Choice, epsilon: float) -> Trial:
+        """More noise needs shorter steps: below the usual epsilon they shrink with it, as a recipe's do."""
+        rate = self.usual.learning_rate * min(1.0, epsilon / USUAL_EPSILON)
+        return choice.of(replace(self.usual, learning_rate=rate))
+
+
+SEARCHED = {
+    NONE: (Choice(0.1), Choice(0.5), Choice(1.0), Choice(0.5, 1.5)),
+    RANDOM: (Choice(1.0, 1.2, 0.9), Choice(0.5, 1.2, 0.7), Choice(0.5, 1.5, 0.9), Choice(0.1, 1.2, 0.5)),
+}
+_SEARCHED = (
+    "the paper's grid of clips, epochs and rates, four points of it without sparsification and four with, once each on "
+    "10,000 training rows that were left out (`--ablate` runs them)."
+)
+_PUBLISHED = "the paper's own (its Table 3, and the commands that it publishes); nothing was searched here."
+
+SMALL_CNN = Framework(
+    "DP-CNN/S",
+    "fashion-mnist",
+    Trial("dp-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    paper={NONE: (86.6, 83.2), RANDOM: (87.4, 84.5)},
+    chosen={NONE: (Choice(0.1), Choice(0.5)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(0.5, 1.2, 0.7))},
+    how=_SEARCHED,
+)
+SMALL_SCATTERING = Framework(
+    "H-CNN/S",
+    "fashion-mnist",
+    Trial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    paper={NONE: (88.9, 85.8), RANDOM: (89.2, 87.0)},
+    chosen={NONE: (Choice(0.1), Choice(0.5)), RANDOM: (Choice(1.0, 1.2, 0.7), Choice(0.5, 1.0, 0.7))},
+    how=_SEARCHED,
+)
+SCATTERING = Framework(
+    "H-CNN",
+    "cifar10",
+    Trial("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    paper={NONE: (69.7, 62.4), RANDOM: (70.0, 63.2)},
+    chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(0.1, 1.0, 0.5), Choice(0.1, 1.0, 0.5))},
+    how=_PUBLISHED,
+)
+CNN = Framework(
+    "DP-CNN",
+    "cifar10",
+    Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    paper={NONE: (62.8, 52.8), RANDOM: (64.6, 55.2)},  # with Poisson sampling: Table 3 of the paper
+    chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9))},
+    how=_PUBLISHED,
+)
+FRAMEWORKS = (SMALL_CNN, SMALL_SCATTERING, SCATTERING, CNN)
+HOUSE_NUMBERS = (
+    replace(SCATTERING, data="svhn", paper={NONE: (85.9, 80.7), RANDOM: (86.8, 82.2)}),
+    replace(CNN, data="svhn", paper={NONE: (83.4, 76.0), RANDOM: (84.5, 79.1)}),
+)
+
+
+@dataclass(frozen=True)
+class SparsificationTable:
+    """The experiment `sparsification`."""
+
+    name: str = "sparsification"
+    about: str = (
+        "Test accuracy in percent without sparsification and with it, delta 1e-5, zero-out, Poisson batches, averages\n"
+        "of iterates. Paper: Zhu and Blaschko (2023), Table 2; Table 3 for DP-CNN on CIFAR-10, which samples so too."
+    )
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        return tuple(_entries(scale))
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        """The search: settings compared on training rows that are left out, once."""
+        return tuple(_search(scale))
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        entries = self.entries(scale)
+        pairs = tuple(zip(entries[::2], entries[1::2], strict=True))
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        return (gains(pairs, folder, scale, seeds, command),)
+
+
+SPARSIFICATION = SparsificationTable()
+
+
+def _frameworks(scale: Scale) -> Sequence[Framework]:
+    """House numbers come last: their files are large, and what is run before them is kept."""
+    return (*FRAMEWORKS, *HOUSE_NUMBERS) if scale is Scale.PAPER else FRAMEWORKS
+
+
+def _entries(scale: Scale) -> Iterator[Entry]:
+    for framework in _frameworks(scale):
+        for place, epsilon in enumerate(EPSILONS):
+            for kind in (NONE, RANDOM):
+                method, paper = f"{framework.title}, {kind}", framework.paper[kind][place]
+                yield _entry(framework, method, framework.chosen[kind][place], epsilon, scale, paper=paper)
+
+
+def _search(scale: Scale) -> Iterator[Entry]:
+    for framework in (SMALL_CNN, SMALL_SCATTERING):
+        for epsilon in EPSILONS:
+            for choice in (*SEARCHED[NONE], *SEARCHED[RANDOM]):
+                method = f"search, {framework.title}, {choice}"
+                yield _entry(framework, method, choice, epsilon, scale, left_out=LEFT_OUT)
+
+
+def _entry(
+    framework: Framework,
+    method: str,
+    choice: Choice,
+    epsilon: float,
+    scale: Scale,
+    *,
+    left_out: int = 0,
+    paper: float | None = None,
+) -> Entry:
+    trial, examples = framework.trial(choice, epsilon), None
+    if scale is Scale.QUICK:
+        trial, examples = replace(trial, batch_size=200, epochs=1.0), QUICK_ROWS
+
+    def measure(seed: int) -> Measured:
+        rows = network_rows(framework.data, trial.network, examples=examples, left_out=left_out)
+        return trial.to_epsilon(rows, epsilon, seed, out=folder(seed))
+
+    def folder(seed: int) -> Path:
+        return unfinished(framework.data, trial, examples, left_out, epsilon, seed)
+
+    settings = {"training": repr(trial), "examples": examples, "left_out": left_out}
+    data = f"{framework.data}, left-out rows" if left_out else framework.data
+    how = "" if left_out else framework.how
+    return Entry(
+        method, data, epsilon, str(ADJACENCY), settings, measure, paper, how, forget=lambda seed: forget(folder(seed))
+    )
