@@ -63,7 +63,7 @@ def test_nothing_that_it_hands_out_has_a_guarantee_and_all_of_it_says_so() -> No
     exposed = make_exposed(make_plan())
     shown = next(iter(exposed))
     trained = exposed.trained
-    for value in (exposed, shown, trained, Symmetry(0.0, 1.0, 3)):
+    for value in (exposed, shown, trained, Symmetry(0.0, 0.0, 1.0, 3)):
         assert not {"guarantee", "epsilon", "event", "budget", "checkpoint"} & set(dir(value))
         assert "not private" in f"{value!r} {value!s}" and "epsilon" not in repr(value)
     assert isinstance(trained, NotPrivate)
@@ -91,9 +91,9 @@ def test_it_can_be_neither_copied_nor_saved(keep) -> None:
 
 
 def test_what_is_written_carries_the_warning(tmp_path) -> None:
-    Symmetry(0.25, 0.5, 9).write(tmp_path / "symmetry.json")
+    Symmetry(0.25, 0.0, 0.5, 9).write(tmp_path / "symmetry.json")
     written = json.loads((tmp_path / "symmetry.json").read_text())
-    assert written == {"warning": NOT_PRIVATE, "asymmetry": 0.25, "p_value": 0.5, "points": 9}
+    assert written == {"warning": NOT_PRIVATE, "energy": 0.25, "by_chance": 0.0, "p_value": 0.5, "points": 9}
 
 
 @pytest.mark.parametrize("place", ["found.json", "inner/found.json"])

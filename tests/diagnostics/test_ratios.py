@@ -18,7 +18,7 @@ RATES, CLIPS = (0.0, 0.3, 0.9), (0.05, 100.0)
 @pytest.fixture(scope="module")
 def found():
     exposed = make_exposed(make_plan(rate=1.0))
-    ratios = [gradient_ratios(shown, exposed.layout, rates=RATES, clip_norms=CLIPS, seed=3) for shown in exposed]
+    ratios = [gradient_ratios(shown, rates=RATES, clip_norms=CLIPS, seed=3) for shown in exposed]
     return {(ratio.clip_norm, ratio.rate): ratio for ratio in ratios[0]}
 
 

@@ -19,7 +19,7 @@ def normals(number: int, dimensions: int, step: int) -> torch.Tensor:
 def test_points_and_their_reflections_together_are_as_symmetric_as_can_be() -> None:
     points = normals(40, 3, step=0)
     found = symmetry(torch.cat([points, -points]), randomness=stream())
-    assert found.asymmetry < 0 and found.p_value == 1.0
+    assert found.energy < found.by_chance and found.asymmetry < 0 and found.p_value == 1.0
 
 
 # Of 120 symmetric samples 6 are expected at 0.05, more than 18 with chance 2e-5; the mean p-value is 0.525 with a
@@ -27,9 +27,11 @@ def test_points_and_their_reflections_together_are_as_symmetric_as_can_be() -> N
 @pytest.mark.parametrize("dimensions", [2, 30])
 def test_symmetric_samples_are_rejected_as_often_as_announced(dimensions) -> None:
     samples = [(normals(25, dimensions, step), stream(seed=step)) for step in range(120)]
-    values = [symmetry(points, flips=19, randomness=signs).p_value for points, signs in samples]
+    found = [symmetry(points, flips=19, randomness=signs) for points, signs in samples]
+    values = [one.p_value for one in found]
     assert sum(value <= 0.05 for value in values) <= 18
     assert 0.4 < sum(values) / len(values) < 0.65
+    assert abs(sum(one.asymmetry for one in found)) / len(found) < 0.01
 
 
 def test_the_place_and_the_scale_of_points_change_nothing() -> None:
@@ -38,12 +40,12 @@ def test_the_place_and_the_scale_of_points_change_nothing() -> None:
     assert one.asymmetry == pytest.approx(other.asymmetry, abs=1e-9) and one.p_value == other.p_value
 
 
-def test_the_asymmetry_is_the_energy_distance_to_the_reflection_by_a_loop_over_pairs() -> None:
+def test_the_energy_is_the_energy_distance_to_the_reflection_by_a_loop_over_pairs() -> None:
     points = normals(12, 2, step=2).double().exp()
     centred = points - points.mean(dim=0)
     pairs = [(a, b) for i, a in enumerate(centred) for j, b in enumerate(centred) if i != j]
     apart, reflected = (sum(float((a + sign * b).norm()) for a, b in pairs) for sign in (-1, 1))
-    assert symmetry(points, flips=1, randomness=stream()).asymmetry == pytest.approx(1 - apart / reflected)
+    assert symmetry(points, flips=1, randomness=stream()).energy == pytest.approx(1 - apart / reflected)
 
 
 def test_skewed_points_are_found() -> None:
@@ -68,7 +70,7 @@ def test_deviations_are_masked_gradients_less_their_mean_seen_in_linear_planes()
             fitted = torch.linalg.lstsq(rows, plane, driver="gelsd").solution
             torch.testing.assert_close(rows @ fitted, plane, atol=1e-5, rtol=1e-3)
         in_full = symmetry(rows, flips=1, randomness=stream())
-        assert found.in_full.asymmetry == pytest.approx(in_full.asymmetry, abs=1e-5)
+        assert found.in_full.energy == pytest.approx(in_full.energy, abs=1e-5)
 
 
 def test_planes_are_decided_by_the_seed_and_are_not_the_same_plane() -> None:

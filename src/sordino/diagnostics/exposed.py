@@ -23,7 +23,7 @@ from sordino.errors import UsageError
 from sordino.files import write_atomically
 from sordino.run import Begun, Plan, PrivateRun
 from sordino.schedule import Constant, Schedule
-from sordino.states import BoundedSum, Layout, PerExample
+from sordino.states import BoundedSum, PerExample
 from sordino.store import RunFolder
 from sordino.training import Training
 
@@ -53,7 +53,7 @@ class ExposedStep:
     """The raw gradients of one step, at the parameters that it starts from. Not private."""
 
     def __init__(self, run: PrivateRun, model: nn.Module, begun: Begun) -> None:
-        self.step, self.codec = begun.step, begun.codec
+        self.step, self.codec, self.layout = begun.step, begun.codec, run.layout
         self._run, self._model, self._begun, self._over = run, model, begun, False
 
     @property
@@ -120,9 +120,9 @@ class ExposedRun:
         validate.positive(divisor=divisor)
         for step in at:
             validate.count(at_least=0, at_most=plan.steps - 1, step_to_look_at=step)
-        self.plan, self.layout = plan, Layout.of(model)
-        self.at, self._model = frozenset(at), model
+        self.plan, self.at, self._model = plan, frozenset(at), model
         run = PrivateRun(plan, model, data, seed=seed)
+        self.layout = run.layout
         self._training = Training(
             model, optimizer, run, divisor=divisor, schedule=schedule or Constant(), averaging=None
         )

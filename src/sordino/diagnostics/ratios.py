@@ -52,7 +52,6 @@ def noise_ratio(rate: float, size: int, *, seed: int = 0) -> float:
 
 def gradient_ratios(
     step: ExposedStep,
-    layout: Layout,
     *,
     rates: Sequence[float],
     clip_norms: Sequence[float],
@@ -63,10 +62,10 @@ def gradient_ratios(
 
     Clips are plain, min(1, C / norm), of the whole gradient.
     """
-    masks = torch.stack([_mask(rate, layout, seed) for rate in rates]).float()
-    norms = torch.tensor(clip_norms)
+    masks = torch.stack([_mask(rate, step.layout, seed) for rate in rates]).float()
+    norms, size = torch.tensor(clip_norms), step.layout.size
     whole_norms, kept_norms = [], []
-    plain, sparse = torch.zeros(len(norms), layout.size), torch.zeros(len(norms), len(rates), layout.size)
+    plain, sparse = torch.zeros(len(norms), size), torch.zeros(len(norms), len(rates), size)
     for each in step.raw(units):
         for rows in each.rows(_ROWS_AT_A_TIME):
             squares = rows.square()

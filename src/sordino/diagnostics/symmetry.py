@@ -30,14 +30,20 @@ _ROWS_AT_A_TIME = 32
 class Symmetry(Exposed):
     """How far points are from symmetric about their mean, and whether it could be chance.
 
-    `asymmetry` is the share of the mean distance between points and reflected points that their energy distance makes
-    up: 0 if both are alike, about 0 (and of either sign) in a sample of a symmetric law, at most 1. `p_value` is the
-    share of random sign flips that are as asymmetric: uniform if the law is symmetric, small if it is not.
+    `energy` is the share of the mean distance between points and reflected points that their energy distance makes up:
+    at most 1. `by_chance` is its mean over random sign flips, a little below 0, because a mean was taken off. `p_value`
+    is the share of flips that reach `energy`: uniform if the law is symmetric, small if it is not.
     """
 
-    asymmetry: float
+    energy: float
+    by_chance: float
     p_value: float
     points: int
+
+    @property
+    def asymmetry(self) -> float:
+        """What the energy is above chance: about 0 in a sample of a symmetric law."""
+        return self.energy - self.by_chance
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,13 @@ def symmetry(points: Tensor, *, flips: int = 199, randomness: Stream) -> Symmetr
     if points.ndim != 2 or len(points) < 3:
         raise UsageError(f"points must be of shape (at least 3, dimensions), got {tuple(points.shape)}.")
     products = _centred((points @ points.T).double())
-    found = _asymmetry(products)
-    reached = sum(_asymmetry(_flipped(products, randomness, flip)) >= found for flip in range(flips))
-    return Symmetry(found, (1 + reached) / (1 + flips), len(points))
+    found = _energy(products)
+    flipped = [_energy(_flipped(products, randomness, flip)) for flip in range(flips)]
+    reached = sum(energy >= found for energy in flipped)
+    return Symmetry(found, sum(flipped) / flips, (1 + reached) / (1 + flips), len(points))
 
 
-def _asymmetry(products: Tensor) -> float:
+def _energy(products: Tensor) -> float:
     """1 - mean |x - x'| / mean |x + x'| over pairs of points, from inner products (Szekely and Rizzo 2013)."""
     squares = products.diagonal()
     both = squares[:, None] + squares

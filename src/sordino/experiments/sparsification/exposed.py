@@ -1,0 +1,63 @@
+"""A training of this family with its raw gradients on view. Nothing is promised: its noise is given, not calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from sordino.diagnostics import NOT_PRIVATE, ExposedRun, ExposedStep
+from sordino.experiments.entry import Entry
+from sordino.experiments.ledger import Ledger
+from sordino.experiments.rows import Rows, network_rows
+from sordino.experiments.sparsification.training import Trial
+from sordino.report.pictures import FAINT
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What decides such a training but the seed. `examples` None is all rows of `data`."""
+
+    data: str
+    trial: Trial
+    noise_multiplier: float
+    examples: int | None = None
+
+    def rows(self) -> Rows:
+        return network_rows(self.data, self.trial.network, examples=self.examples)
+
+    def run(self, rows: Rows, *, at: Collection[int], seed: int) -> ExposedRun:
+        trial, model = self.trial, self.trial.build(rows.facts, seed)
+        plan = trial.plan(trial.poisson(len(rows)), self.noise_multiplier, len(rows))
+        optimizer = trial.optimizer(model.parameters())
+        return ExposedRun(plan, model, rows.data, optimizer, divisor=trial.batch_size, at=at, seed=seed)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """A training, the epochs at whose first step it is looked at, and how many units of that step are."""
+
+    watched: Watched
+    epochs: tuple[int, ...]
+    units: int
+
+    def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
+        """Each of these steps with its epoch."""
+        rows = self.watched.rows()
+        steps_per_epoch = max(1, round(len(rows) / self.watched.trial.batch_size))
+        epochs = {steps_per_epoch * epoch: epoch for epoch in self.epochs}
+        for step in self.watched.run(rows, at=epochs.keys(), seed=seed):
+            yield epochs[step.step], step
+
+
+def kept(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
+    """What was kept of an entry beside its value, seed by seed."""
+    return [run["more"] for run in Ledger(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
+
+
+def warn(figure: Figure) -> None:
+    """Writes on a picture what it was drawn from."""
+    figure.supxlabel(NOT_PRIVATE, fontsize=7, color=FAINT)
