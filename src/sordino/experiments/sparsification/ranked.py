@@ -159,5 +159,5 @@ def _draw(found: dict[str, Any], path: Path) -> None:
         for kind, look in looks.items():
             axes.plot(range(len(found[kind])), found[kind], label=_KINDS[kind], drawstyle="steps-mid", **look)
         axes.set(xlabel="times masked", ylabel="coordinates")
-        axes.legend()
+        figure.legend(loc="outside upper left", ncols=2)
         warn(figure)

@@ -52,7 +52,7 @@ class SymmetryTable:
     about: str = (
         "Asymmetry of gradient deviations in random planes at the last look, in percent: the energy distance between\n"
         "deviations and their reflection, as a share of the distance between both, above that of random\n"
-        "signs. No epsilon: raw gradients were looked at. Paper: Zhu and Blaschko (2023), figures 6 to 9, pictures only."
+        "signs. No epsilon: raw gradients were looked at. Paper: Zhu and Blaschko (2023), figures 6 to 9, no numbers."
     )
 
     def entries(self, scale: Scale) -> Sequence[Entry]:
