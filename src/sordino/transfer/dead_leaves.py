@@ -43,7 +43,7 @@ class DeadLeaves:
     """
 
     input_shape: tuple[int, ...]
-    leaves: int = 24
+    leaves: int = 40
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 3 or self.input_shape[0] not in (1, 3) or min(self.input_shape) < 1:
@@ -90,7 +90,7 @@ class _Law:
             form=torch.randint(len(FORMS), (count,), generator=generator),
             angle=math.pi * uniform[0],
             aspect=1 + 2 * uniform[1],
-            smallest=0.08 * 6.0 ** uniform[2],
+            smallest=0.1 * 6.0 ** uniform[2],
             grain=torch.where(uniform[3] < 0.3, 0.0, 0.3 * uniform[4]),
             frequency=2 * 10.0 ** uniform[5],
             grain_angle=math.pi * uniform[6],
@@ -126,7 +126,7 @@ class _Law:
                 torch.cos(2 * self.angle),
                 torch.sin(2 * self.angle),
                 2 * self.aspect - 4,
-                2 * self.smallest.log() + 3.3,
+                2 * self.smallest.log() + 2.8,
                 8 * self.grain - 0.8,
                 (self.frequency.log() - 1.8) * has_grain,
                 torch.cos(2 * self.grain_angle) * has_grain,

@@ -1,4 +1,4 @@
-"""A network that has learnt from public pictures, and its file: weights, the name of the network, the shape of a row."""
+"""A network that has learnt from public pictures, and its file: weights, its name, and the shape of a row."""
 
 from __future__ import annotations
 

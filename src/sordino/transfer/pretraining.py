@@ -19,6 +19,7 @@ from sordino.schedule import Cosine
 from sordino.transfer.dead_leaves import FORMS, DeadLeaves, Drawn
 from sordino.transfer.pretrained import Pretrained, body, build
 
+VERSION = 1  # raised with any change of the pictures or of the settings below: a file of another version is not used
 PICTURES = 60_000
 _BATCH = 64
 _RATE, _DECAY = 2e-3, 1e-2
