@@ -14,6 +14,7 @@ from sordino.accounting.decomposition import PoissonDecomposition
 from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.rdp import RdpCurve
+from sordino.accounting.selection import has_selection, selection_curve
 from sordino.accounting.tight_allocation import TightAllocation
 from sordino.accounting.visible import Sight, Visible, visible
 
@@ -91,6 +92,8 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
     """All curves that hold. An exact one comes first."""
     validate.instance(Adjacency, adjacency=adjacency)
     parts = flatten(event)
+    if has_selection(parts):
+        return (selection_curve(parts, adjacency),)
     seen = [(visible(part.mechanism, adjacency), part.count) for part in parts]
     plain = [(each.plain, count) for each, count in seen]
     if any(sight.event.noise_multiplier == 0 for sight, _ in plain):

@@ -13,6 +13,7 @@ from sordino.accounting.answer import check_delta, privacy_of
 from sordino.accounting.curves import GaussianCurve, PrivacyCurve
 from sordino.accounting.events import flatten
 from sordino.accounting.pld import PldCurve
+from sordino.accounting.selection import has_selection
 from sordino.accounting.visible import Sight, visible
 
 
@@ -60,6 +61,8 @@ def by_hybrids(curve: PrivacyCurve, size: int, delta: float) -> float:
 
 def _of_plain_gaussians(event: DpEvent, adjacency: Adjacency, size: int, delta: float) -> float:
     # Forgetting the sampling, a group moves each sum `size` times as far as one unit does.
+    if has_selection(flatten(event)):
+        return math.inf
     mu_squared = 0.0
     for part in flatten(event):
         plain = visible(part.mechanism, adjacency).plain.event

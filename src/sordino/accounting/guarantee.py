@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
@@ -72,10 +72,10 @@ class Guarantee:
         assumptions: tuple[str, ...] = (),
         tight: bool = False,
     ) -> Guarantee:
-        """The guarantee that the accountants prove about `event`. What hides its steps is seen at its end only."""
+        """The guarantee that the accountants prove about `event`. What hides its steps or trials shows its end only."""
         validate.instance(Unit, unit=unit)
         validate.instance(View, view=view)
-        if any(isinstance(part.mechanism, HiddenStateDpEvent) for part in flatten(event)):
+        if any(isinstance(part.mechanism, HiddenStateDpEvent | RepeatAndSelectDpEvent) for part in flatten(event)):
             view = View.FINAL_MODEL
         answer = privacy_of(event, adjacency, tight=tight).answer(delta)
         return cls(answer.epsilon, delta, unit, adjacency, view, answer.accountant, tuple(assumptions), event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from numbers import Real
 
 from dp_accounting.dp_event import (
@@ -12,6 +13,7 @@ from dp_accounting.dp_event import (
     LaplaceDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
     TruncatedSubsampledGaussianDpEvent,
@@ -31,6 +33,7 @@ _EVENTS: dict[str, type[DpEvent]] = {
         NoOpDpEvent,
         PoissonSampledDpEvent,
         RandomAllocationDpEvent,
+        RepeatAndSelectDpEvent,
         SampledWithoutReplacementDpEvent,
         SelfComposedDpEvent,
         TruncatedSubsampledGaussianDpEvent,
@@ -67,6 +70,10 @@ def _value(node: ast.expr) -> object:
             return _EVENTS[name](**{str(each.arg): _value(each.value) for each in keywords})
         case ast.List(elts=elements):
             return [_value(element) for element in elements]
+        case ast.Tuple(elts=elements):
+            return tuple(_value(element) for element in elements)
+        case ast.Name(id="inf"):
+            return math.inf
         case ast.Constant(value=number) if isinstance(number, Real) and not isinstance(number, bool):
             return number
         case _:

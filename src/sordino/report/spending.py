@@ -38,8 +38,10 @@ class Spent:
 
 
 @register_section
-def spending(run: Evidence) -> Section:
-    """How epsilon grew, and what it would have been."""
+def spending(run: Evidence) -> Section | None:
+    """How epsilon grew, and what it would have been. Of a tuned run there is no such line: it has many trials."""
+    if "tuning" in run.promised:
+        return None
     promise, question = run.guarantee, run.question
     by_accountant, by_sampler = spent_by_accountant(question), spent_by_sampler(question)
     if promise.view is View.EVERY_STEP:
