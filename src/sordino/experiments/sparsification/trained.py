@@ -1,0 +1,62 @@
+"""A trial on a part of a standard set, as a line of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.experiments.entry import Entry, Measured
+from sordino.experiments.rows import Rows, network_rows
+from sordino.experiments.sparsification.training import ADJACENCY, Trial, forget, unfinished
+from sordino.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class Part:
+    """The first `examples` rows of a standard set."""
+
+    data: str
+    examples: int
+
+    def rows(self, trial: Trial) -> Rows:
+        return network_rows(self.data, trial.network, examples=self.examples)
+
+    def settings(self, trial: Trial) -> dict[str, object]:
+        return {"training": repr(trial), "examples": self.examples}
+
+
+def trained(
+    method: str,
+    part: Part,
+    trial: Trial,
+    epsilon: float,
+    *,
+    sampler: Sampler | None = None,
+    paper: float | None = None,
+    chosen: str = "",
+) -> Entry:
+    """Trains to `epsilon`, on Poisson batches unless a sampler is given. A training that is stopped goes on.
+
+    >>> trial = Trial("dp-cnn-s", batch_size=500, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+    >>> trained("DP-CNN/S", Part("fashion-mnist", 10_000), trial, epsilon=3.0).name
+    'DP-CNN/S, fashion-mnist, epsilon 3'
+    """
+    settings = part.settings(trial) | ({} if sampler is None else {"sampler": repr(sampler)})
+
+    def folder(seed: int) -> Path:
+        return unfinished(part, trial, sampler, epsilon, seed)
+
+    def measure(seed: int) -> Measured:
+        return trial.to_epsilon(part.rows(trial), epsilon, seed, folder(seed), sampler)
+
+    return Entry(
+        method,
+        part.data,
+        epsilon,
+        str(ADJACENCY),
+        settings,
+        measure,
+        paper,
+        chosen,
+        forget=lambda seed: forget(folder(seed)),
+    )
