@@ -30,6 +30,7 @@ from torch import nn
 
 import sordino as so
 from bench.models import BENCHMARKS, Benchmark, mlp
+from sordino.encoding import Encoding, Unchanged
 from sordino.gradients.tape import survey
 from sordino.noise import NoiseAt
 from sordino.randomness import Key
@@ -55,10 +56,10 @@ def plain_step(benchmark: Benchmark, batch_size: int, physical: int) -> Callable
     return step
 
 
-def private_step(benchmark: Benchmark, batch_size: int) -> Callable[[], None]:
+def private_step(benchmark: Benchmark, batch_size: int, encoding: Encoding | None = None) -> Callable[[], None]:
     """A step of a run: sampling, taped gradients, clipping, noise, and SGD."""
-    model, sampler = benchmark.make(), benchmark.sampler(batch_size)
-    plan = so.Plan(sampler, so.LossGradient(benchmark.loss), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    model, sampler, gradient = benchmark.make(), benchmark.sampler(batch_size), so.LossGradient(benchmark.loss)
+    plan = so.Plan(sampler, gradient, so.ClipByNorm(1.0), so.Gaussian(1.0), encoding or Unchanged())
     twice = tuple(torch.cat([x, x]) for x in benchmark.batch(batch_size))
     run = so.PrivateRun(plan, model, twice)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
