@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,11 @@ class Looks:
     units: int
 
     def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
-        """Each of these steps with its epoch."""
+        """Each of these steps with its epoch. The training ends at the last of them."""
         rows = self.watched.rows()
         steps_per_epoch = max(1, round(len(rows) / self.watched.trial.batch_size))
         epochs = {steps_per_epoch * epoch: epoch for epoch in self.epochs}
-        for step in self.watched.run(rows, at=epochs.keys(), seed=seed):
+        for step in islice(self.watched.run(rows, at=epochs.keys(), seed=seed), len(epochs)):
             yield epochs[step.step], step
 
 
