@@ -1,0 +1,246 @@
+"""Tuning that is paid for: what is promised counts every trial, whether or not it was the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import attr
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+from torch import nn
+
+from sordino import validate
+from sordino.accounting import Guarantee, smallest
+from sordino.budget import Budget
+from sordino.calibration import check_delta_for, check_target
+from sordino.errors import BudgetError, UsageError
+from sordino.noise import check_tail
+from sordino.randomness import Key
+from sordino.tuning.candidates import Candidate, Stage
+from sordino.tuning.payments import Compose, Payment
+from sordino.tuning.prepaid import Trials
+from sordino.tuning.task import Task, Tried
+from sordino.validation import Public
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a tuning has come: trials `done` in a stage around `centre`, and the best of all so far.
+
+    `scores` are for whoever may see every trial; with a random number of them nobody may.
+    """
+
+    centre: Candidate
+    stage: int = 0
+    done: int = 0
+    best: Tried | None = None
+    scores: tuple[tuple[Candidate, float], ...] = ()
+
+    def after(self, tried: Tried) -> Standing:
+        """Of equals the first is kept: trials of a stage are exchangeable, so it is a fair draw among them."""
+        is_best = self.best is None or tried.score > self.best.score
+        scores = (*self.scores, (tried.candidate, tried.score))
+        return replace(self, done=self.done + 1, best=tried if is_best else self.best, scores=scores)
+
+    def next_stage(self) -> Standing:
+        centre = self.centre if self.best is None else self.best.candidate
+        return replace(self, stage=self.stage + 1, done=0, centre=centre)
+
+
+class Keeper(Protocol):
+    """Writes down how far a tuning has come, where nobody else reads it."""
+
+    def last(self) -> Standing | None:
+        """Where the tuning was stopped."""
+        ...
+
+    def before_trial(self, standing: Standing) -> None:
+        """No trial begins that nothing speaks for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best model, by which candidate, and what all trials together promise.
+
+    `scores` are those of all trials where they may be seen, and empty otherwise.
+    """
+
+    model: nn.Module
+    candidate: Candidate
+    score: float
+    guarantee: Guarantee
+    noise_multiplier: float
+    measured: dict[str, float] = field(repr=False)
+    scores: tuple[tuple[Candidate, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best candidate on public rows, with all scores. Nothing is promised: no private row was read."""
+
+    candidate: Candidate
+    scores: tuple[tuple[Candidate, float], ...]
+
+
+def tune(
+    task: Task,
+    data: object,
+    stages: Sequence[Stage],
+    start: Candidate,
+    *,
+    payment: Payment,
+    epsilon: float,
+    delta: float,
+    seed: int | None = None,
+    key: Key | None = None,
+    keeper: Keeper | None = None,
+    on_promise: Callable[[Guarantee, Task], None] | None = None,
+    on_trial: Callable[[], None] | None = None,
+    allow_weak: bool = False,
+    allow_large_delta: bool = False,
+) -> Tuned:
+    """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all of it.
+
+    `data` may be a `Budget` that holds other releases: the target is for all of them together. `on_promise` hears what
+    will have been promised before the first trial; `on_trial` is called after each trial if trials may be seen.
+
+    >>> import torch
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> from sordino.tuning import PublicScore, Sgd, clip_momentum
+    >>> rows, labels = torch.randn(200, 4), torch.randint(0, 3, (200,))
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.25, steps=2), gradient, clip, noise)
+    >>> score = PublicScore(Public((rows[:50], labels[:50])))
+    >>> task = Task(lambda: nn.Linear(4, 3), plan, Sgd(lr=0.5), score, divisor=50)
+    >>> stages, start = clip_momentum(task.optimizer, plan.encoding), Candidate(clip=0.1, momentum=0.9)
+    >>> tuned = tune(task, (rows, labels), stages, start, payment=Compose(), epsilon=3.0, delta=1e-3, seed=0)
+    >>> len(tuned.scores), tuned.guarantee.epsilon <= 3.0
+    (5, True)
+    """
+    check_target(epsilon, delta, allow_weak=allow_weak)
+    validate.instance(Payment, payment=payment)
+    budget = data if isinstance(data, Budget) else Budget(data)
+    sampler = task.plan.sampler
+    examples = getattr(sampler, "expected_examples", None) or budget.records.num_units
+    check_delta_for(examples, delta, allow_large_delta=allow_large_delta)
+    sizes = sizes_of(stages, start)
+    task = calibrated(task, payment, sizes, epsilon=epsilon, delta=delta, budget=budget)
+    key = _key(seed, key)
+    trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key)
+    guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(payment, key))
+    if on_promise is not None:
+        on_promise(guarantee, task)
+    standing = _search(task, trials, stages, start, keeper, on_trial if payment.shows_trials else None)
+    best = standing.best
+    if best is None:
+        raise BudgetError("by chance there was no trial at all: nothing was trained, and the tuning stays charged.")
+    if best.score == -math.inf:
+        raise UsageError("the best trial diverged. Choose a smaller learning rate; the tuning stays charged.")
+    model = task.model()
+    model.load_state_dict(best.weights)
+    multiplier = _multiplier(task)
+    shown = standing.scores if payment.shows_trials else ()
+    return Tuned(model, best.candidate, best.score, guarantee, multiplier, best.measured, shown)
+
+
+def tune_on_public(
+    task: Task,
+    public: Public,
+    stages: Sequence[Stage],
+    start: Candidate,
+    *,
+    epsilon: float,
+    delta: float,
+    seed: int = 0,
+) -> Chosen:
+    """Tries every candidate on public rows, with the noise that (epsilon, delta) would need there for one training.
+
+    What it chooses is a function of public rows, so that it costs nothing. Train by it on the private rows, once.
+    """
+    validate.instance(Public, public=public)
+    budget, sizes = Budget(public.records), sizes_of(stages, start)
+    task = calibrated(task, Compose(), (1,), epsilon=epsilon, delta=delta, budget=budget)
+    trials = Trials(budget, Compose(), task.event, sizes, task.plan.adjacency, Key.from_seed(seed))
+    standing = _search(task, trials, stages, start, keeper=None, on_trial=None)
+    if standing.best is None or standing.best.score == -math.inf:
+        raise UsageError("every candidate diverged on the public rows. Choose a smaller learning rate.")
+    return Chosen(standing.best.candidate, standing.scores)
+
+
+def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
+    """How many candidates each stage has. Where the search starts is one of the first.
+
+    >>> from sordino.tuning.candidates import AlongTheLine, Clips
+    >>> sizes_of((AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))), Candidate(0.1, 0.9))
+    (3, 2)
+    """
+    if not stages:
+        raise UsageError("a tuning needs at least one stage.")
+    return tuple(len(_candidates(stage, number, start)) for number, stage in enumerate(stages))
+
+
+def calibrated(
+    task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float, budget: Budget
+) -> Task:
+    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target."""
+    single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+
+    def event(noise_multiplier: float) -> DpEvent:
+        trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
+        return ComposedDpEvent([budget.event, payment.event(trial, sizes)])
+
+    found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
+    all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
+    check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
+    return found
+
+
+def _search(
+    task: Task,
+    trials: Trials,
+    stages: Sequence[Stage],
+    start: Candidate,
+    keeper: Keeper | None,
+    on_trial: Callable[[], None] | None,
+) -> Standing:
+    standing = (None if keeper is None else keeper.last()) or Standing(start)
+    while standing.stage < len(stages):
+        candidates = _candidates(stages[standing.stage], standing.stage, standing.centre)
+        for trial in trials.of_stage(standing.stage, candidates)[standing.done :]:
+            if keeper is not None:
+                keeper.before_trial(standing)
+            standing = standing.after(task.attempt(trial))
+            if on_trial is not None:
+                on_trial()
+        standing = standing.next_stage()
+    return standing
+
+
+def _candidates(stage: Stage, number: int, centre: Candidate) -> tuple[Candidate, ...]:
+    """What the search starts from is tried in the first stage; later ones begin around what was tried."""
+    around = stage.around(centre)
+    return (centre, *around) if number == 0 else around
+
+
+def _assumptions(payment: Payment, key: Key) -> tuple[str, ...]:
+    assumed = ("nothing else is released from the same data outside this tuning's budget", *payment.assumptions)
+    if key.reproducible:
+        assumed += ("the seed stays secret: whoever knows it can remove the noise",)
+    return assumed
+
+
+def _multiplier(task: Task) -> float:
+    release: Any = task.plan.noise.event
+    return float(release.noise_multiplier)
+
+
+def _key(seed: int | None, key: Key | None) -> Key:
+    if seed is not None and key is not None:
+        raise UsageError("seed and key exclude each other: a seed makes a tuning reproducible, a key keeps it secret.")
+    if key is not None:
+        return key
+    return Key.fresh() if seed is None else Key.from_seed(seed)
