@@ -8,6 +8,7 @@ thirty statements together would be wrong in one of a thousand. Seeds are fixed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from math import inf, sqrt
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 import sordino as so
 from sordino.encodings import RandomSparsify
 
-SEEDS, FINAL_RATE = 256, 0.9
+SEEDS, FINAL_RATE, LEARNING_RATE = 256, 0.9, 1.0
 SIGMAS, CLIP_NORMS = (1.0, 2.0, 4.0), (0.25, 0.5, 1.0)
 
 
@@ -36,18 +37,19 @@ def make_problem(*, rows: int, features: int, momentum: float) -> Problem:
     inputs = torch.randn(rows, features, generator=generator)
     scores = inputs @ torch.randn(features, classes, generator=generator)
     labels = (scores + 2 * torch.randn(rows, classes, generator=generator)).argmax(dim=1)
-    return Problem(inputs, F.one_hot(labels, classes).float(), 10, 10, 0.2, learning_rate=1.0, momentum=momentum)
+    return Problem(inputs, F.one_hot(labels, classes).float(), 10, 10, 0.2, LEARNING_RATE, momentum=momentum)
 
 
 @cache
+def final_losses(clip_norm: float, noise_std: float, final_rate: float, learning_rate: float = LEARNING_RATE) -> Tensor:
+    problem, draws = problem_and_draws()
+    problem = replace(problem, learning_rate=learning_rate)
+    return losses(problem, train(problem, draws, clip_norm=clip_norm, noise_std=noise_std, final_rate=final_rate))
+
+
 def gain(clip_norm: float, noise_std: float) -> Tensor:
     """How much lower the loss is with random sparsification, shape (s,)."""
-    problem, draws = problem_and_draws()
-    without, sparsified = (
-        losses(problem, train(problem, draws, clip_norm=clip_norm, noise_std=noise_std, final_rate=rate))
-        for rate in (0.0, FINAL_RATE)
-    )
-    return without - sparsified
+    return final_losses(clip_norm, noise_std, 0.0) - final_losses(clip_norm, noise_std, FINAL_RATE)
 
 
 def private_gain(sigma: float, clip_norm: float) -> Tensor:
@@ -60,7 +62,8 @@ def standard_errors(values: Tensor) -> float:
 
 
 def test_the_oracle_takes_the_steps_of_a_private_run() -> None:
-    problem, seeds, sigma, clip_norm = make_problem(rows=40, features=6, momentum=0.5), 2, 1.5, 0.7
+    problem = replace(make_problem(rows=40, features=6, momentum=0.5), epochs=4, steps_per_epoch=3)
+    seeds, sigma, clip_norm = 2, 1.5, 0.7
     steps, shape = problem.epochs * problem.steps_per_epoch, problem.shape
     sampler = so.Poisson(rate=problem.sampling_rate, steps=steps)
     sparsify = RandomSparsify(FINAL_RATE, epochs=problem.epochs, steps_per_epoch=problem.steps_per_epoch)
@@ -77,7 +80,7 @@ def test_the_oracle_takes_the_steps_of_a_private_run() -> None:
         trained.append(weights_of_private_run(problem, sampler, sparsify, seed, sigma, clip_norm))
     draws = Draws(joins, ranks.unflatten(2, shape), normals.unflatten(2, shape))
     ours = train(problem, draws, clip_norm=clip_norm, noise_std=sigma * clip_norm, final_rate=FINAL_RATE)
-    torch.testing.assert_close(ours, torch.stack(trained), atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(ours, torch.stack(trained), atol=1e-4, rtol=1e-4)
 
 
 def weights_of_private_run(problem, sampler, sparsify, seed: int, sigma: float, clip_norm: float) -> Tensor:
@@ -115,12 +118,12 @@ def explained(cells: dict[tuple[float, float], Tensor], by: Callable[[float, flo
 
 
 def test_cells_of_equal_noise_agree() -> None:
-    """Eight disjoint parts of the seeds all say so: chance alone would order them like this once in 256 times."""
+    """Their product explains the gains, in each of eight disjoint parts of the seeds; neither does alone."""
     cells = {(s, c): private_gain(s, c).reshape(8, -1).mean(dim=1) for s in SIGMAS for c in CLIP_NORMS}
     by_product = explained(cells, lambda sigma, clip_norm: sigma * clip_norm)
     assert float(by_product.min()) > 0.95
-    assert float(explained(cells, lambda sigma, clip_norm: sigma).max()) < 0.8
-    assert float(explained(cells, lambda sigma, clip_norm: clip_norm).max()) < 0.8
+    assert float(explained(cells, lambda sigma, clip_norm: sigma).max()) < 0.6
+    assert float(explained(cells, lambda sigma, clip_norm: clip_norm).max()) < 0.6
 
 
 @pytest.mark.parametrize("sigma, clip_norm", [(2.0, 1.0), (4.0, 0.5), (4.0, 1.0)])
@@ -141,3 +144,10 @@ def test_there_is_no_gain_without_noise(clip_norm: float) -> None:
 @pytest.mark.parametrize("noise_std", SIGMAS)
 def test_there_is_no_gain_without_a_clip(noise_std: float) -> None:
     assert standard_errors(gain(inf, noise_std)) < -4
+
+
+def test_a_smaller_learning_rate_gains_more() -> None:
+    """Where sparsification gains most, a search of the learning rate for both leaves it behind."""
+    searched = [[final_losses(1.0, 4.0, rate, step) for step in (0.25, 0.5, 1.0)] for rate in (0.0, FINAL_RATE)]
+    without, sparsified = (min(each, key=lambda values: float(values.mean())) for each in searched)
+    assert standard_errors(sparsified - without) > 4

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.convergence import Descent, Objective, Tradeoff, noisy_sgd_bound, supposed_kappa
 
-DIMENSION, DESCENTS = 10, 1000
+DIMENSION, DESCENTS = 10, 600
 
 
 @dataclass(frozen=True)
