@@ -69,15 +69,15 @@ def train(
     if resume is None:
         if draw_again:
             raise UsageError("--draw-again goes with --resume RUN.")
-        wanted = _recipe(recipe, settings)
-        folder = out or _unused(wanted)
+        wanted = recipe_of(recipe, settings)
+        folder = out or unused_folder(wanted)
     else:
         if settings or given & {"recipe", "out"}:
             raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
         folder, wanted = resume, Recipe.of_run(RunFolder(resume))
     again = {"resume": resume is not None, "draw_again": draw_again}
     with event_log(folder / "tensorboard") if tensorboard else nullcontext() as log, _saying_how_to_resume(folder):
-        _print_end(carry_out(wanted, folder, **again, progress=not quiet, on_row=log))
+        print_end(carry_out(wanted, folder, **again, progress=not quiet, on_row=log))
 
 
 @contextmanager
@@ -88,7 +88,8 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
         raise Interrupted(f"{stopped} sordino train --resume {str(folder)!r}") from None
 
 
-def _recipe(path: Path | None, settings: dict[str, Any]) -> Recipe:
+def recipe_of(path: Path | None, settings: dict[str, Any]) -> Recipe:
+    """The recipe in a file with these settings changed, or one of these settings."""
     if path is not None:
         return Recipe.read(path).changed(**settings)
     for name in ("data", "model", "epsilon", "delta"):
@@ -97,7 +98,7 @@ def _recipe(path: Path | None, settings: dict[str, Any]) -> Recipe:
     return Recipe(**settings)
 
 
-def _unused(recipe: Recipe) -> Path:
+def unused_folder(recipe: Recipe) -> Path:
     """A new folder, made at once: another process that asks at the same time gets another."""
     name = f"{Path(recipe.data).stem or 'data'}-{recipe.model}"
     for place in itertools.count(1):
@@ -107,7 +108,8 @@ def _unused(recipe: Recipe) -> Path:
     return folder.path
 
 
-def _print_end(folder: RunFolder) -> None:
+def print_end(folder: RunFolder) -> None:
+    """What a finished run promises, and how good it is."""
     promised: dict[str, Any] = folder.privacy()
     last: dict[str, Any] = (folder.metrics() or [{}])[-1]
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]

@@ -54,7 +54,7 @@ def carry_out(
         prepared = prepare(recipe, progress=progress)
         if not folder.is_begun:
             folder.write_recipe(prepared.recipe.text())
-            folder.write_facts(asdict(prepared.data.facts), _schema(recipe))
+            folder.write_facts(asdict(prepared.data.facts), schema_of(recipe))
         then = _forgetting_the_seed(folder, prepared.recipe, on_row)
         again = {"resume": resume, "draw_again": draw_again}
         recipe.way.train(prepared, folder, **again, progress=progress, on_row=then)
@@ -95,5 +95,6 @@ def _take_back(folder: RunFolder) -> None:
     folder.clear()
 
 
-def _schema(recipe: Recipe) -> str | None:
+def schema_of(recipe: Recipe) -> str | None:
+    """The text of the schema that the recipe names."""
     return None if recipe.schema is None else read_bytes(Path(recipe.schema), at_most=LARGEST_TEXT).decode()

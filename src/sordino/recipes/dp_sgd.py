@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sordino.recipes.recipe import Recipe
 
 _OF_HIDDEN_STATES = ("trailing_steps", "radius")
+_OF_ADAM = (0.9, 0.999)  # the two betas unless said; the first is its momentum
 
 
 class DpSgd:
@@ -42,7 +44,8 @@ class DpSgd:
         """It is the way to go on where steps cannot be repeated."""
 
     def defaults(self, recipe: Recipe, examples: int) -> Settings:
-        return defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)
+        found = defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)
+        return replace(found, momentum=_OF_ADAM[0]) if recipe.optimizer == "adam" else found
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
         return recipe.batch_size or examples
@@ -61,7 +64,7 @@ class DpSgd:
             sampler=sampler,
             loss=F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy,
             clip=settings.clip,
-            encoding=_encoding(recipe.sparsify, sampler.steps, steps_per_epoch),
+            encoding=encoding_of(recipe.sparsify, sampler.steps, steps_per_epoch),
             views=recipe.make_views(),
             optimizer=_optimizer(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
@@ -77,7 +80,7 @@ class DpSgd:
         )
 
 
-def _encoding(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding | None:
+def encoding_of(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding | None:
     """One mask per epoch, whose rate rises to the final one."""
     if final_rate == 0:
         return None
@@ -86,6 +89,7 @@ def _encoding(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding |
 
 def _optimizer(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     if settings.optimizer == "adam":
-        return lambda parameters: torch.optim.Adam(parameters, lr=settings.lr, weight_decay=decay)
+        betas = (settings.momentum, _OF_ADAM[1])
+        return lambda parameters: torch.optim.Adam(parameters, lr=settings.lr, betas=betas, weight_decay=decay)
     lr, momentum = settings.lr, settings.momentum
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)

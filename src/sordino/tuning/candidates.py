@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from sordino import validate
+from sordino.clipping import ClipByNorm
 from sordino.errors import UsageError
 
 
@@ -22,7 +23,7 @@ class Candidate:
     momentum: float
 
     def __post_init__(self) -> None:
-        validate.positive(clip=self.clip)
+        ClipByNorm(self.clip)
         validate.between(0, 1, high_open=True, momentum=self.momentum)
 
     @property

@@ -81,6 +81,8 @@ class NegativeBinomialNumber:
     def draw(self, randomness: Stream, step: int) -> int:
         gamma = halting_probability(self.mean, self.shape)
         uniform, number = _uniform(randomness, step), 1
+        if gamma == 1:
+            return number
         chance = (1 - gamma) / -math.log(gamma) if self.shape == 0 else self._first(gamma)
         while uniform >= chance > _NEXT_TO_NOTHING:
             uniform -= chance

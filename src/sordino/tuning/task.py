@@ -84,6 +84,6 @@ class Task:
         score = self.score.of(training, trial)
         weights = {name: x.clone() for name, x in training.weights().items()}
         if not all(bool(x.isfinite().all()) for x in weights.values() if x.is_floating_point()):
-            return Tried(candidate, -math.inf, weights)
+            return Tried(candidate, -math.inf, {})
         measured = {} if self.test is None else training.measure(self.test)
         return Tried(candidate, score, weights, measured)

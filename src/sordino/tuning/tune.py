@@ -142,7 +142,7 @@ def tune(
         raise UsageError("the best trial diverged. Choose a smaller learning rate; the tuning stays charged.")
     model = task.model()
     model.load_state_dict(best.weights)
-    multiplier = _multiplier(task)
+    multiplier = multiplier_of(task)
     shown = standing.scores if payment.shows_trials else ()
     return Tuned(model, best.candidate, best.score, guarantee, multiplier, best.measured, shown)
 
@@ -233,8 +233,9 @@ def _assumptions(payment: Payment, key: Key) -> tuple[str, ...]:
     return assumed
 
 
-def _multiplier(task: Task) -> float:
-    release: Any = task.plan.noise.event
+def multiplier_of(task: Task) -> float:
+    """Of the noise in each step of a trial."""
+    release: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
     return float(release.noise_multiplier)
 
 

@@ -1,0 +1,50 @@
+"""The training of a recipe, with clip norm and momentum left open."""
+
+from __future__ import annotations
+
+import copy
+
+import torch.nn.functional as F
+
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.encoding import Unchanged
+from sordino.noise import Gaussian
+from sordino.planning import make_sampler
+from sordino.recipes.dp_sgd import encoding_of
+from sordino.recipes.prepared import Prepared
+from sordino.recipes.spelled import parse_averaging
+from sordino.run import Plan
+from sordino.schedule import parse as parse_schedule
+from sordino.tuning.candidates import Candidate
+from sordino.tuning.rule import Adam, Optimizer, Sgd
+from sordino.tuning.scores import Score
+from sordino.tuning.task import Task
+
+_OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {"sgd": Sgd, "adam": Adam}
+
+
+def task_of(prepared: Prepared, score: Score) -> Task:
+    """What the trials of a recipe have in common. The noise of its plan is still to be found."""
+    recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
+    sampler = make_sampler(recipe.question(examples, settings.batch_size))
+    encoding = encoding_of(recipe.sparsify, sampler.steps, max(1, round(examples / settings.batch_size)))
+    loss = F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
+    gradient = LossGradient(loss, views=recipe.make_views())
+    optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.lr, recipe.weight_decay)
+    return Task(
+        lambda: copy.deepcopy(prepared.built.module),
+        Plan(sampler, gradient, ClipByNorm(settings.clip), Gaussian(1.0), encoding or Unchanged()),
+        optimizer,
+        score,
+        divisor=settings.batch_size,
+        schedule=parse_schedule(settings.schedule),
+        averaging=parse_averaging(settings.averaging),
+        test=prepared.public_rows(),
+        physical_batch_size=recipe.physical_batch_size or "auto",
+    )
+
+
+def start_of(prepared: Prepared) -> Candidate:
+    """Where a search starts: what the recipe says, or its defaults."""
+    return Candidate(prepared.settings.clip, prepared.settings.momentum)

@@ -1,0 +1,131 @@
+"""A search as a person asks for it: by which rule, over which candidates, paid how. All of it is public."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sordino import strict_json, validate
+from sordino.accounting.selection import check_number_of_trials
+from sordino.errors import DataError, StateError, UsageError
+from sordino.files import read_bytes, write_atomically
+from sordino.recipes import Recipe
+from sordino.tuning.candidates import Candidate, check_factors, check_momenta
+from sordino.tuning.number import NegativeBinomialNumber, PoissonNumber
+from sordino.tuning.payments import Compose, Payment, Repeat
+from sordino.tuning.rule import FACTORS, MOMENTA
+
+RULES = ("clip-momentum",)
+PUBLIC = "public"
+_TRIALS = 6.0
+_LARGEST_TEXT = 1 << 16
+_FILE = "tuning.json"
+
+Scores = tuple[tuple[Candidate, float], ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """`trials` and `shape` are those of a random number of trials, Poisson unless there is a shape.
+
+    `score_std` is the standard deviation of the noise on the accuracy by which trials are compared. `public_data` is
+    what candidates are tried on where that is public.
+
+    >>> Search(payment="repeat", trials=4.0).paid
+    Repeat(number=PoissonNumber(mean=4.0))
+    """
+
+    rule: str = RULES[0]
+    payment: str = "compose"
+    trials: float | None = None
+    shape: float | None = None
+    momenta: tuple[float, ...] = MOMENTA
+    factors: tuple[float, ...] = FACTORS
+    score_std: float = 0.01
+    public_data: str | None = None
+    public_schema: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(RULES, rule=self.rule)
+        _one_of(tuple(PAYMENTS), payment=self.payment)
+        check_momenta(self.momenta)
+        check_factors(self.factors)
+        validate.between(0, 1, low_open=True, score_std=self.score_std)
+        for name in ("trials", "shape"):
+            if getattr(self, name) is not None and self.payment != "repeat":
+                raise UsageError(f"{name} goes with payment repeat, got {self.payment}: every candidate is tried once.")
+        if (self.public_data is not None) != (self.payment == PUBLIC):
+            raise UsageError(f"public_data goes with payment {PUBLIC}: name rows that are public to try candidates on.")
+        if self.public_schema is not None and self.public_data is None:
+            raise UsageError("public_schema goes with public_data.")
+        self.paid  # noqa: B018  # a number of trials that cannot be drawn is refused here
+
+    @property
+    def paid(self) -> Payment:
+        return PAYMENTS[self.payment](self)
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuses a recipe that the rule is not about, before data is touched."""
+        if recipe.method != "dp-sgd":
+            raise UsageError(f"the rule {self.rule} is for dp-sgd, got method {recipe.method}: it has no momentum.")
+
+    @classmethod
+    def read(cls, folder: Path) -> Search:
+        """The search that a tuning was begun with."""
+        what = repr(str(folder / _FILE))
+        try:
+            saved = strict_json.parse(read_bytes(folder / _FILE, at_most=_LARGEST_TEXT), what=what)
+            entries: Any = saved["search"] if isinstance(saved, dict) else {}
+            lists = {name: tuple(entries[name]) for name in ("momenta", "factors")}
+            return cls(**{field.name: entries[field.name] for field in fields(cls)} | lists)
+        except DataError:
+            raise UsageError(f"there is no tuning in {str(folder)!r}.") from None
+        except (UsageError, KeyError, TypeError) as error:
+            raise StateError(f"{what} is damaged: {error}") from None
+
+    def write(self, folder: Path, **found: object) -> None:
+        """Writes the search down, with what was found."""
+        text = json.dumps({"search": asdict(self)} | found, indent=2, allow_nan=False) + "\n"
+        write_atomically(folder / _FILE, text.encode())
+
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Takes back what was written down."""
+        (folder / _FILE).unlink(missing_ok=True)
+
+    def on_public_rows(self, recipe: Recipe) -> Recipe:
+        """The recipe by which candidates are tried on the public data."""
+        if self.public_data is None:
+            raise UsageError("public_data is missing.")
+        return replace(recipe, data=self.public_data, schema=self.public_schema)
+
+
+def _repeat(search: Search) -> Payment:
+    mean = _TRIALS if search.trials is None else search.trials
+    if search.shape is None:
+        return Repeat(PoissonNumber(mean))
+    check_number_of_trials(mean, search.shape)
+    return Repeat(NegativeBinomialNumber(mean, search.shape))
+
+
+PAYMENTS: dict[str, Callable[[Search], Payment]] = {
+    "compose": lambda search: Compose(),
+    "repeat": _repeat,
+    PUBLIC: lambda search: Compose(),
+}
+
+
+def _one_of(allowed: tuple[str, ...], **arguments: str) -> None:
+    for name, value in arguments.items():
+        if value not in allowed:
+            raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
+
+
+def shown(scores: Scores) -> dict[str, object]:
+    """The scores of trials that may be seen, for JSON. One that diverged has none."""
+    rows = [asdict(candidate) | {"score": score if math.isfinite(score) else None} for candidate, score in scores]
+    return {"trials": rows} if rows else {}

@@ -1,0 +1,233 @@
+"""`sordino tune` from end to end: what it promises, what it leaves, what it refuses, and how it goes on."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sordino.cli import main
+from sordino.recipes import Recipe
+from sordino.store import RunFolder
+from sordino.tuning import Task
+from sordino.tuning.kept import Kept
+
+TARGET = ["--data", "digits", "--model", "linear", "--epsilon", "3", "--delta", "1e-4"]
+TUNE = ["tune", *TARGET, "--batch-size", "200", "--steps", "3", "--rule", "clip-momentum", "--quiet"]
+SMALL = ["--momenta", "0,0.9", "--factors", "2"]
+REPEAT = ["--payment", "repeat", "--trials", "2", "--shape", "0"]
+FILES = {"recipe.toml", "facts.json", "metrics.jsonl", "model.safetensors", "privacy.json", "tuning.json"}
+
+
+class Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def tuned_by(payment, folder):
+    with pytest.raises(SystemExit) as ended:
+        main([*TUNE, *SMALL, *payment, "--seed", "0", "--out", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory):
+    return tuned_by(["--payment", "compose"], tmp_path_factory.mktemp("composed") / "run")
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    return tuned_by(REPEAT, tmp_path_factory.mktemp("repeated") / "run")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def privacy(folder):
+    return json.loads((folder / "privacy.json").read_text())
+
+
+@pytest.mark.parametrize("payment", ["composed", "repeated"])
+def test_the_promise_counts_every_trial_and_meets_the_target(payment, request):
+    folder = request.getfixturevalue(payment)
+    promised = privacy(folder)
+    assert 2.9 < promised["epsilon"] <= 3
+    assert promised["tuning"]["candidates"] == [2, 1]
+    assert ("RepeatAndSelectDpEvent" in promised["event"]) == (payment == "repeated")
+    assert {path.name for path in folder.iterdir()} == FILES and not RunFolder(folder).private.exists()
+
+
+def test_the_noise_is_larger_than_that_of_one_training(composed, repeated, run):
+    run("train", composed / "recipe.toml", "--quiet", "--out", "once")
+    once = privacy(Path("once"))["noise_multiplier"]
+    assert privacy(composed)["noise_multiplier"] > 1.1 * once
+    assert privacy(repeated)["noise_multiplier"] > 1.1 * once
+
+
+@pytest.mark.parametrize("payment", ["composed", "repeated"])
+def test_no_command_shows_a_smaller_epsilon(payment, request, run):
+    folder = request.getfixturevalue(payment)
+    full = privacy(folder)["epsilon"]
+    [row] = json.loads(run("runs", folder, "--json"))["rows"]
+    assert row["epsilon"] == full and row["state"] == "finished"
+    assert all(json.loads(line)["epsilon"] == full for line in (folder / "metrics.jsonl").read_text().splitlines())
+    run("report", folder, "--out", "card")
+    card = json.loads(Path("card/report.json").read_text())
+    assert card["guarantee"]["epsilon"] == full
+    assert "spending" not in card  # its lines would be those of one trial
+    found = [
+        float(number) for number in re.findall(r"(?:ε|epsilon)\s*=\s*([\d.]+)", Path("card/report.html").read_text())
+    ]
+    assert found and min(found) >= full
+
+
+def test_a_promise_that_leaves_trials_out_is_refused(composed, refused, tmp_path):
+    for name, content in contents(composed).items():
+        (tmp_path / name).write_bytes(content)
+    promised = privacy(tmp_path)
+    promised["epsilon"] /= 2
+    (tmp_path / "privacy.json").write_text(json.dumps(promised))
+    assert "its event proves" in refused("report", tmp_path, code=5)
+
+
+def test_with_a_random_number_nothing_in_the_folder_tells_how_many_trials_there_were(repeated):
+    kept = json.loads((repeated / "tuning.json").read_text())
+    assert kept.keys() == {"search"} and len((repeated / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_composed_trials_may_all_be_seen(composed):
+    rows = json.loads((composed / "tuning.json").read_text())["trials"]
+    best = max(rows, key=lambda row: row["score"])
+    recipe = Recipe.of_run(RunFolder(composed))
+    assert len(rows) == 3 and (recipe.clip, recipe.momentum) == (best["clip"], best["momentum"])
+    assert recipe.seed is None
+
+
+def test_the_best_settings_and_the_whole_statement_are_printed(repeated, run):
+    printed = run("tune", "--resume", repeated)
+    recipe = Recipe.of_run(RunFolder(repeated))
+    assert f"clip      {recipe.clip:.6g}" in printed and f"momentum  {recipe.momentum:.6g}" in printed
+    assert printed.splitlines()[-1] == privacy(repeated)["statement"]
+    assert "stay secret" in printed and "the final model only" in printed
+
+
+def test_nobody_hears_of_trials_whose_number_is_secret(capsys):
+    shown = []
+    for seed in range(3):
+        with pytest.raises(SystemExit):
+            main([*TUNE[:-1], *SMALL, *REPEAT, "--seed", str(seed), "--out", f"run {seed}"])
+        shown.append(capsys.readouterr())
+    assert {each.err for each in shown} == {""}
+    assert len({len(each.out.splitlines()) for each in shown}) == 1
+
+
+def stopped_before(trial, monkeypatch, *arguments):
+    """Runs a tuning that ends as soon as this trial would begin its work."""
+    begun, original = 0, Task.attempt
+
+    def attempt(self, wanted):
+        nonlocal begun
+        begun += 1
+        if begun > trial:
+            raise Killed
+        return original(self, wanted)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Task, "attempt", attempt)
+        main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("trial", [0, 2])
+def test_a_tuning_that_was_killed_goes_on_to_the_same_end(trial, composed, run, refused, monkeypatch):
+    stopped_before(trial, monkeypatch, *TUNE, *SMALL, "--seed", 0, "--out", "killed")
+    assert RunFolder("killed").private.stat().st_mode & 0o777 == 0o700
+    assert privacy(Path("killed")) == privacy(composed)
+    assert "no run" in refused("train", "--resume", "killed")  # one training would promise less than was spent
+    assert "no run" in refused("runs", "killed")
+    assert "is not empty" in refused(*TUNE, "--out", "killed")
+    run("tune", "--resume", "killed", "--quiet")
+    assert contents("killed") == contents(composed)
+
+
+def test_a_tuning_that_was_asked_to_stop_says_how_to_go_on_and_not_how_far_it_came(refused, run, monkeypatch):
+    original = Kept.before_trial
+
+    def asked(self, standing):
+        self._asked.to_stop = standing.scores != ()
+        original(self, standing)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "before_trial", asked)
+        said = refused(*TUNE, *SMALL, *REPEAT, "--trials", "20", "--seed", 2, "--out", "out", code=75)
+    assert said == ("sordino: stopped between two trials; nothing is lost, resume it. sordino tune --resume 'out'\n")
+    run("tune", "--resume", "out", "--quiet")
+    assert RunFolder("out").is_finished
+
+
+def test_a_tuning_without_its_private_folder_is_never_begun_again(refused, monkeypatch):
+    stopped_before(0, monkeypatch, *TUNE, *SMALL, "--out", "out")
+    Path("out.private").rename("elsewhere")
+    assert "cannot be continued" in refused("tune", "--resume", "out", code=5)
+
+
+def test_what_is_tuned_on_public_rows_is_trained_on_private_ones_once(run):
+    run(*TUNE, *SMALL, "--payment", "public", "--public-data", "digits", "--seed", 0, "--out", "public")
+    promised, trials = privacy(Path("public")), json.loads(Path("public/tuning.json").read_text())["trials"]
+    assert 2.9 < promised["epsilon"] <= 3 and promised["event"].count("count=3)") == 1
+    best = max(trials, key=lambda row: row["score"])
+    assert Recipe.of_run(RunFolder("public")).clip == pytest.approx(best["clip"])
+
+
+def test_adam_is_tuned_and_its_momentum_reaches_the_recipe(run):
+    run(
+        *TUNE, "--optimizer", "adam", "--lr", "0.01", "--momenta", "0.5", "--factors", "2", "--seed", 0, "--out", "adam"
+    )
+    assert Recipe.of_run(RunFolder("adam")).momentum in (0.5, 0.9)
+    assert privacy(Path("adam"))["tuning"]["candidates"] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rule", "grid"], "rule must be one of clip-momentum"),
+        (["--payment", "free"], "payment must be one of compose, repeat, public"),
+        (["--trials", "4"], "trials goes with payment repeat"),
+        (["--payment", "repeat", "--trials", "0.5"], "mean must be in"),
+        (["--payment", "public"], "public_data goes with payment public"),
+        (["--public-data", "mnist"], "public_data goes with payment public"),
+        (["--momenta", "0,1"], "momenta[1] must be in"),
+        (["--momenta", "0,x"], "must be numbers with commas"),
+        (["--factors", "0"], "factors[0] must be"),
+        (["--score-std", "0"], "score_std must be in"),
+        (["--epsilon", "0"], "epsilon must be"),
+        (["--resume", "out"], "give nothing but --resume"),
+    ],
+)
+def test_bad_input_gets_one_line_before_data_is_touched(options, said, refused, monkeypatch):
+    monkeypatch.setattr("sordino.tuning.by_recipe.prepare", lambda *_, **__: pytest.fail("data was touched"))
+    assert said in refused(*TUNE, *options)
+    assert list(Path().iterdir()) == []
+
+
+def test_methods_without_momentum_are_refused(refused):
+    Path("recipe.toml").write_text(Recipe("digits", "gated-relu", 3.0, 1e-4, method="noisy-cgd").text())
+    assert "is for dp-sgd" in refused("tune", "recipe.toml")
+
+
+def test_a_tuning_that_cannot_begin_leaves_no_folder(refused):
+    refused(*TUNE, "--data", "nothing.csv", "--out", "out", code=2)
+    refused(*TUNE, "--delta", "0.5", "--out", "out")
+    assert list(Path().iterdir()) == []
+
+
+def test_resuming_what_is_no_tuning_is_refused(refused):
+    assert "no tuning" in refused("tune", "--resume", "nowhere")
+    Path("out").mkdir()
+    Path("out/tuning.json").write_text("{}")
+    assert "is damaged" in refused("tune", "--resume", "out", code=5)
