@@ -9,6 +9,7 @@ from made_up import noise_for_pictures, told
 
 from sordino.data import root
 from sordino.experiments.scale import Scale
+from sordino.experiments.sparsification.panels import equal_noise
 from sordino.experiments.sparsification.tradeoff import SETTINGS, SPARSIFICATION_TRADEOFF, panels, worth
 
 
@@ -85,7 +86,7 @@ def test_cells_of_equal_noise_agree_or_not(tmp_path):
         return 50.0 + seed + (gained + 0.01 * seed if rate_of(entry) else 0.0)
 
     told(SPARSIFICATION_TRADEOFF.entries(Scale.QUICK), tmp_path, accuracy, seeds=3)
-    _, side = SPARSIFICATION_TRADEOFF.sides(Scale.QUICK, 3, tmp_path)
+    side = equal_noise(panels(Scale.QUICK), 3, tmp_path)
     agreement = {(line[0], line[1], line[2]): line[-1] for line in side.lines[1:]}
     assert agreement == {
         ("0.5", "sigma 2, C 0.25", "sigma 1, C 0.5"): "yes",
@@ -97,9 +98,9 @@ def test_cells_of_equal_noise_agree_or_not(tmp_path):
 
 
 def test_one_seed_says_nothing_about_agreement_and_none_says_nothing_at_all(tmp_path):
-    assert {line[-1] for line in SPARSIFICATION_TRADEOFF.sides(Scale.QUICK, 1, tmp_path)[1].lines[1:]} == {"-"}
+    assert {line[-1] for line in equal_noise(panels(Scale.QUICK), 1, tmp_path).lines[1:]} == {"-"}
     told(SPARSIFICATION_TRADEOFF.entries(Scale.QUICK), tmp_path, lambda entry, seed: 50.0)
-    _, side = SPARSIFICATION_TRADEOFF.sides(Scale.QUICK, 1, tmp_path)
+    side = equal_noise(panels(Scale.QUICK), 1, tmp_path)
     assert {line[-1] for line in side.lines[1:]} == {"unknown: one seed"}
 
 
