@@ -14,8 +14,8 @@ from torch import nn
 
 import sordino as so
 from sordino.convergence import Measured, measure, random_masks, secant_smoothness
+from sordino.diagnostics.exposed import ExposedRun
 from sordino.errors import UsageError
-from sordino.records import as_records
 
 MASKS = all_masks(2)
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -75,18 +75,17 @@ def test_kappa_is_undefined_where_no_deviation_is_short() -> None:
     assert measured.kappa is None and "kappa undefined" in str(measured)
 
 
-def test_gradients_of_a_network_can_be_measured() -> None:
-    torch.manual_seed(0)
+def test_the_gradients_of_a_run_can_be_measured_at_every_step() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-    records = as_records((torch.randn(64, 5), torch.randint(0, 3, (64,))))
-    units = torch.arange(64)
-    each = so.LossGradient(F.cross_entropy).of(model, records.gather(units), units)
-    rows = torch.cat(list(each.rows(16)))
-    masks = random_masks(0.5, rows.shape[1], 50, so.Key.from_seed(0).stream("coding"))
-    loose, tight = (measure(rows, masks, clip_norm=norm) for norm in (100.0, float(rows.norm(dim=1).median())))
-    assert loose.kappa == pytest.approx(1 - loose.rate)  # nothing is clipped
-    assert tight.kappa is not None and tight.kappa > 1 - tight.rate + 0.05
-    assert loose.progress == pytest.approx((1 - loose.rate) * loose.gradient_norm**2, rel=0.1)
+    data, optimizer = (torch.randn(64, 5), torch.randint(0, 3, (64,))), torch.optim.SGD(model.parameters(), 0.1)
+    plan = so.Plan(so.Poisson(1.0, 3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    for shown in ExposedRun(plan, model, data, optimizer, divisor=64, at=[0, 2]):
+        rows = torch.cat([row for each in shown.raw() for row in each.rows(16)])
+        masks = random_masks(0.5, rows.shape[1], 50, so.Key.from_seed(0).stream("coding"))
+        loose, tight = (measure(rows, masks, clip_norm=norm) for norm in (100.0, float(rows.norm(dim=1).median())))
+        assert loose.kappa == pytest.approx(1 - loose.rate)  # nothing is clipped
+        assert tight.kappa is not None and tight.kappa > 1 - tight.rate + 0.05
+        assert loose.progress == pytest.approx((1 - loose.rate) * loose.gradient_norm**2, rel=0.1)
 
 
 def test_a_secant_finds_the_curvature_of_a_parabola() -> None:
