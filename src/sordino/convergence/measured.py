@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.diagnostics.exposed import Exposed
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
 from sordino.randomness import Stream
@@ -19,15 +20,16 @@ from sordino.states import Layout
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Exposed):
     """Means over examples and masks at one step. For comparison only: whoever sees them sees private rows.
 
     `short_deviations` is P(|xi| < 3C/4), the share of gradients that lie so close to their mean. `progress` is
     E <grad, g>, where g is masked and clipped. `asymmetry` is E b', what `progress` would lack if each deviation from
     the mean had an opposite. `kappa` is None where no deviation is short: it would be a ratio to 0.
 
-    >>> print(Measured(0.5, 1.0, 0.2, short_deviations=0.9, kappa=0.55, progress=0.03, asymmetry=0.0))
-    rate 0.5: 90 % of deviations below 3C/4, kappa 0.55; measured on raw gradients, not private
+    >>> measured = Measured(0.5, 1.0, 0.2, short_deviations=0.9, kappa=0.55, progress=0.03, asymmetry=0.0)
+    >>> print(measured)  # doctest: +ELLIPSIS
+    rate 0.5: 90 % of deviations below 3C/4, kappa 0.55; not private: computed from raw gradients, to be looked at ...
     """
 
     rate: float
@@ -46,10 +48,7 @@ class Measured:
     def __str__(self) -> str:
         kappa = "undefined" if self.kappa is None else f"{self.kappa:.3g}"
         short = f"{self.short_deviations:.0%}".replace("%", " %")
-        return (
-            f"rate {self.rate:g}: {short} of deviations below 3C/4, kappa {kappa}; "
-            "measured on raw gradients, not private"
-        )
+        return f"rate {self.rate:g}: {short} of deviations below 3C/4, kappa {kappa}; {self.warning}"
 
 
 def measure(gradients: Tensor, masks: Tensor, *, clip_norm: float) -> Measured:
