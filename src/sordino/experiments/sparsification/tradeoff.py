@@ -51,7 +51,7 @@ _CNN = Trial("dp-cnn", batch_size=1000, epochs=100, learning_rate=1.0, clip=1.0,
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=200, epochs=10)
 _SCALED = (
     "by hand, once, before any accuracy was seen: the paper's, at equal parameters / batch^2 and steps / batch^2. Only "
-    "the learning rate without a clip was chosen on test rows, by four runs of half the epochs with seed 0 and sigma 1: "
+    "the learning rate without a clip was chosen on test rows, by four runs of half the epochs, seed 0, sigma 1: "
     "at 1 they reached 74.4 without sparsification and 76.4 with it, at 0.25, which is used, 75.5 and 73.5."
 )
 _PUBLISHED = "the paper's. It does not say its learning rate: 1, as in the authors' code."
