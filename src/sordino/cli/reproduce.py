@@ -10,13 +10,34 @@ import typer
 
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
+from sordino.experiments.entry import Experiment
 from sordino.experiments.hidden_state import HIDDEN_STATE
 from sordino.experiments.page import HEAD, line
 from sordino.experiments.reproduce import reproduce as carry_out
 from sordino.experiments.scale import Scale
+from sordino.experiments.sparsification.frameworks import SPARSIFICATION_FRAMEWORKS
+from sordino.experiments.sparsification.masks import SPARSIFICATION_ABLATION
+from sordino.experiments.sparsification.ranked import RANKED_TABLE
+from sordino.experiments.sparsification.ratios import SPARSIFICATION_RATIOS
+from sordino.experiments.sparsification.sampling import SPARSIFICATION_SAMPLING
+from sordino.experiments.sparsification.scaling_rule import SCALING_RULE
+from sordino.experiments.sparsification.symmetry import SYMMETRY
 from sordino.experiments.sparsification.table import SPARSIFICATION
+from sordino.experiments.sparsification.tradeoff import SPARSIFICATION_TRADEOFF
 
-_EXPERIMENTS = {experiment.name: experiment for experiment in (HIDDEN_STATE, SPARSIFICATION)}
+_ALL: tuple[Experiment, ...] = (
+    HIDDEN_STATE,
+    SPARSIFICATION,
+    SPARSIFICATION_SAMPLING,
+    SPARSIFICATION_TRADEOFF,
+    SPARSIFICATION_ABLATION,
+    SPARSIFICATION_RATIOS,
+    SPARSIFICATION_FRAMEWORKS,
+    SCALING_RULE,
+    RANKED_TABLE,
+    SYMMETRY,
+)
+_EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def reproduce(
