@@ -104,6 +104,13 @@ def test_a_budget_that_is_too_small_refuses_before_any_trial(monkeypatch):
         tune(task(), Budget(DATA, epsilon=1.0, delta=1e-3), STAGES, START, payment=Compose(), **TARGET)
 
 
+def test_scores_that_spend_the_target_by_themselves_are_refused_before_any_charge():
+    budget = Budget(DATA)
+    with pytest.raises(UsageError, match="scores of the trials alone would cost epsilon"):
+        tune(task(PrivateAccuracy(1.0)), budget, STAGES, START, payment=REPEAT, **TARGET)
+    assert budget.releases == ()
+
+
 def test_the_kernel_refuses_a_trial_that_was_not_charged():
     wanted = task().with_noise(2.0)
     trials = Trials(Budget(DATA), Compose(), wanted.event, (1, 1), Adjacency.ZERO_OUT, Key.from_seed(0))

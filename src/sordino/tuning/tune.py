@@ -12,7 +12,8 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import nn
 
 from sordino import validate
-from sordino.accounting import Guarantee, smallest
+from sordino.accounting import Guarantee, privacy_of, smallest
+from sordino.accounting.guarantee import rounded_up
 from sordino.budget import Budget
 from sordino.calibration import check_delta_for, check_target
 from sordino.errors import BudgetError, UsageError
@@ -193,10 +194,21 @@ def calibrated(
         trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
         return ComposedDpEvent([budget.event, payment.event(trial, sizes)])
 
+    _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
     found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
     all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
     check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
     return found
+
+
+def _check_scores(task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float) -> None:
+    """Where scores by themselves spend the target, no noise on gradients helps."""
+    spent = privacy_of(payment.event(task.score.event, sizes), task.plan.adjacency).epsilon(delta)
+    if spent >= epsilon:
+        raise UsageError(
+            f"the scores of the trials alone would cost epsilon {rounded_up(spent)} of {epsilon:g}: "
+            "put more noise on them (--score-std), or plan fewer trials."
+        )
 
 
 def _search(

@@ -56,7 +56,7 @@ def _draw(found: Sequence[Gain], path: Path) -> None:
     with drawing(path, width=5.0, height=0.8 + 0.28 * len(found)) as figure:
         axes = figure.subplots()
         names = [f"{one.second.method}, {one.second.data}, epsilon {one.second.epsilon:g}" for one in found]
-        means, widths = [one.mean for one in found], [one.half_width or 0.0 for one in found]
+        means, widths = [one.mean or 0.0 for one in found], [one.half_width or 0.0 for one in found]
         axes.errorbar(means, names, xerr=widths, fmt="o", color=ACCENT, capsize=3)
         axes.axvline(0.0, color=FAINT, linewidth=0.8)
         axes.invert_yaxis()

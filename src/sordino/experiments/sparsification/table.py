@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.experiments.entry import Entry, Measured
-from sordino.experiments.rows import network_rows
+from sordino.experiments.entry import Entry
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
 from sordino.experiments.sparsification.gains import gains
-from sordino.experiments.sparsification.training import ADJACENCY, Sparsity, Trial, forget, unfinished
+from sordino.experiments.sparsification.trained import AllBut, trained
+from sordino.experiments.sparsification.training import Sparsity, Trial
 
 NONE, RANDOM = "none", "RS"
 EPSILONS = (3.0, 1.0)
@@ -169,20 +169,7 @@ def _entry(
     left_out: int = 0,
     paper: float | None = None,
 ) -> Entry:
-    trial, examples = framework.trial(choice, epsilon), None
+    trial, part = framework.trial(choice, epsilon), AllBut(framework.data, left_out)
     if scale is Scale.QUICK:
-        trial, examples = replace(trial, batch_size=200, epochs=1.0), QUICK_ROWS
-
-    def measure(seed: int) -> Measured:
-        rows = network_rows(framework.data, trial.network, examples=examples, left_out=left_out)
-        return trial.to_epsilon(rows, epsilon, seed, out=folder(seed))
-
-    def folder(seed: int) -> Path:
-        return unfinished(framework.data, trial, examples, left_out, epsilon, seed)
-
-    settings = {"training": repr(trial), "examples": examples, "left_out": left_out}
-    data = f"{framework.data}, left-out rows" if left_out else framework.data
-    how = "" if left_out else framework.how
-    return Entry(
-        method, data, epsilon, str(ADJACENCY), settings, measure, paper, how, forget=lambda seed: forget(folder(seed))
-    )
+        trial, part = replace(trial, batch_size=200, epochs=1.0), replace(part, examples=QUICK_ROWS)
+    return trained(method, part, trial, epsilon, paper=paper, chosen="" if left_out else framework.how)

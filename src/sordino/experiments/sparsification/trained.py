@@ -12,6 +12,25 @@ from sordino.sampling import Sampler
 
 
 @dataclass(frozen=True)
+class AllBut:
+    """A standard set but for its last `left_out` rows, which are then measured on; or `examples` rows, to be quick."""
+
+    set_name: str
+    left_out: int = 0
+    examples: int | None = None
+
+    @property
+    def data(self) -> str:
+        return f"{self.set_name}, left-out rows" if self.left_out else self.set_name
+
+    def rows(self, trial: Trial) -> Rows:
+        return network_rows(self.set_name, trial.network, examples=self.examples, left_out=self.left_out)
+
+    def settings(self, trial: Trial) -> dict[str, object]:
+        return {"training": repr(trial), "examples": self.examples, "left_out": self.left_out}
+
+
+@dataclass(frozen=True)
 class Part:
     """The first `examples` rows of a standard set."""
 
@@ -27,7 +46,7 @@ class Part:
 
 def trained(
     method: str,
-    part: Part,
+    part: Part | AllBut,
     trial: Trial,
     epsilon: float,
     *,
