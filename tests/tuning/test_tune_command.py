@@ -164,7 +164,7 @@ def test_a_tuning_that_was_asked_to_stop_says_how_to_go_on_and_not_how_far_it_ca
 
     with monkeypatch.context() as patch:
         patch.setattr(Kept, "before_trial", asked)
-        said = refused(*TUNE, *SMALL, *REPEAT, "--trials", "20", "--seed", 2, "--out", "out", code=75)
+        said = refused(*TUNE, *SMALL, *REPEAT, "--seed", 2, "--out", "out", code=75)
     assert said == ("sordino: stopped between two trials; nothing is lost, resume it. sordino tune --resume 'out'\n")
     run("tune", "--resume", "out", "--quiet")
     assert RunFolder("out").is_finished
@@ -182,6 +182,12 @@ def test_what_is_tuned_on_public_rows_is_trained_on_private_ones_once(run):
     assert 2.9 < promised["epsilon"] <= 3 and promised["event"].count("count=3)") == 1
     best = max(trials, key=lambda row: row["score"])
     assert Recipe.of_run(RunFolder("public")).clip == pytest.approx(best["clip"])
+
+
+def test_a_whole_grid_is_one_stage_of_a_random_number_of_trials(run):
+    run(*TUNE, *SMALL, *REPEAT, "--one-stage", "--seed", 0, "--out", "grid")
+    promised = privacy(Path("grid"))
+    assert promised["tuning"]["candidates"] == [4] and promised["event"].count("RepeatAndSelectDpEvent") == 1
 
 
 def test_adam_is_tuned_and_its_momentum_reaches_the_recipe(run):

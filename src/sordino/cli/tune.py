@@ -35,6 +35,9 @@ def tune(
     ] = None,
     momenta: Annotated[Any, numbers("The momenta to try, as 0,0.5,0.9.")] = None,
     factors: Annotated[Any, numbers("What clip norms are multiplied with, as 0.5,2.")] = None,
+    one_stage: Annotated[
+        bool, typer.Option("--one-stage", help="The whole grid at once, and not line by line.")
+    ] = False,
     score_std: Annotated[float | None, number("Noise on the accuracy that trials are compared by; 0.01.")] = None,
     public_data: Annotated[str | None, typer.Option(help="public: the data to try candidates on.")] = None,
     public_schema: Annotated[str | None, typer.Option(help="public: the schema of that data.")] = None,

@@ -3,6 +3,7 @@
 from sordino.tuning.candidates import AlongTheLine as AlongTheLine
 from sordino.tuning.candidates import Candidate as Candidate
 from sordino.tuning.candidates import Clips as Clips
+from sordino.tuning.candidates import Grid as Grid
 from sordino.tuning.candidates import Momenta as Momenta
 from sordino.tuning.candidates import Stage as Stage
 from sordino.tuning.number import NegativeBinomialNumber as NegativeBinomialNumber

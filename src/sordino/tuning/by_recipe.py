@@ -33,7 +33,6 @@ from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT
 from sordino.tuning.from_recipe import start_of, task_of
 from sordino.tuning.kept import Kept
-from sordino.tuning.rule import clip_momentum
 from sordino.tuning.scores import PrivateAccuracy, PublicScore
 from sordino.tuning.search import PUBLIC, Search, shown
 from sordino.tuning.task import Task
@@ -92,7 +91,7 @@ def _tune(prepared: Prepared, search: Search, folder: RunFolder, checkpoints: Ch
         raise UsageError("trials are compared by their accuracy, and the target of this data is a number.")
     recipe = prepared.recipe
     task = task_of(prepared, PrivateAccuracy(noise_multiplier=search.score_std * prepared.examples))
-    stages = clip_momentum(task.optimizer, task.plan.encoding, momenta=search.momenta, factors=search.factors)
+    stages = search.stages(task.optimizer, task.plan.encoding)
     start = start_of(prepared)
     sizes = sizes_of(stages, start)
     visible_trials = sum(sizes) if search.paid.shows_trials else None
@@ -165,7 +164,7 @@ def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *
     if rows is None:
         raise UsageError(f"{search.public_data!r:.80} has no test rows to compare candidates by.")
     task = task_of(public, PublicScore(rows))
-    stages = clip_momentum(task.optimizer, task.plan.encoding, momenta=search.momenta, factors=search.factors)
+    stages = search.stages(task.optimizer, task.plan.encoding)
     target = {"epsilon": recipe.epsilon, "delta": recipe.delta}
     chosen = tune_on_public(task, Public(public.records), stages, start_of(public), **target, seed=recipe.seed or 0)
     best = recipe.changed(clip=chosen.candidate.clip, momentum=chosen.candidate.momentum)

@@ -87,6 +87,22 @@ class Momenta:
         return tuple(replace(best, momentum=mu) for mu in self.momenta if mu != best.momentum)
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Two stages in one: the second around everything that the first would try. A stage has its price, however large.
+
+    >>> len(Grid(AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))).around(Candidate(0.1, 0.9)))
+    8
+    """
+
+    first: Stage
+    second: Stage
+
+    def around(self, best: Candidate) -> tuple[Candidate, ...]:
+        found = [each for one in (best, *self.first.around(best)) for each in (one, *self.second.around(one))]
+        return tuple(found[1:])
+
+
 def check_momenta(momenta: tuple[float, ...]) -> None:
     """Some numbers in [0, 1), each once."""
     _check_several(momenta=momenta)

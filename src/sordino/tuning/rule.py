@@ -32,7 +32,7 @@ class Optimizer(Protocol):
 
     def make(self, model: nn.Module, momentum: float) -> torch.optim.Optimizer: ...
 
-    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, ...]:
+    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, Stage]:
         """What is varied, one after the other."""
         ...
 
@@ -54,7 +54,7 @@ class Sgd:
     def make(self, model: nn.Module, momentum: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(_trained(model), lr=self.lr, momentum=momentum, weight_decay=self.weight_decay)
 
-    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, ...]:
+    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, Stage]:
         return AlongTheLine(momenta), Clips(factors)
 
 
@@ -76,7 +76,7 @@ class Adam:
         betas = (momentum, _SECOND_MOMENT)
         return torch.optim.Adam(_trained(model), lr=self.lr, betas=betas, weight_decay=self.weight_decay)
 
-    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, ...]:
+    def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, Stage]:
         return Clips(factors), Momenta(momenta)
 
 
@@ -86,7 +86,7 @@ def clip_momentum(
     *,
     momenta: tuple[float, ...] = MOMENTA,
     factors: tuple[float, ...] = FACTORS,
-) -> tuple[Stage, ...]:
+) -> tuple[Stage, Stage]:
     """The stages of the rule for an optimizer. A projected gradient has its clip norms elsewhere, and is refused.
 
     >>> from sordino.encoding import Unchanged

@@ -11,13 +11,14 @@ from typing import Any
 
 from sordino import strict_json, validate
 from sordino.accounting.selection import check_number_of_trials
+from sordino.encoding import Encoding
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes, write_atomically
 from sordino.recipes import Recipe
-from sordino.tuning.candidates import Candidate, check_factors, check_momenta
+from sordino.tuning.candidates import Candidate, Grid, Stage, check_factors, check_momenta
 from sordino.tuning.number import NegativeBinomialNumber, PoissonNumber
 from sordino.tuning.payments import Compose, Payment, Repeat
-from sordino.tuning.rule import FACTORS, MOMENTA
+from sordino.tuning.rule import FACTORS, MOMENTA, Optimizer, clip_momentum
 
 RULES = ("clip-momentum",)
 PUBLIC = "public"
@@ -45,6 +46,7 @@ class Search:
     shape: float | None = None
     momenta: tuple[float, ...] = MOMENTA
     factors: tuple[float, ...] = FACTORS
+    one_stage: bool = False
     score_std: float = 0.01
     public_data: str | None = None
     public_schema: str | None = None
@@ -54,6 +56,7 @@ class Search:
         _one_of(tuple(PAYMENTS), payment=self.payment)
         check_momenta(self.momenta)
         check_factors(self.factors)
+        validate.instance(bool, one_stage=self.one_stage)
         validate.between(0, 1, low_open=True, score_std=self.score_std)
         for name in ("trials", "shape"):
             if getattr(self, name) is not None and self.payment != "repeat":
@@ -67,6 +70,11 @@ class Search:
     @property
     def paid(self) -> Payment:
         return PAYMENTS[self.payment](self)
+
+    def stages(self, optimizer: Optimizer, encoding: Encoding) -> tuple[Stage, ...]:
+        """What is tried around where the search starts, one after the other or all at once."""
+        first, second = clip_momentum(optimizer, encoding, momenta=self.momenta, factors=self.factors)
+        return (Grid(first, second),) if self.one_stage else (first, second)
 
     def check(self, recipe: Recipe) -> None:
         """Refuses a recipe that the rule is not about, before data is touched."""
