@@ -31,12 +31,13 @@ from sordino.recipes.carry_out import schema_of
 from sordino.recipes.prepared import Prepared, prepare
 from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT
+from sordino.tuning.calibration import multiplier_of
 from sordino.tuning.from_recipe import start_of, task_of
 from sordino.tuning.kept import Kept
 from sordino.tuning.scores import PrivateAccuracy, PublicScore
 from sordino.tuning.search import PUBLIC, Search, shown
 from sordino.tuning.task import Task
-from sordino.tuning.tune import Tuned, multiplier_of, sizes_of, tune, tune_on_public
+from sordino.tuning.tune import Tuned, sizes_of, tune, tune_on_public
 from sordino.validation import Public
 
 

@@ -13,8 +13,8 @@ from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import Interrupted
 from sordino.interruption import Interruption
 from sordino.tuning.candidates import Candidate
+from sordino.tuning.standing import Standing
 from sordino.tuning.task import Tried
-from sordino.tuning.tune import Standing
 
 
 class Kept:

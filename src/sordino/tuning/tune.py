@@ -4,62 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
 
-import attr
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import nn
 
 from sordino import validate
-from sordino.accounting import Guarantee, privacy_of, smallest
-from sordino.accounting.guarantee import rounded_up
+from sordino.accounting import Guarantee
 from sordino.budget import Budget
 from sordino.calibration import check_delta_for, check_target
 from sordino.errors import BudgetError, UsageError
-from sordino.noise import check_tail
 from sordino.randomness import Key
+from sordino.tuning.calibration import calibrated, multiplier_of
 from sordino.tuning.candidates import Candidate, Stage
 from sordino.tuning.payments import Compose, Payment
 from sordino.tuning.prepaid import Trials
-from sordino.tuning.task import Task, Tried
+from sordino.tuning.standing import Keeper, Standing
+from sordino.tuning.task import Task
 from sordino.validation import Public
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far a tuning has come: trials `done` in a stage around `centre`, and the best of all so far.
-
-    `scores` are for whoever may see every trial; with a random number of them nobody may.
-    """
-
-    centre: Candidate
-    stage: int = 0
-    done: int = 0
-    best: Tried | None = None
-    scores: tuple[tuple[Candidate, float], ...] = ()
-
-    def after(self, tried: Tried) -> Standing:
-        """Of equals the first is kept: trials of a stage are exchangeable, so it is a fair draw among them."""
-        is_best = self.best is None or tried.score > self.best.score
-        scores = (*self.scores, (tried.candidate, tried.score))
-        return replace(self, done=self.done + 1, best=tried if is_best else self.best, scores=scores)
-
-    def next_stage(self) -> Standing:
-        centre = self.centre if self.best is None else self.best.candidate
-        return replace(self, stage=self.stage + 1, done=0, centre=centre)
-
-
-class Keeper(Protocol):
-    """Writes down how far a tuning has come, where nobody else reads it."""
-
-    def last(self) -> Standing | None:
-        """Where the tuning was stopped."""
-        ...
-
-    def before_trial(self, standing: Standing) -> None:
-        """No trial begins that nothing speaks for."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -184,33 +145,6 @@ def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
     return tuple(len(_candidates(stage, number, start)) for number, stage in enumerate(stages))
 
 
-def calibrated(
-    task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float, budget: Budget
-) -> Task:
-    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target."""
-    single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
-
-    def event(noise_multiplier: float) -> DpEvent:
-        trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
-        return ComposedDpEvent([budget.event, payment.event(trial, sizes)])
-
-    _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
-    found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
-    all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
-    check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
-    return found
-
-
-def _check_scores(task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float) -> None:
-    """Where scores by themselves spend the target, no noise on gradients helps."""
-    spent = privacy_of(payment.event(task.score.event, sizes), task.plan.adjacency).epsilon(delta)
-    if spent >= epsilon:
-        raise UsageError(
-            f"the scores of the trials alone would cost epsilon {rounded_up(spent)} of {epsilon:g}: "
-            "put more noise on them (--score-std), or plan fewer trials."
-        )
-
-
 def _search(
     task: Task,
     trials: Trials,
@@ -243,12 +177,6 @@ def _assumptions(payment: Payment, key: Key) -> tuple[str, ...]:
     if key.reproducible:
         assumed += ("the seed stays secret: whoever knows it can remove the noise",)
     return assumed
-
-
-def multiplier_of(task: Task) -> float:
-    """Of the noise in each step of a trial."""
-    release: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
-    return float(release.noise_multiplier)
 
 
 def _key(seed: int | None, key: Key | None) -> Key:
