@@ -12,14 +12,16 @@ import typer
 
 from sordino.cli import data
 from sordino.cli.plan import plan
+from sordino.cli.pretrain import pretrain
 from sordino.cli.report import report
 from sordino.cli.reproduce import reproduce
 from sordino.cli.runs import models, predict, runs
 from sordino.cli.train import train
+from sordino.cli.tune import tune
 from sordino.errors import SordinoError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (plan, train, runs, predict, report, models, reproduce):
+for command in (plan, train, tune, pretrain, runs, predict, report, models, reproduce):
     app.command()(command)
 app.add_typer(data.app, name="data")
 
