@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from sordino import validate
 from sordino.clipping import ClipPerLayer
@@ -21,7 +21,7 @@ from sordino.errors import UsageError
 from sordino.models import Built
 from sordino.schedule import Step
 from sordino.train import Fitted, fit
-from sordino.transfer.dead_leaves import DeadLeaves
+from sordino.transfer.made_up_rows import made_up_rows
 from sordino.validation import Public
 
 
@@ -97,19 +97,3 @@ def fit_embedded(
         seed=seed,
         progress=progress,
     )
-
-
-def made_up_rows(built: Built, facts: Facts, count: int, *, seed: int) -> Tensor:
-    """Pictures of dead leaves as a network is given those of a data set with these facts.
-
-    >>> from sordino import models
-    >>> facts = Facts("pictures", (1, 28, 28), 10, (0.0, 1.0))
-    >>> rows = made_up_rows(models.build("dp-cnn-s", facts, seed=0), facts, 3, seed=0)
-    >>> rows.shape, bool((rows.amax() <= 1) & (rows.amax() > 0.5))
-    (torch.Size([3, 1, 28, 28]), True)
-    """
-    pictures = DeadLeaves(facts.input_shape).draw(count, Generator().manual_seed(seed)).pictures
-    if facts.input_range is not None:
-        low, high = facts.input_range
-        pictures = low + (high - low) * pictures.float() / 255
-    return pictures if built.features is None else built.features(pictures)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.data import Facts
+from sordino.models import Built
 from sordino.schedule import Cosine
 from sordino.transfer.dead_leaves import FORMS, DeadLeaves, Drawn
 from sordino.transfer.pretrained import Pretrained, body, build
@@ -34,6 +35,12 @@ def pretrain(
     >>> sorted(pretrain("lenet", (1, 28, 28), pictures=64, progress=False).weights)[:2]
     ['0.bias', '0.weight']
     """
+    learnt = learn(model, input_shape, pictures=pictures, seed=seed, progress=progress)
+    return Pretrained(model, input_shape, body(learnt.module))
+
+
+def learn(model: str, input_shape: tuple[int, ...], *, pictures: int, seed: int, progress: bool) -> Built:
+    """The whole network, with the last layer that names laws."""
     validate.count(pictures=pictures)
     leaves, generator = DeadLeaves(input_shape), torch.Generator().manual_seed(seed)
     built = build(model, Facts("dead leaves", input_shape, len(FORMS) + leaves.causes, (0.0, 255.0)), seed=seed)
@@ -44,14 +51,14 @@ def pretrain(
         for step in bar.track(range(steps), description="pre-training on made-up pictures"):
             drawn = leaves.draw(min(_BATCH, pictures), generator)
             optimizer.param_groups[0]["lr"] = _RATE * schedule.factor(step, steps)
-            loss = _misread(network(prepare(drawn.pictures)), drawn)
+            loss = misread(network(prepare(drawn.pictures)), drawn)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    return Pretrained(model, input_shape, body(network))
+    return built
 
 
-def _misread(outputs: Tensor, drawn: Drawn) -> Tensor:
+def misread(outputs: Tensor, drawn: Drawn) -> Tensor:
     """How far the outputs are from the laws of the pictures: the form as a class, the rest as numbers."""
     forms, numbers = outputs[:, : len(FORMS)], outputs[:, len(FORMS) :]
     return F.cross_entropy(forms, drawn.forms) + _NUMBERS_WEIGH * F.mse_loss(numbers, drawn.numbers)
