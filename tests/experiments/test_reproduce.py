@@ -53,6 +53,14 @@ def run(coins, folder, **options):
     return reproduce(coins, folder, **({"scale": Scale.QUICK, "seeds": 2, "progress": False} | options))
 
 
+def test_what_is_there_can_be_shown_without_running_more(tmp_path):
+    run(Coins(), tmp_path, seeds=1)
+    coins = Coins()
+    found = run(coins, tmp_path, seeds=3, train=False)
+    assert coins.measured == []
+    assert [(row.ours, row.seeds) for row in found.rows] == [(0.0, 1), (1.0, 1)]
+
+
 def test_every_entry_of_a_seed_comes_before_the_next_seed(tmp_path):
     coins = Coins()
     run(coins, tmp_path)

@@ -46,6 +46,7 @@ def reproduce(
     seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
     only: Annotated[str, typer.Option(help="Run only entries with this text in their name; show all.")] = "",
+    show: Annotated[bool, typer.Option("--show", help="Run no entry: show what is there.")] = False,
     out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
         "results"
     ),
@@ -69,6 +70,7 @@ def reproduce(
         seeds=repeats,
         ablate=ablate,
         only=only,
+        train=not show,
         progress=not quiet and not as_json,
     )
     if as_json:

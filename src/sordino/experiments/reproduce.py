@@ -39,12 +39,14 @@ def reproduce(
     seeds: int,
     ablate: bool = False,
     only: str = "",
+    train: bool = True,
     progress: bool = True,
 ) -> Reproduced:
     """The table of an experiment. What the folder has of it already is read, the rest is run.
 
     All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table. With
-    `only`, just the entries are run that have this text in their name; the table has all of them.
+    `only`, just the entries are run that have this text in their name; the table has all of them. Without `train` no
+    entry is run: the table is of what is there.
     """
     validate.count(seeds=seeds)
     entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
@@ -54,7 +56,8 @@ def reproduce(
     ledger = Ledger(folder / "runs.jsonl")
     command = f"sordino reproduce {experiment.name} --scale {scale} --seeds {seeds}" + (" --ablate" if ablate else "")
     command += f" --only {shlex.quote(only)}" if only else ""
-    _run(wanted, ledger, seeds, command, progress)
+    if train:
+        _run(wanted, ledger, seeds, command, progress)
     sides = tuple(experiment.sides(scale, seeds, folder))
     found = rows(entries, ledger, seeds=seeds)
     write_numbers(folder / f"table-{scale}.json", {"rows": [row.json() for row in found]}, command)

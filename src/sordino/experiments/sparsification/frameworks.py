@@ -54,7 +54,7 @@ PROBE = Transferred(
 BIASES = replace(PROBE, epochs=20, learning_rate=1.0, part=BiasOnly())
 EVERYTHING = replace(BIASES, part=Everything())
 EMBEDDED = Embedded("resnet-20", EmbeddingPerturbation())
-SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 4, "learning_rate": 0.25}
+SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 0.25}
 FEW = replace(EMBEDDED.settings, batch_size=250, epochs=8, public_rows=64, directions=48)
 
 PAPER = (
@@ -66,8 +66,8 @@ PAPER = (
     Framework("GEP", 8.0, EMBEDDED),
 )
 CPU = (
-    Framework("DP-CNN", 3.0, replace(CNN, **SMALLER), 5000, 2000),
-    Framework("H-CNN", 3.0, replace(SCATTERING, batch_size=1000, epochs=10, learning_rate=0.5), 10_000, 2000),
+    Framework("DP-CNN", 3.0, replace(CNN, **SMALLER), 4000, 2000),
+    Framework("H-CNN", 3.0, replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=0.5), 10_000, 2000),
     Framework("transfer, linear probe", 2.0, PROBE, 10_000, 2000),
     Framework("transfer, biases", 2.0, replace(BIASES, **SMALLER), 4000, 2000),
     Framework("transfer, everything", 2.0, replace(EVERYTHING, **SMALLER), 4000, 2000),
