@@ -55,7 +55,7 @@ BIASES = replace(PROBE, epochs=20, learning_rate=1.0, part=BiasOnly())
 EVERYTHING = replace(BIASES, part=Everything())
 EMBEDDED = Embedded("resnet-20", EmbeddingPerturbation())
 SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 0.25}
-FEW = replace(EMBEDDED.settings, batch_size=250, epochs=8, public_rows=64, directions=48)
+FEW = replace(EMBEDDED.settings, batch_size=250, epochs=4, public_rows=64, directions=48)
 
 PAPER = (
     Framework("DP-CNN", 3.0, CNN),
