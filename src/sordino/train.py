@@ -25,7 +25,7 @@ from sordino.encoding import Encoding, Unchanged
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
 from sordino.journal import Journal, described, epsilon_so_far, is_mark, marks_until
-from sordino.noise import Gaussian
+from sordino.noise import Gaussian, Noise
 from sordino.randomness import Key
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson, Sampler, steps_for
@@ -61,6 +61,7 @@ def fit(
     sampler: Sampler | None = None,
     loss: Callable[..., Tensor] = F.cross_entropy,
     clip: Clip | float = 1.0,
+    noise: Noise | None = None,
     encoding: Encoding | None = None,
     views: Views | None = None,
     learning_rate: float = 0.5,
@@ -84,7 +85,8 @@ def fit(
 
     `batch_size` is the expected one and the public divisor. Without a `sampler` it is Poisson sampling at
     `batch_size` / examples for `steps` steps, or for `epochs` passes on average. `clip` is a norm or a clipping stage;
-    `optimizer` one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 unless said).
+    `noise` a noise at any scale, which is then calibrated (Gaussian unless said); `optimizer` one of torch's, or a
+    function of the parameters that makes one (SGD with momentum 0.9 unless said).
     `test` are rows declared public, measured at the end; `validation` is measured about twenty times on the way, on
     public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
@@ -119,7 +121,7 @@ def fit(
     check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
     gradient = LossGradient(loss, autocast, views or Views())
-    plan = Plan(sampler, gradient, clip, Gaussian(1.0), encoding or Unchanged())
+    plan = Plan(sampler, gradient, clip, noise or Gaussian(1.0), encoding or Unchanged())
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)

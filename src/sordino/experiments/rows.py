@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from torch import Tensor
 
 from sordino import models
-from sordino.data import Facts, Split, load
+from sordino.data import DataSet, Facts, Split, load
 from sordino.errors import DataError
 from sordino.validation import Public
 
@@ -44,9 +45,16 @@ def network_rows(data: str, network: str, *, examples: int | None = None, left_o
     be compared on them, and the test rows stay unseen.
     """
     loaded = load(data)
-    if loaded.test is None:
-        raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
     prepare = partial(models.build(network, loaded.facts, seed=0).prepare, progress=False)
+    return prepared_rows(loaded, prepare, examples=examples, left_out=left_out)
+
+
+def prepared_rows(
+    loaded: DataSet, prepare: Callable[[Tensor], Tensor], *, examples: int | None = None, left_out: int = 0
+) -> Rows:
+    """The same for any public preparation of each row."""
+    if loaded.test is None:
+        raise DataError(f"{loaded.facts.name} has no public rows, which a table of accuracies needs.")
     private, count = loaded.train, len(loaded.train.target) - left_out
     held = Split(private.inputs[count:], private.target[count:]) if left_out else loaded.test
     kept = slice(min(count, examples or count))

@@ -17,7 +17,6 @@ from torch import nn
 from sordino import models
 from sordino.accounting import Adjacency, Guarantee
 from sordino.averaging import Averaging
-from sordino.budget import Budget
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.data import Facts
@@ -25,17 +24,15 @@ from sordino.data.standard import root
 from sordino.encoding import Encoding, Unchanged
 from sordino.encodings import Cooling, RandomSparsify
 from sordino.encodings.rates import RateSchedule
+from sordino.experiments.carried_out import carried_out
 from sordino.experiments.entry import Measured
 from sordino.experiments.rows import Rows
 from sordino.noise import Gaussian
-from sordino.randomness import Key
 from sordino.recipes.spelled import parse_averaging
-from sordino.run import Plan, PrivateRun
+from sordino.run import Plan
 from sordino.sampling import Poisson, Sampler
-from sordino.schedule import Constant
 from sordino.store import RunFolder
 from sordino.train import fit
-from sordino.training import Training, measured
 
 DELTA = 1e-5
 ADJACENCY = Adjacency.ZERO_OUT
@@ -103,21 +100,17 @@ class Trial:
 
     def with_noise(self, rows: Rows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measured:
         """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
-        model, key = self.build(rows.facts, seed), Key.from_seed(seed)
         plan = self.plan(sampler, noise_multiplier, len(rows))
-        run = PrivateRun(plan, model, Budget(rows.data), key=key)
-        training = Training(
-            model,
-            self.optimizer(model.parameters()),
-            run,
+        accuracy = carried_out(
+            plan,
+            self.build(rows.facts, seed),
+            rows,
+            optimizer=self.optimizer,
             divisor=self.batch_size,
-            schedule=Constant(),
+            seed=seed,
             averaging=self.average,
         )
-        while run.steps < len(run):
-            training.step()
-        model.load_state_dict(training.weights())
-        return outcome(measured(model, rows.test)["accuracy"], plan.guarantee(delta=DELTA), noise_multiplier)
+        return outcome(accuracy, plan.guarantee(delta=DELTA), noise_multiplier)
 
     def plan(self, sampler: Sampler, noise_multiplier: float, examples: int) -> Plan:
         """What is released on so many rows."""
