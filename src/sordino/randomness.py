@@ -28,8 +28,9 @@ from sordino.errors import UsageError
 _KEY_BYTES = 32
 _ZEROS = bytes(1 << 20)
 
-# A radius u below 2**-32 is refined with 64 further bits, so u >= 2**-128 and Box-Muller ends there.
-LARGEST_NORMAL = math.sqrt(2 * 128 * math.log(2))
+# A uniform u below 2**-32 is refined with 64 further bits, so u >= 2**-128, where exponentials and Box-Muller end.
+LARGEST_EXPONENTIAL = 128 * math.log(2)
+LARGEST_NORMAL = math.sqrt(2 * LARGEST_EXPONENTIAL)
 NORMALS_PER_BLOCK = 1 << 16
 _PAIRS = NORMALS_PER_BLOCK // 2
 
@@ -76,7 +77,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Stream:
-    """Uniform and normal numbers, each draw addressed by step and block.
+    """Uniform, normal and exponential numbers, each draw addressed by step and block.
 
     >>> stream = Key.from_seed(0).stream("example")
     >>> bool((stream.uniforms(3, step=7) == stream.uniforms(3, step=7)).all())
@@ -84,6 +85,15 @@ class Stream:
     """
 
     secret: bytes = field(repr=False)
+
+    def named(self, name: str) -> Stream:
+        """An independent stream for one of several purposes: draws of two kinds must not share an address.
+
+        >>> stream = Key.from_seed(0).stream("noise")
+        >>> stream.named("radius") == stream.named("direction")
+        False
+        """
+        return Key(self.secret).stream(name)
 
     def words(self, number: int, *, step: int, block: int = 0) -> NDArray[np.uint64]:
         """Independent uniform 64-bit words."""
@@ -134,7 +144,10 @@ class Stream:
         """Box and Muller (1958): the cosines of a block, then the sines, as many as `out` has room for."""
         words = self.words(_PAIRS + _PAIRS // 2, step=step, block=2 * block)
         cosines, sines = out[:_PAIRS], out[_PAIRS:]
-        radius = self._radii(words[: len(cosines)], step, block)
+        radius = self._logarithms(words[: len(cosines)], step, block)
+        radius *= -2.0
+        np.sqrt(radius, out=radius)
+        radius = radius.astype(np.float32)
         angle = words[_PAIRS:].view(np.int32)[: len(cosines)].astype(np.float32)
         angle *= np.float32(math.pi * 2.0**-31)
         np.cos(angle, out=cosines)
@@ -142,18 +155,35 @@ class Stream:
         cosines *= radius
         sines *= radius[: len(sines)]
 
-    def _radii(self, words: NDArray[np.uint64], step: int, block: int) -> NDArray[np.float32]:
+    def exponentials(self, number: int, *, step: int) -> NDArray[np.float64]:
+        """Standard exponentials up to `LARGEST_EXPONENTIAL`, in float64 and in blocks of fixed size, as normals are.
+
+        >>> stream = Key.from_seed(0).stream("example")
+        >>> bool((stream.exponentials(3, step=0) == stream.exponentials(5, step=0)[:3]).all())
+        True
+        """
+        out = np.empty(number)
+        parts = [out[start : start + NORMALS_PER_BLOCK] for start in range(0, number, NORMALS_PER_BLOCK)]
+
+        def fill(block: int) -> None:
+            words = self.words(len(parts[block]), step=step, block=2 * block)
+            np.negative(self._logarithms(words, step, block), out=parts[block])
+
+        _share_out(fill, len(parts))
+        return out
+
+    def _logarithms(self, words: NDArray[np.uint64], step: int, block: int) -> NDArray[np.float64]:
+        """Logarithms of uniforms on (0, 1] with 63 bits, and with 127 in the lower tail."""
         whole = (words >> np.uint64(1)).view(np.int64)
-        radius = whole + 0.5
+        uniform = whole.astype(np.float64)
+        uniform += 0.5
         if whole.min() < 2**31:  # one draw in four billion
             tail = np.flatnonzero(whole < 2**31)
-            fraction = self.words(_PAIRS, step=step, block=2 * block + 1)[tail] * 2.0**-64
-            radius[tail] = whole[tail] + (fraction + 2.0**-65)
-        radius *= 2.0**-63
-        np.log(radius, out=radius)
-        radius *= -2.0
-        np.sqrt(radius, out=radius)
-        return radius.astype(np.float32)
+            fraction = self.words(len(words), step=step, block=2 * block + 1)[tail] * 2.0**-64
+            uniform[tail] = whole[tail] + (fraction + 2.0**-65)
+        uniform *= 2.0**-63
+        np.log(uniform, out=uniform)
+        return uniform
 
 
 def _share_out(work: Callable[[int], None], blocks: int) -> None:
