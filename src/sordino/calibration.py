@@ -10,6 +10,8 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino import validate
 from sordino.accounting import smallest
+from sordino.accounting.answer import check_delta
+from sordino.accounting.pure import is_pure
 from sordino.budget import Budget
 from sordino.errors import UsageError
 from sordino.run import Plan
@@ -32,7 +34,7 @@ def calibrate(
     >>> 0.99 < plan.guarantee(delta=1e-5).epsilon <= 1.0
     True
     """
-    check_target(epsilon, delta, allow_weak=allow_weak)
+    check_target(epsilon, delta, allow_weak=allow_weak, release=plan.noise.event)
 
     single: Any = plan.noise.event  # whatever the noise is, its event has a multiplier
 
@@ -48,10 +50,13 @@ def calibrate(
     return calibrated
 
 
-def check_target(epsilon: float, delta: float, *, allow_weak: bool = False) -> None:
-    """Refuses targets that mean nothing, and weak ones unless they are asked for."""
+def check_target(epsilon: float, delta: float, *, allow_weak: bool = False, release: DpEvent | None = None) -> None:
+    """Refuses targets that mean nothing, and weak ones unless they are asked for.
+
+    A delta of 0 means something where each step is a pure `release`.
+    """
     validate.positive(epsilon=epsilon)
-    validate.between(1e-300, 1, high_open=True, delta=delta)
+    check_delta(delta, is_pure=release is not None and is_pure(release))
     if epsilon > WEAKEST_EPSILON and not allow_weak:
         raise UsageError(
             f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {epsilon!r}; "

@@ -7,6 +7,7 @@ from sordino.accounting.answer import privacy_of as privacy_of
 from sordino.accounting.calibrate import smallest as smallest
 from sordino.accounting.curves import GaussianCurve as GaussianCurve
 from sordino.accounting.curves import PrivacyCurve as PrivacyCurve
+from sordino.accounting.events import PureDpEvent as PureDpEvent
 from sordino.accounting.events import RandomAllocationDpEvent as RandomAllocationDpEvent
 from sordino.accounting.guarantee import Guarantee as Guarantee
 from sordino.accounting.guarantee import Unit as Unit

@@ -13,15 +13,18 @@ from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurv
 from sordino.accounting.decomposition import PoissonDecomposition
 from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, flatten
 from sordino.accounting.pld import PldCurve
+from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
 from sordino.accounting.rdp import RdpCurve
 from sordino.accounting.selection import has_selection, selection_curve
 from sordino.accounting.tight_allocation import TightAllocation
 from sordino.accounting.visible import Sight, Visible, visible
+from sordino.errors import UsageError
 
 EXACT, ALLOCATION, UNAMPLIFIED = "exact-gaussian", "random-allocation", "composition-without-amplification"
 HIDDEN = "hidden-state"
 
 Seen = list[tuple[Visible, int]]
+_QUICK = GaussianCurve | RdpCurve | PureComposition | AdvancedComposition
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,17 @@ class TightestCurve:
 
     def answer(self, delta: float) -> Answer:
         """The smallest epsilon proved at `delta`, and who proves it."""
-        check_delta(delta)
-        return min((Answer(curve.epsilon(delta), curve.name) for curve in self.curves), key=lambda each: each.epsilon)
+        return min(_answers(self.curves, delta), key=lambda each: each.epsilon)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether it proves something at delta 0."""
+        return bool(_answering_at_zero(self.curves))
 
     @property
     def quick(self) -> TightestCurve:
         """The same without the curves that take a Fourier transform for each answer."""
-        return TightestCurve(tuple(curve for curve in self.curves if isinstance(curve, GaussianCurve | RdpCurve)))
+        return TightestCurve(tuple(curve for curve in self.curves if isinstance(curve, _QUICK)))
 
     def epsilon(self, delta: float) -> float:
         return self.answer(delta).epsilon
@@ -76,16 +83,30 @@ def opinions(event: DpEvent, adjacency: Adjacency, delta: float) -> list[Answer]
     >>> [each.accountant for each in opinions(SelfComposedDpEvent(GaussianDpEvent(5.0), 10), Adjacency.ZERO_OUT, 1e-5)]
     ['exact-gaussian', 'pld', 'rdp']
     """
-    check_delta(delta)
     best: dict[str, float] = {}
-    for curve in _curves(event, adjacency, tight=False):
-        best[curve.name] = min(curve.epsilon(delta), best.get(curve.name, math.inf))
+    for answer in _answers(_curves(event, adjacency, tight=False), delta):
+        best[answer.accountant] = min(answer.epsilon, best.get(answer.accountant, math.inf))
     return sorted((Answer(epsilon, name) for name, epsilon in best.items()), key=lambda each: each.epsilon)
 
 
-def check_delta(delta: float) -> None:
-    """Delta is a probability, above 0 because Gaussian noise never gives a pure guarantee."""
-    validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
+def check_delta(delta: float, *, is_pure: bool = False) -> None:
+    """Delta is a probability, and above 0 unless what is released `is_pure`, which Gaussian noise never is."""
+    if delta == 0 and delta is not False:
+        if not is_pure:
+            interval = f"[{SMALLEST_DELTA:g}, 1)"
+            raise UsageError(f"delta must be in {interval} unless all that is released is pure, got {delta!r}.")
+    else:
+        validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
+
+
+def _answers(curves: tuple[PrivacyCurve, ...], delta: float) -> list[Answer]:
+    pure = _answering_at_zero(curves)
+    check_delta(delta, is_pure=bool(pure))
+    return [Answer(curve.epsilon(delta), curve.name) for curve in (curves if delta else pure)]
+
+
+def _answering_at_zero(curves: tuple[PrivacyCurve, ...]) -> tuple[PrivacyCurve, ...]:
+    return tuple(curve for curve in curves if isinstance(curve, PureComposition))
 
 
 def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[PrivacyCurve, ...]:
@@ -94,6 +115,8 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
     parts = flatten(event)
     if has_selection(parts):
         return (selection_curve(parts, adjacency),)
+    if not parts:
+        return (PureComposition(0.0),)
     seen = [(visible(part.mechanism, adjacency), part.count) for part in parts]
     plain = [(each.plain, count) for each, count in seen]
     if any(sight.event.noise_multiplier == 0 for sight, _ in plain):
@@ -108,8 +131,10 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
         curves += [PldCurve.of(plain, UNAMPLIFIED), RdpCurve.of(plain, UNAMPLIFIED)]
     if any(each.rdp for each, _ in seen):
         curves.append(_renyi_curve(seen))
+    losses = [(each.pld or each.plain, count) for each, count in seen]
+    curves += pure_curves(losses)
     if any(each.pld for each, _ in seen):
-        curves.append(PldCurve.of((each.pld or each.plain, count) for each, count in seen))
+        curves.append(PldCurve.of(losses))
     curves += _allocation_curves(seen, tight=tight)
     return tuple(curves)
 

@@ -30,4 +30,4 @@ def best_true_positive_rate(curve: PrivacyCurve, false_positive_rate: float) -> 
     if not 0 < widest < math.inf:
         return bound(0.0) if widest == 0 else 1.0
     searched = minimize_scalar(bound, bounds=(0.0, widest), method="bounded", options={"xatol": 1e-2 * widest})
-    return min(bound(0.0), bound(float(searched.x)))
+    return min(bound(0.0), bound(float(searched.x)), bound(widest))  # a pure guarantee is best used at its end

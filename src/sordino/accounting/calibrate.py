@@ -9,7 +9,7 @@ from dp_accounting.dp_event import DpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.answer import check_delta, privacy_of
+from sordino.accounting.answer import privacy_of
 from sordino.errors import UsageError
 
 RELATIVE_TOLERANCE = 2e-5
@@ -34,7 +34,6 @@ def smallest(
     1.0
     """
     validate.positive(epsilon=epsilon, low=low, high=high)
-    check_delta(delta)
 
     def quick(multiplier: float) -> float:
         return _log_excess(privacy_of(make_event(multiplier), adjacency).quick.epsilon(delta), epsilon)

@@ -1,7 +1,8 @@
-"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are two more and their flat form.
+"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are three more and their flat form.
 
-Every noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step). What a
-neighbour changes is a matter of the adjacency, not of the event: see `visible`.
+Every noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step), and of
+pure noise 1 / (epsilon that this norm costs). What a neighbour changes is a matter of the adjacency, not of the event:
+see `visible`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,19 @@ class HiddenStateDpEvent(DpEvent):
 
     noise_multiplier: float
     steps: int
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class PureDpEvent(DpEvent):
+    """One release of which no outcome becomes more than exp(1 / `noise_multiplier`) times as likely by one unit.
+
+    That is, when one unit adds all that the bound allows, in whatever direction; the noise may have any shape.
+
+    >>> PureDpEvent(noise_multiplier=2.0)
+    PureDpEvent(noise_multiplier=2.0)
+    """
+
+    noise_multiplier: float
 
 
 @dataclass(frozen=True)

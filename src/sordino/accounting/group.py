@@ -11,7 +11,7 @@ from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import check_delta, privacy_of
 from sordino.accounting.curves import GaussianCurve, PrivacyCurve
-from sordino.accounting.events import flatten
+from sordino.accounting.events import PureDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.selection import has_selection
 from sordino.accounting.visible import Sight, visible
@@ -24,14 +24,17 @@ def epsilon_for_group(event: DpEvent, adjacency: Adjacency, size: int, delta: fl
     4.377178
     """
     validate.count(size=size, at_most=1000)
-    check_delta(delta)
     curve = privacy_of(event, adjacency)
+    check_delta(delta, is_pure=curve.is_pure)
     if size == 1:
         return curve.epsilon(delta)
+    pure = size * curve.epsilon(0.0) if curve.is_pure else math.inf
+    if delta == 0:
+        return pure
     forgetting_the_sampling = _of_plain_gaussians(event, adjacency, size, delta)
     together = _joining_together(event, adjacency, size)
     sampled = together.epsilon(delta) if together else by_hybrids(curve, size, delta)
-    return min(forgetting_the_sampling, sampled)
+    return min(forgetting_the_sampling, sampled, pure)
 
 
 def by_hybrids(curve: PrivacyCurve, size: int, delta: float) -> float:
@@ -73,9 +76,10 @@ def _of_plain_gaussians(event: DpEvent, adjacency: Adjacency, size: int, delta: 
 
 
 def _joining_together(event: DpEvent, adjacency: Adjacency, size: int) -> PrivacyCurve | None:
-    """The curve of Poisson-sampled Gaussians: a binomial number of the group joins each step, at worst all aligned.
+    """The curve of pure releases and Poisson-sampled Gaussians: a binomial number of the group joins each step.
 
-    Choquette-Choo et al. (2024), on mixtures of Gaussians: vectors are no worse than their norms on a line.
+    At worst they are all aligned: vectors are no worse than their norms on a line (Choquette-Choo et al. 2024, on
+    mixtures of Gaussians).
     """
     if adjacency is Adjacency.REPLACE_ONE:
         return None
@@ -84,6 +88,8 @@ def _joining_together(event: DpEvent, adjacency: Adjacency, size: int) -> Privac
         match part.mechanism:
             case GaussianDpEvent(noise_multiplier=std) if std > 0:
                 sights.append((Sight(GaussianDpEvent(std / size)), part.count))
+            case PureDpEvent(noise_multiplier=multiplier) if multiplier > 0:
+                sights.append((Sight(PureDpEvent(multiplier / size)), part.count))
             case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=std)) if (
                 std > 0
             ):

@@ -43,12 +43,17 @@ _VIEWS = {
 class Guarantee:
     """(epsilon, delta)-differential privacy, and everything that an epsilon means nothing without.
 
+    Delta may be 0 where all that is released is pure, as noise of an epsilon of its own is and Gaussian noise never is.
+
     >>> from dp_accounting.dp_event import GaussianDpEvent
     >>> guarantee = Guarantee.of(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, delta=1e-5)
     >>> round(guarantee.epsilon, 6), guarantee.accountant
     (4.377178, 'exact-gaussian')
     >>> round(guarantee.best_true_positive_rate(0.01), 3)
     0.092
+    >>> from sordino.accounting import PureDpEvent
+    >>> Guarantee.of(PureDpEvent(1.0), Adjacency.ZERO_OUT, delta=0.0).epsilon
+    1.0
     """
 
     epsilon: float
@@ -121,11 +126,12 @@ class Guarantee:
 
     @property
     def _meaning(self) -> str:
-        epsilon, delta = rounded_up(self.epsilon), repr(float(self.delta))
+        epsilon, is_pure = rounded_up(self.epsilon), self.delta == 0
+        numbers = f"epsilon = {epsilon}" + (" (pure: delta = 0)" if is_pure else f" and delta = {float(self.delta)!r}")
         return (
-            f"What is released is differentially private for every {self.unit} with epsilon = {epsilon} and "
-            f"delta = {delta} under {self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no "
-            f"outcome becomes more than {_factor(self.epsilon)} times as likely, apart from a probability of delta."
+            f"What is released is differentially private for every {self.unit} with {numbers} under "
+            f"{self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no outcome becomes more than "
+            f"{_factor(self.epsilon)} times as likely{'' if is_pure else ', apart from a probability of delta'}."
         )
 
     @property

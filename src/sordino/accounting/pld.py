@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from dp_accounting.dp_event import (
@@ -18,6 +18,8 @@ from scipy.stats import binom
 
 from sordino.accounting.direction import Direction
 from sordino.accounting.dominating import EitherPair, GaussianMixtures, Laplaces, Pair
+from sordino.accounting.events import PureDpEvent
+from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
 
@@ -68,7 +70,8 @@ def _epsilon(direction: Direction, delta: float) -> float:
 def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
     """The worst-case pairs of one mechanism: with the unit against without it, and the other way round.
 
-    Zhu, Dong and Wang (2022) for Poisson sampling, Ganesh (2025) for its truncation.
+    Zhu, Dong and Wang (2022) for Poisson sampling, Ganesh (2025) for its truncation, `randomized_response` for pure
+    noise.
     """
     match sight.event:
         case GaussianDpEvent(noise_multiplier=std):
@@ -84,6 +87,12 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             return Laplaces(scale, 1.0, present_above=True), Laplaces(scale, 1.0, present_above=False)
         case PoissonSampledDpEvent(sampling_probability=rate, event=LaplaceDpEvent(noise_multiplier=scale)):
             return Laplaces(scale, rate, present_above=True), Laplaces(scale, rate, present_above=False)
+        case PureDpEvent(noise_multiplier=multiplier):
+            response = RandomizedResponse(1 / multiplier, 1.0, present_above=True)
+            return response, response
+        case PoissonSampledDpEvent(sampling_probability=rate, event=PureDpEvent(noise_multiplier=multiplier)):
+            there = RandomizedResponse(1 / multiplier, rate, present_above=True)
+            return there, replace(there, present_above=False)
         case _:
             raise UnsupportedEvent(f"privacy loss distributions do not cover {sight.event!r:.200}.")
 
@@ -94,7 +103,7 @@ def _multiplier(sight: Sight) -> float:
             return _multiplier(Sight(event))
         case MixtureOfGaussiansDpEvent(standard_deviation=std, sensitivities=means):
             return float(std / max(means))
-        case GaussianDpEvent() | LaplaceDpEvent() | TruncatedSubsampledGaussianDpEvent():
+        case GaussianDpEvent() | LaplaceDpEvent() | PureDpEvent() | TruncatedSubsampledGaussianDpEvent():
             return float(sight.event.noise_multiplier)
         case _:
             raise UnsupportedEvent(f"privacy loss distributions do not cover {sight.event!r:.200}.")

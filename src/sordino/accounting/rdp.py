@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,8 +22,9 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.special import gammaln, logsumexp
 
 from sordino.accounting.dominating import Reals
-from sordino.accounting.events import RandomAllocationDpEvent
+from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent
 from sordino.accounting.random_allocation import renyi_of_adding, renyi_of_removing
+from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import Sight
 from sordino.errors import UnsupportedEvent
 
@@ -74,6 +75,11 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
             divergences = _from_dp_accounting(sight)
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             return renyi_of_removing(multiplier, bins, ORDERS), renyi_of_adding(multiplier, bins, ORDERS)
+        case PureDpEvent(noise_multiplier=multiplier):
+            divergences = RandomizedResponse(1 / multiplier, 1.0, present_above=True).renyi(ORDERS)
+        case PoissonSampledDpEvent(sampling_probability=rate, event=PureDpEvent(noise_multiplier=multiplier)):
+            there = RandomizedResponse(1 / multiplier, rate, present_above=True)
+            return there.renyi(ORDERS), replace(there, present_above=False).renyi(ORDERS)
         case _:
             raise UnsupportedEvent(f"Renyi differential privacy does not cover {sight.event!r:.200}.")
     return divergences, divergences

@@ -8,6 +8,7 @@ docs/accounting.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
@@ -24,11 +25,14 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent
+from sordino.accounting.events import HiddenStateDpEvent, PureDpEvent, RandomAllocationDpEvent
+from sordino.accounting.randomized_response import epsilon_of_replacing, log_mixed
 from sordino.errors import UnsupportedEvent, UsageError
 
 ADD_OR_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+
+PlainNoise = GaussianDpEvent | LaplaceDpEvent | PureDpEvent
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Sight:
 class Plain(Sight):
     """Noise without sampling."""
 
-    event: GaussianDpEvent | LaplaceDpEvent
+    event: PlainNoise
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             return _bare(_gaussian(multiplier, share))
         case LaplaceDpEvent(noise_multiplier=multiplier):
             return _bare(_laplace(multiplier, share))
+        case PureDpEvent(noise_multiplier=multiplier):
+            return _bare(_pure(multiplier, share))
         case PoissonSampledDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
             # The replace-one pair of the PLD is q N(-1) + (1-q) N(0) against q N(1) + (1-q) N(0): it doubles the
             # distance itself, so that the multiplier stays. RDP has no such pair.
@@ -91,6 +97,11 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             return Visible(plain, both, both) if amplifies_absence else Visible(plain, Sight(mechanism, REPLACE_ONE))
         case PoissonSampledDpEvent(event=LaplaceDpEvent(noise_multiplier=multiplier)):
             return Visible(Plain(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
+        case PoissonSampledDpEvent(sampling_probability=rate, event=PureDpEvent(noise_multiplier=multiplier)):
+            plain = Plain(_pure(multiplier, share))
+            if amplifies_absence:
+                return Visible(plain, Sight(mechanism), Sight(mechanism))
+            return _amplified(plain, lambda: epsilon_of_replacing(rate, 1 / multiplier))
         case TruncatedSubsampledGaussianDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
                 raise UnsupportedEvent(
@@ -100,13 +111,17 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             relation = REPLACE_ONE if adjacency is Adjacency.REPLACE_ONE else REPLACE_SPECIAL
             return Visible(Plain(_gaussian(multiplier, share)), Sight(mechanism, relation))
         case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
-            if adjacency is not Adjacency.REPLACE_ONE:
-                raise UnsupportedEvent(f"batches of a fixed size are covered under replace-one only, got {adjacency}.")
+            _refuse_unless_replaced(adjacency)
             halved = _gaussian(multiplier, share)
             if mechanism.sample_size == mechanism.source_dataset_size:
                 return _bare(halved)
             sampled = SampledWithoutReplacementDpEvent(mechanism.source_dataset_size, mechanism.sample_size, halved)
             return Visible(Plain(halved), rdp=Sight(sampled, REPLACE_ONE))
+        case SampledWithoutReplacementDpEvent(event=PureDpEvent(noise_multiplier=multiplier)):
+            _refuse_unless_replaced(adjacency)
+            plain = Plain(_pure(multiplier, share))
+            rate = mechanism.sample_size / mechanism.source_dataset_size
+            return _amplified(plain, lambda: log_mixed(rate, 2 / multiplier)) if rate < 1 else _bare(plain.event)
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             if bins == 1:
                 return _bare(_gaussian(multiplier, share))
@@ -115,9 +130,23 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             raise UnsupportedEvent(f"no accountant covers {mechanism!r:.200} under {adjacency}.")
 
 
-def _bare(event: GaussianDpEvent | LaplaceDpEvent) -> Visible:
+def _bare(event: PlainNoise) -> Visible:
     sight = Plain(event)
     return Visible(sight, sight, sight)
+
+
+def _amplified(plain: Plain, epsilon: Callable[[], float]) -> Visible:
+    """A step that is pure itself, of the given epsilon."""
+    if plain.event.noise_multiplier == 0:
+        return Visible(plain)
+    # The multiplier is the inverse of an epsilon that is rounded up.
+    sight = Sight(PureDpEvent(1 / (epsilon() * (1 + 1e-14))))
+    return Visible(plain, sight, sight)
+
+
+def _refuse_unless_replaced(adjacency: Adjacency) -> None:
+    if adjacency is not Adjacency.REPLACE_ONE:
+        raise UnsupportedEvent(f"batches of a fixed size are covered under replace-one only, got {adjacency}.")
 
 
 def _gaussian(multiplier: object, share: float) -> GaussianDpEvent:
@@ -126,6 +155,11 @@ def _gaussian(multiplier: object, share: float) -> GaussianDpEvent:
 
 def _laplace(multiplier: object, share: float) -> LaplaceDpEvent:
     return LaplaceDpEvent(_multiplier(multiplier) * share)
+
+
+def _pure(multiplier: object, share: float) -> PureDpEvent:
+    halved = _multiplier(multiplier) * share
+    return PureDpEvent(halved if halved > 1e-100 else 0.0)  # of which the inverse is no epsilon
 
 
 def _multiplier(value: object) -> float:

@@ -19,7 +19,7 @@ from dp_accounting.dp_event import (
     TruncatedSubsampledGaussianDpEvent,
 )
 
-from sordino.accounting import RandomAllocationDpEvent
+from sordino.accounting import PureDpEvent, RandomAllocationDpEvent
 from sordino.accounting.events import HiddenStateDpEvent
 from sordino.errors import StateError
 
@@ -32,6 +32,7 @@ _EVENTS: dict[str, type[DpEvent]] = {
         LaplaceDpEvent,
         NoOpDpEvent,
         PoissonSampledDpEvent,
+        PureDpEvent,
         RandomAllocationDpEvent,
         RepeatAndSelectDpEvent,
         SampledWithoutReplacementDpEvent,
