@@ -26,7 +26,8 @@ def weighted_laplace(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -
     >>> weighted_laplace(torch.tensor([8.0, 1.0]), 1.0).expected_absolute()
     tensor([1.1180, 2.2361], dtype=torch.float64)
     """
-    return of_blocks(weights, torch.arange(len(weights)), lipschitz, cost)
+    values = usable_weights(weights).values
+    return of_blocks(values, torch.arange(len(values)), lipschitz, cost)
 
 
 def isotropic(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
@@ -35,7 +36,8 @@ def isotropic(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> Block
     >>> isotropic(torch.tensor([8.0, 1.0]), 2.0).rates
     tensor([2.0000], dtype=torch.float64)
     """
-    return of_blocks(weights, torch.zeros(len(weights), dtype=torch.int64), lipschitz, cost)
+    values = usable_weights(weights).values
+    return of_blocks(values, torch.zeros(len(values), dtype=torch.int64), lipschitz, cost)
 
 
 def best_blocks(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
