@@ -34,7 +34,7 @@ from sordino.optimized.weights import usable_weights
 Array: TypeAlias = NDArray[np.float64]
 
 _EXACT = WithinSensitivity()
-_MOST_POINTS = 20_000
+_MOST_POINTS, _MOST_STEPS = 20_000, 100
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class NoiseProblem:
     def solve(self, *, spacing: float, lengths: float = 10.0, constraint: Constraint = _EXACT) -> Solved:
         """The best masses on a grid that reaches so many lengths, each the mean of a weighted Laplace coordinate."""
         validate.positive(spacing=spacing, lengths=lengths)
+        if spacing > self.sensitivity:
+            raise UsageError(f"spacing must be at most the sensitivity {self.sensitivity:g}, got {spacing:g}.")
         axes = self._axes(spacing, lengths)
-        points = prod(map(len, axes))
-        if points > _MOST_POINTS:
-            raise UsageError(f"spacing must leave at most {_MOST_POINTS} points, got {points} at {spacing:g}.")
-        allowed = constraint.allowed(self.epsilon, self.sensitivity, spacing, len(axes))
-        ratios = _ratios(tuple(map(len, axes)), dict(allowed))
+        ratios = _ratios(
+            tuple(map(len, axes)), dict(constraint.allowed(self.epsilon, self.sensitivity, spacing, len(axes)))
+        )
         copies, costs = self._copies(axes), self._costs(axes)
         best = linprog(  # type: ignore[call-overload]  # the stubs do not know sparse constraints
             (copies * costs).ravel(),
@@ -76,7 +76,7 @@ class NoiseProblem:
             method="highs-ipm",
         )
         if best.status != 0:
-            raise SordinoError(f"the linear program of {points} points must have a solution, got: {best.message}")
+            raise SordinoError(f"the linear program at spacing {spacing:g} must have a solution, got: {best.message}")
         too_much = sum(self.weights) * spacing**2 / 4 if isinstance(self.cost, SquaredCost) else 0.0
         return Solved(float(best.fun) - too_much, axes, best.x.reshape(copies.shape) / spacing ** len(axes))
 
@@ -84,7 +84,12 @@ class NoiseProblem:
         weights, lipschitz = torch.tensor(self.weights), self.epsilon / self.sensitivity
         cost = ABSOLUTE if isinstance(self.cost, SignedCost) else self.cost
         extents = lengths * weighted_laplace(weights, lipschitz, cost).expected_absolute().numpy()
-        steps = np.ceil(extents / spacing).astype(int)
+        steps = np.ceil(extents / spacing)
+        if prod(steps + 1) > _MOST_POINTS or self.sensitivity / spacing > _MOST_STEPS:
+            raise UsageError(
+                f"spacing must leave at most {_MOST_POINTS} points, and {_MOST_STEPS} steps to the sensitivity, "
+                f"got {spacing:g} for {prod(steps + 1):.0f} points."
+            )
         if isinstance(self.cost, SignedCost):
             return tuple(spacing * np.arange(-n, n + 1) for n in steps)
         reached = best_blocks(weights, lipschitz, cost).expected_cost(weights, cost)
