@@ -1,4 +1,4 @@
-"""Nineteen bugs that were found in differentially private training code, each planted in the kernel.
+"""Nineteen bugs that were found in differentially private training code, and five of optimised noise, each planted.
 
 A mutant is a name, the check that should notice it, and a function that plants it with pytest's monkeypatch.
 """
@@ -17,7 +17,9 @@ from sordino import clipping, sampling
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.gradients.taped import Taped
-from sordino.noise import Gaussian
+from sordino.noise import Gaussian, Noise
+from sordino.optimized.noise import OptimizedNoise
+from sordino.optimized.sources import Fixed
 from sordino.randomness import Stream
 from sordino.run import PrivateRun
 from sordino.sampling import Poisson
@@ -45,20 +47,25 @@ class Mutant:
 
 
 MUTANTS: list[Mutant] = []
+OF_OPTIMIZED_NOISE: list[Mutant] = []
 
 
 def mutant(name: str, caught_by: str) -> Callable[[Callable[[MonkeyPatch], None]], None]:
     return lambda plant: MUTANTS.append(Mutant(name, caught_by, plant))
 
 
-def scaled_noise(patch: MonkeyPatch, factor: Callable[[BoundedSum], float]) -> None:
-    honest = Gaussian.add
+def mutant_of_optimized_noise(name: str, caught_by: str) -> Callable[[Callable[[MonkeyPatch], None]], None]:
+    return lambda plant: OF_OPTIMIZED_NOISE.append(Mutant(name, caught_by, plant))
+
+
+def scaled_noise(patch: MonkeyPatch, factor: Callable[[BoundedSum], float], kind: type[Noise] = Gaussian) -> None:
+    honest = kind.add
 
     def add(self, total, at):
         released = honest(self, total, at)
         return replace(released, value=total.value + factor(total) * (released.value - total.value))
 
-    patch.setattr(Gaussian, "add", add)
+    patch.setattr(kind, "add", add)
 
 
 def other_normals(patch: MonkeyPatch, draw: Callable[[Stream, int, int], np.ndarray]) -> None:
@@ -250,3 +257,39 @@ def _(patch):
 def _(patch):
     honest = Poisson.compose
     patch.setattr(Poisson, "compose", lambda self, release, steps: honest(self, release, math.ceil(steps * self.rate)))
+
+
+@mutant_of_optimized_noise("optimised noise times 0.9", SCALE)
+def _(patch):
+    scaled_noise(patch, lambda total: 0.9, OptimizedNoise)
+
+
+@mutant_of_optimized_noise("optimised noise forgets the clip norm", SCALE)
+def _(patch):
+    honest = OptimizedNoise.law
+    patch.setattr(OptimizedNoise, "law", lambda self, bound, at: honest(self, 1.0, at))
+
+
+@mutant_of_optimized_noise("weights from the sum that noise is to hide", SCALE)
+def _(patch):
+    honest = OptimizedNoise.add
+
+    def add(self, total, at):
+        return honest(replace(self, weights=Fixed(total.value.abs() + 0.01)), total, at)
+
+    patch.setattr(OptimizedNoise, "add", add)
+
+
+@mutant_of_optimized_noise("the same directions in every step", INDEPENDENCE)
+def _(patch):
+    honest = Stream.normals
+    other_normals(patch, lambda stream, number, step: honest(stream, number, step=0))
+
+
+@mutant_of_optimized_noise("exponentials that end at 16.6", TAIL)
+def _(patch):
+    def draw(self, number, *, step):
+        uniform = (self.words(number, step=step) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+        return -np.log(np.maximum(uniform, 2.0**-24))
+
+    patch.setattr(Stream, "exponentials", draw)

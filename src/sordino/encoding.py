@@ -7,7 +7,7 @@ here has data in it: whatever an encoding learns, it learns from past `Private` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -37,6 +37,21 @@ class Encoding(Protocol):
     def codec(self, state: State, step: int, randomness: Stream) -> Codec: ...
 
     def update(self, state: State, private: Private) -> State: ...
+
+
+class Rows(Protocol):
+    """Gradients of public rows, some at a time. Every `PerExample` is such."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def rows(self, chunk: int) -> Iterator[Tensor]: ...
+
+
+class Anchors(Protocol):
+    """Gradients of public or synthetic rows at the parameters of today: a function of nothing private."""
+
+    def __call__(self, step: int, randomness: Stream) -> Rows: ...
 
 
 @dataclass(frozen=True)

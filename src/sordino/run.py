@@ -27,7 +27,7 @@ from sordino.clipping import Clip
 from sordino.contribution import Contribution
 from sordino.encoding import Codec, Encoding, State, Unchanged
 from sordino.errors import UsageError
-from sordino.noise import Noise, NoiseAt, check_tail
+from sordino.noise import LearningNoise, Noise, NoiseAt, check_tail, warn_if_hopeless
 from sordino.randomness import Key
 from sordino.records import Batch
 from sordino.sampling import Indices, Sampler
@@ -35,6 +35,7 @@ from sordino.states import BoundedSum, Layout, PerExample, Private
 
 _MEMORY_MIB = 256
 _SMALLEST_MICRO_BATCH, _LARGEST_MICRO_BATCH = 32, 1024
+_OF_NOISE = "noise/"  # before the names of what noise has learnt, among those of the encoding
 
 # What a micro-batch costs whatever its size, in bytes of activations that take thirty times as long: per parameter
 # tensor for the operations around it, and per parameter for the passes over its sum.
@@ -159,7 +160,7 @@ class PrivateRun:
         self._sampling, self._noise = key.stream("sampling"), key.stream("noise")
         self._coding, self._dropout = key.stream("coding"), key.stream("dropout")
         self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
-        self._check_stages_fit()
+        self._noise_state = self._check_stages_fit()
         self._budget.charge(plan.event, plan.adjacency, what="training run")
 
     @property
@@ -174,8 +175,8 @@ class PrivateRun:
 
     @property
     def coding_state(self) -> State:
-        """What the encoding has learnt from past releases. It belongs into a checkpoint."""
-        return self._coding_state
+        """What the encoding and the noise have learnt from past releases. It belongs into a checkpoint."""
+        return {**self._coding_state, **{_OF_NOISE + name: x for name, x in self._noise_state.items()}}
 
     @property
     def event(self) -> DpEvent:
@@ -203,7 +204,10 @@ class PrivateRun:
             again = self.plan.sampler.compose(self.plan.noise.event, drawn_again)
             self._budget.charge(again, self.plan.adjacency, what="steps drawn again")
             self._drawn_again = again
-        self._steps_begun, self._coding_state = step, coding_state
+        learnt = {name for name in coding_state if name.startswith(_OF_NOISE)}
+        self._noise_state = {name.removeprefix(_OF_NOISE): coding_state[name] for name in learnt}
+        self._coding_state = {name: x for name, x in coding_state.items() if name not in learnt}
+        self._steps_begun = step
         self._batches = self.plan.sampler.batches(self._records.num_units, self._sampling, start=step)
 
     def __len__(self) -> int:
@@ -241,7 +245,10 @@ class PrivateRun:
         if begun is not self._unfinished:
             raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
         self._unfinished = None
-        private = begun.codec.decode(self.plan.noise.add(total, NoiseAt(self._noise, begun.step)))
+        released = self.plan.noise.add(total, self._noise_at(begun.step, begun.codec))
+        if isinstance(self.plan.noise, LearningNoise):
+            self._noise_state = self.plan.noise.update(self._noise_state, released)
+        private = begun.codec.decode(released)
         self._coding_state = self.plan.encoding.update(self._coding_state, private)
         return private
 
@@ -312,10 +319,23 @@ class PrivateRun:
         even = units - units % torch.get_num_threads()  # threads share the units of a micro-batch
         return max(1, min(_LARGEST_MICRO_BATCH, even))
 
-    def _check_stages_fit(self) -> None:
-        """A step of nobody, thrown away: a clip or an encoding made for another model is refused before any charge."""
-        codec = self.plan.encoding.codec(self._coding_state, 0, self._coding)
-        self._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0)
+    def _noise_at(self, step: int, codec: Codec) -> NoiseAt:
+        return NoiseAt(self._noise, step, self._noise_state, codec.encode)
+
+    def _check_stages_fit(self) -> State:
+        """A step of nobody, thrown away: a stage that was made for another model is refused before any charge.
+
+        What is left of it is what the noise knows before the first step.
+        """
+        noise, codec = self.plan.noise, self.plan.encoding.codec(self._coding_state, 0, self._coding)
+        nobody = self._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0)
+        if not isinstance(noise, LearningNoise):
+            return {}
+        known = noise.init(nobody.layout)
+        expected = noise.expected_norm(nobody.bound, NoiseAt(self._noise, 0, known, codec.encode))
+        dimension, batch_size = nobody.layout.size, self.expected_batch_size
+        warn_if_hopeless(expected, bound=nobody.bound, dimension=dimension, batch_size=batch_size)
+        return known
 
     def _begin_step(self) -> int:
         if os.getpid() != self._process:

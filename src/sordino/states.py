@@ -184,10 +184,15 @@ def _add_(total: Tensor, part: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Private:
-    """A released vector. Whatever happens to it from here on is post-processing and costs no privacy."""
+    """A released vector. Whatever happens to it from here on is post-processing and costs no privacy.
+
+    `noise_square` is the mean square of the noise in it, for all coordinates or by coordinate, and 0 where nobody says.
+    It is as public as the plan, and what learns from releases takes it off.
+    """
 
     value: Tensor
     layout: Layout
+    noise_square: float | Tensor = field(default=0.0, kw_only=True, repr=False)
 
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""

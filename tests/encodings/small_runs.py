@@ -12,6 +12,7 @@ from sordino.encodings import (
     Combined,
     ConstantRate,
     Freeze,
+    Matched,
     Project,
     ProjectBiased,
     PublicGradients,
@@ -19,6 +20,7 @@ from sordino.encodings import (
     RankedSparsify,
     Subspace,
 )
+from sordino.optimized.learnt import FromPublicRows, FromReleases
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, LABELS = torch.randn(40, 1, 6, 6, generator=GENERATOR), torch.randint(0, 3, (40,), generator=GENERATOR)
@@ -55,6 +57,11 @@ ENCODINGS = {
     "freeze and random": lambda model: Combined(FREEZE, PER_STEP),
     "random and ranked": lambda model: Combined(PER_STEP, RankedSparsify(0.5, epochs=3, steps_per_epoch=2)),
     "random and project": lambda model: Combined(PER_STEP, Project(subspace_of(model))),
+    "matched by releases": lambda model: Matched(FromReleases(0.8)),
+    "matched by public rows": lambda model: Matched(FromPublicRows(PublicGradients(model, PUBLIC, classes=3), every=2)),
+    "random and matched": lambda model: Combined(PER_STEP, Matched(FromReleases(0.8))),
+    "matched and freeze": lambda model: Combined(Matched(FromReleases(0.8)), FREEZE),
+    "matched and project": lambda model: Combined(Matched(FromReleases(0.8)), Project(subspace_of(model))),
 }
 
 

@@ -12,8 +12,18 @@ from test_resume import contents, killed, trained
 
 import sordino as so
 from sordino.encoding import Unchanged
-from sordino.encodings import Combined, ConstantRate, Freeze, Project, ProjectBiased, RandomSparsify, RankedSparsify
+from sordino.encodings import (
+    Combined,
+    ConstantRate,
+    Freeze,
+    Matched,
+    Project,
+    ProjectBiased,
+    RandomSparsify,
+    RankedSparsify,
+)
 from sordino.encodings.subspace import Subspace
+from sordino.optimized.sources import Fixed
 from sordino.records import as_records
 from sordino.states import Dense
 from sordino.verification import noise_statistics, sensitivity
@@ -23,7 +33,7 @@ SUBSPACE = Subspace(lambda step, randomness: PUBLIC_ROWS, directions=3, groups=2
 
 
 EVERY = pytest.mark.parametrize("make", ENCODINGS.values(), ids=ENCODINGS)
-DIFFERENT = ["random", "random and project"]  # the others have the codecs of these
+DIFFERENT = ["random", "random and project", "matched by public rows"]  # the others have the codecs of these
 
 
 class TestRandomSparsify(EncodingContract):
@@ -44,6 +54,10 @@ class TestProject(EncodingContract):
 
 class TestProjectBiased(EncodingContract):
     encoding = ProjectBiased(SUBSPACE)
+
+
+class TestMatched(EncodingContract):
+    encoding = Matched(Fixed(torch.arange(1.0, 9.0)))
 
 
 class TestCombined(EncodingContract):

@@ -1,7 +1,8 @@
-"""What may be done to a gradient before the clip and undone after the noise: sparsification, freezing, projection."""
+"""What may be done to a gradient before the clip and undone after the noise: masks, projections, scales."""
 
 from sordino.encodings.combined import Combined as Combined
 from sordino.encodings.freeze import Freeze as Freeze
+from sordino.encodings.matched import Matched as Matched
 from sordino.encodings.project import Project as Project
 from sordino.encodings.project import ProjectBiased as ProjectBiased
 from sordino.encodings.public_gradients import PublicGradients as PublicGradients

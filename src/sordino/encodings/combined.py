@@ -69,7 +69,7 @@ class CombinedCodec:
     def decode(self, private: Private) -> DecodedTwice:
         by_second = self.second.decode(private)
         by_first = self.first.decode(by_second)
-        return DecodedTwice(by_first.value, by_first.layout, by_first, by_second)
+        return DecodedTwice(by_first.value, by_first.layout, by_first, by_second, noise_square=by_first.noise_square)
 
 
 def stream_of(position: str, randomness: Stream) -> Stream:

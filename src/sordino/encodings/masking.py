@@ -43,4 +43,7 @@ class Masking:
 
     def decode(self, private: Private) -> Decoded:
         value = private.value if self.keeps_all else private.value.where(self.keep, 0.0)
-        return Decoded(value, private.layout, released=private)
+        return Decoded(value, private.layout, released=private, noise_square=self._kept(private.noise_square))
+
+    def _kept(self, noise_square: float | Tensor) -> float | Tensor:
+        return noise_square if self.keeps_all else noise_square * self.keep.double()

@@ -8,7 +8,6 @@ whatever clip a plan has, its bound is that of the vector that is released.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor
 from sordino import validate
 from sordino.encoding import State
 from sordino.encodings.subspace import Basis, Subspace
+from sordino.encodings.transformed import Transformed
 from sordino.randomness import Stream
-from sordino.states import Dense, Layout, PerExample, Private, WeightsOf, by_block
-
-_ROWS_AT_A_TIME = 32
+from sordino.states import Layout, PerExample, Private
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,7 @@ class Project:
 
     Use it with `ClipPerLayer((1.0, 1.0))`: what is clipped are the two parts in units of their norms.
 
+    >>> from sordino.states import Dense
     >>> layout = Layout(("w",), ((3,),))
     >>> public = Dense(torch.tensor([[1.0, 0.0, 0.0]]), layout)
     >>> project = Project(Subspace(lambda step, randomness: public, directions=1, groups=1))
@@ -89,13 +88,14 @@ class EmbeddingCodec:
         return Layout(("embedding",), ((self.basis.directions,),))
 
     def encode(self, each: PerExample) -> Transformed:
-        return Transformed(each, self)
+        return Transformed(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
         return self.basis.embed(rows)
 
     def decode(self, private: Private) -> Private:
-        return Private(self.basis.lift(private.value), self.basis.layout)
+        noise_square = self.basis.lift_squares(private.noise_square)
+        return Private(self.basis.lift(private.value), self.basis.layout, noise_square=noise_square)
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ class ResidualCodec:
         return Layout(("embedding", "residual"), ((self.basis.directions,), (self.basis.layout.size,)))
 
     def encode(self, each: PerExample) -> Transformed:
-        return Transformed(each, self)
+        return Transformed(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
         embedded = self.basis.embed(rows)
@@ -121,49 +121,7 @@ class ResidualCodec:
     def decode(self, private: Private) -> Private:
         embedded, residual = torch.split(private.value, list(self.layout.sizes))
         value = self.basis.lift(embedded * self.embedding_norm) + residual * self.residual_norm
-        return Private(value, self.basis.layout)
-
-
-@dataclass(frozen=True, repr=False)
-class Transformed:
-    """Contributions of which each row is mapped on its own, a few at a time. Norms are those of the rows as formed.
-
-    The residual's norm would follow from two others by Pythagoras, and be wrong where they nearly cancel: the clip
-    would rest on it.
-    """
-
-    each: PerExample
-    codec: EmbeddingCodec | ResidualCodec
-
-    @property
-    def layout(self) -> Layout:
-        return self.codec.layout
-
-    def squared_norms(self) -> Tensor:
-        return torch.cat([part.squared_norms() for part in self._parts()])
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        total, done = torch.zeros(self.layout.size, dtype=torch.float64), 0
-        for part in self._parts():
-            total += part.weighted_sum(weights[done : done + len(part.matrix)])
-            done += len(part.matrix)
-        return total
-
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
-        total, weights = torch.zeros(self.layout.size, dtype=torch.float64), []
-        for part in self._parts():
-            added, given = part.sum_weighted_by(weights_of)
-            total += added
-            weights.append(by_block(given, self.layout))
-        return total, torch.cat(weights)
-
-    def masked(self, keep: Tensor) -> Dense:
-        return Dense(torch.cat(list(self.rows(_ROWS_AT_A_TIME))), self.layout).masked(keep)
-
-    def rows(self, chunk: int) -> Iterator[Tensor]:
-        for rows in self.each.rows(chunk):
-            yield self.codec.rows(rows)
-
-    def _parts(self) -> Iterator[Dense]:
-        for rows in self.rows(_ROWS_AT_A_TIME):
-            yield Dense(rows, self.layout)
+        noise = torch.as_tensor(private.noise_square).expand(private.value.shape)
+        inside, outside = torch.split(noise, list(self.layout.sizes))
+        noise_square = self.basis.lift_squares(inside * self.embedding_norm**2) + outside * self.residual_norm**2
+        return Private(value, self.basis.layout, noise_square=noise_square)

@@ -1,4 +1,4 @@
-"""Anchors for a subspace: gradients of public inputs under random labels."""
+"""Gradients of public inputs, under random labels or public ones: anchors for a subspace, and for weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sordino.states import Layout
 class PublicGradients:
     """Gradients at the parameters that `model` has when they are asked for: it is the model that the run trains.
 
-    Parameters are post-processing of releases, and `inputs` are declared public by being given here. Labels are drawn
-    anew in every step, as by Yu et al. (2021), so that none are needed.
+    Parameters are post-processing of releases, and `inputs` are declared public by being given here. Without `labels`,
+    which are then public too, they are drawn anew in every step, as by Yu et al. (2021).
 
     >>> from sordino.randomness import Key
     >>> anchors = PublicGradients(nn.Linear(4, 3), torch.ones(5, 4), classes=3)
@@ -34,6 +34,7 @@ class PublicGradients:
     inputs: Tensor
     classes: int
     loss: Loss = field(default=F.cross_entropy)
+    labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         validate.instance(nn.Module, model=self.model)
@@ -41,9 +42,12 @@ class PublicGradients:
         validate.count(at_least=2, classes=self.classes)
 
     def __call__(self, step: int, randomness: Stream) -> GradientsOfRows:
-        words = randomness.words(len(self.inputs), step=step) % self.classes
-        labels = torch.from_numpy(words.astype("int64"))
+        labels = self._drawn(step, randomness) if self.labels is None else self.labels
         return GradientsOfRows(self.model, LossGradient(self.loss), as_records((self.inputs, labels)))
+
+    def _drawn(self, step: int, randomness: Stream) -> Tensor:
+        words = randomness.words(len(self.inputs), step=step) % self.classes
+        return torch.from_numpy(words.astype("int64"))
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,35 +6,19 @@ Yu, Zhang, Chen and Liu, "Do not let privacy overbill utility: gradient embeddin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import sqrt
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.encoding import Anchors, Rows
 from sordino.randomness import Key, Stream
 from sordino.states import Layout
 
 _ROWS_AT_A_TIME = 64
-
-
-class Rows(Protocol):
-    """Gradients of public rows, some at a time. Every `PerExample` is such."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    def rows(self, chunk: int) -> Iterator[Tensor]: ...
-
-
-class Anchors(Protocol):
-    """Gradients of public or synthetic rows at the parameters of today: a function of nothing private."""
-
-    def __call__(self, step: int, randomness: Stream) -> Rows: ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +42,11 @@ class Basis:
         """From the subspace back into the space of all coordinates."""
         codes = torch.split(embedded, [part.shape[1] for part in self.parts], dim=-1)
         return torch.cat([code @ part.to(code).T for code, part in zip(codes, self.parts, strict=True)], dim=-1)
+
+    def lift_squares(self, squares: float | Tensor) -> Tensor:
+        """The mean squares of what is lifted, where that of each direction is given and directions are independent."""
+        embedded = torch.as_tensor(squares, dtype=torch.float64).expand(self.directions)
+        return Basis(tuple(part.square() for part in self.parts), self.cuts, self.layout).lift(embedded)
 
 
 @dataclass(frozen=True)

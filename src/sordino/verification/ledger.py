@@ -34,7 +34,7 @@ def compare_constants(plan: Plan, model: nn.Module, records: Records, *, seed: i
     """On data sets that differ by one record every constant is the same; where the size is public it may set them."""
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE:
         return
-    larger, smaller = (_constants(PrivateRun(plan, model, ordinary(records, size), seed=seed)) for size in (100, 99))
+    larger, smaller = (_constants(fresh_run(plan, model, ordinary(records, size), seed=seed)) for size in (100, 99))
     for name, value in larger.items():
         yield at_most(CONSTANTS, f"change of {name}", abs(value - smaller[name]), 0.0)
 

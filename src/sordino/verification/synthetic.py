@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.encoding import Codec, Encoding, State
+from sordino.noise import HopelessNoise, NoiseAt
 from sordino.randomness import Stream
 from sordino.records import Records, as_records
 from sordino.run import Plan, PrivateRun
@@ -60,23 +62,33 @@ def bounded_sum(run: PrivateRun, indices: Tensor, step: int = 0) -> Tensor:
     return run._bounded_sum(indices, run.plan.encoding.codec(run._coding_state, step, run._coding), step).value.double()
 
 
-def noise_of(run: PrivateRun) -> Iterator[Tensor]:
+@dataclass(frozen=True, repr=False)
+class Drawn:
+    """The noise of one step, and where it came from, with what was known before the step."""
+
+    noise: Tensor
+    at: NoiseAt
+
+
+def noise_of(run: PrivateRun) -> Iterator[Drawn]:
     """The noise of each step of a run: what was released, minus what the same codec makes of the bare sum."""
     plan, num_units = run.plan, run._records.num_units
     for step, indices in enumerate(plan.sampler.batches(num_units, run._sampling)):
         codec = plan.encoding.codec(run._coding_state, step, run._coding)
-        bare = run._bounded_sum(torch.from_numpy(indices), codec, step)
+        bare, at = run._bounded_sum(torch.from_numpy(indices), codec, step), run._noise_at(step, codec)
         released = next(run, None)
         if released is None:  # fewer steps than planned: the ledger's check says so
             return
-        yield released.value - codec.decode(replace(released, value=bare.value)).value
+        yield Drawn(released.value - codec.decode(replace(released, value=bare.value)).value, at)
 
 
 def fresh_run(
     plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | Literal["auto"] = "auto"
 ) -> PrivateRun:
-    """A run whose randomness is frozen by the seed."""
-    return PrivateRun(plan, model, records, seed=seed, physical_batch_size=physical)
+    """A run whose randomness is frozen by the seed. Its few units are no reason to warn of much noise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HopelessNoise)
+        return PrivateRun(plan, model, records, seed=seed, physical_batch_size=physical)
 
 
 @dataclass(frozen=True)
