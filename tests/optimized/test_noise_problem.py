@@ -152,6 +152,7 @@ WRONG = {
     "no epsilon": (lambda: NoiseProblem((1.0,), 0.0, 1.0), "epsilon must be a finite number above 0"),
     "three weights": (lambda: NoiseProblem((1.0,) * 3, 1.0, 1.0), "one or two numbers for a grid, got 3"),
     "no weights": (lambda: NoiseProblem((0.0, 0.0), 1.0, 1.0), "must not all be 0"),
+    "a weight of zero": (lambda: NoiseProblem((1.0, 0.0), 1.0, 1.0), "weights must be above 0 for a grid"),
     "a small grid": (lambda: TWO.solve(spacing=0.5, lengths=1.0), "lengths must reach a cost of 1.66"),
     "a fine grid": (lambda: TWO.solve(spacing=0.01), "at most 20000 points"),
     "no spacing": (lambda: TWO.solve(spacing=0.0), "spacing must be a finite number above 0"),

@@ -16,6 +16,8 @@ _SLACK = 1e-9  # a distance that is a whole number of grid steps counts as one i
 
 
 class Constraint(Protocol):
+    """What a density must obey, as differences across offsets."""
+
     def allowed(
         self, epsilon: float, sensitivity: float, spacing: float, dimension: int
     ) -> Iterator[tuple[Offset, float]]:

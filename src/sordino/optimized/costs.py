@@ -56,7 +56,11 @@ class SquaredCost:
 
 @dataclass(frozen=True)
 class SignedCost:
-    """The expectation of sum_i w_i z_i. No noise is best: moving it costs no privacy and lowers this without limit."""
+    """The expectation of sum_i w_i z_i. No noise is best: moving it costs no privacy and lowers this without limit.
+
+    >>> SignedCost().pointwise(np.array([-1e6]))
+    array([-1000000.])
+    """
 
     def pointwise(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """What z costs per weight."""

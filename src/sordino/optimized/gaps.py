@@ -41,6 +41,7 @@ def gaps(problem: NoiseProblem, solved: Solved) -> tuple[Gap, ...]:
     """
     if isinstance(problem.cost, SignedCost):
         raise UsageError("a gap needs a cost that has an optimum, got SignedCost.")
-    weights, lipschitz, cost = torch.tensor(problem.weights), problem.epsilon / problem.sensitivity, problem.cost
+    weights, lipschitz = torch.tensor(problem.weights, dtype=torch.float64), problem.epsilon / problem.sensitivity
+    cost = problem.cost
     costs = {name: fit(weights, lipschitz, cost).expected_cost(weights, cost) for name, fit in _FAMILIES.items()}
     return tuple(Gap(name, reached, solved.cost) for name, reached in costs.items())

@@ -1,7 +1,7 @@
 """The best noise of all, in one and two dimensions: a linear program over the masses of a density on a grid.
 
-Its value is a lower bound of what any density can reach, so that a closed form is at most as far from the optimum as it
-is from this value:
+Its value is, to the solver's seven digits, a lower bound of what any density can reach. So a closed form is at most as
+far from the optimum as it is from this value:
 
 * Grid. The masses of a density are its averages under hat functions around the grid points. They keep every constraint
   between points a whole number of steps apart. Their cost is the density's, because hat functions interpolate |z|
@@ -56,6 +56,8 @@ class NoiseProblem:
         usable_weights(self.weights)
         if len(self.weights) > 2:
             raise UsageError(f"weights must be one or two numbers for a grid, got {len(self.weights)}.")
+        if min(self.weights) == 0:
+            raise UsageError("weights must be above 0 for a grid, got 0, for which no grid reaches far enough.")
 
     def solve(self, *, spacing: float, lengths: float = 10.0, constraint: Constraint = _EXACT) -> Solved:
         """The best masses on a grid that reaches so many lengths, each the mean of a weighted Laplace coordinate."""
@@ -63,9 +65,8 @@ class NoiseProblem:
         if spacing > self.sensitivity:
             raise UsageError(f"spacing must be at most the sensitivity {self.sensitivity:g}, got {spacing:g}.")
         axes = self._axes(spacing, lengths)
-        ratios = _ratios(
-            tuple(map(len, axes)), dict(constraint.allowed(self.epsilon, self.sensitivity, spacing, len(axes)))
-        )
+        allowed = dict(constraint.allowed(self.epsilon, self.sensitivity, spacing, len(axes)))
+        ratios = _ratios(tuple(map(len, axes)), allowed)
         copies, costs = self._copies(axes), self._costs(axes)
         best = linprog(  # type: ignore[call-overload]  # the stubs do not know sparse constraints
             (copies * costs).ravel(),
@@ -77,11 +78,11 @@ class NoiseProblem:
         )
         if best.status != 0:
             raise SordinoError(f"the linear program at spacing {spacing:g} must have a solution, got: {best.message}")
-        too_much = sum(self.weights) * spacing**2 / 4 if isinstance(self.cost, SquaredCost) else 0.0
-        return Solved(float(best.fun) - too_much, axes, best.x.reshape(copies.shape) / spacing ** len(axes))
+        density = best.x.reshape(copies.shape) / spacing ** len(axes)
+        return Solved(float(best.fun) - self._interpolated(spacing), axes, density)
 
     def _axes(self, spacing: float, lengths: float) -> tuple[Array, ...]:
-        weights, lipschitz = torch.tensor(self.weights), self.epsilon / self.sensitivity
+        weights, lipschitz = torch.tensor(self.weights, dtype=torch.float64), self.epsilon / self.sensitivity
         cost = ABSOLUTE if isinstance(self.cost, SignedCost) else self.cost
         extents = lengths * weighted_laplace(weights, lipschitz, cost).expected_absolute().numpy()
         steps = np.ceil(extents / spacing)
@@ -92,11 +93,15 @@ class NoiseProblem:
             )
         if isinstance(self.cost, SignedCost):
             return tuple(spacing * np.arange(-n, n + 1) for n in steps)
-        reached = best_blocks(weights, lipschitz, cost).expected_cost(weights, cost)
+        reached = best_blocks(weights, lipschitz, cost).expected_cost(weights, cost) + self._interpolated(spacing)
         beyond = min(np.asarray(self.weights) * self.cost.pointwise(spacing * steps))
         if beyond < reached:
             raise UsageError(f"lengths must reach a cost of {reached:.3g}, got {beyond:.3g} at {lengths:g} lengths.")
         return tuple(spacing * np.arange(n + 1) for n in steps)
+
+    def _interpolated(self, spacing: float) -> float:
+        """By how much the masses of a density may cost more than the density."""
+        return sum(self.weights) * spacing**2 / 4 if isinstance(self.cost, SquaredCost) else 0.0
 
     def _costs(self, axes: tuple[Array, ...]) -> Array:
         parts = [w * self.cost.pointwise(axis) for w, axis in zip(self.weights, axes, strict=True)]
@@ -110,7 +115,12 @@ class NoiseProblem:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A lower bound of the cost, and the density that has it, on the points of `axes` (a quarter, by symmetry)."""
+    """A lower bound of the cost, and the density that reaches it on the points of `axes` (a quarter, by symmetry).
+
+    >>> solved = Solved(0.5, (np.array([0.0, 1.0]),), np.array([0.5, 0.25]))
+    >>> solved.mirrored()[1]
+    array([0.25, 0.5 , 0.25])
+    """
 
     cost: float
     axes: tuple[Array, ...] = field(repr=False)
