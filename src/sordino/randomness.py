@@ -142,8 +142,8 @@ class Stream:
 
     def _fill_with_normals(self, out: NDArray[np.float32], step: int, block: int) -> None:
         """Box and Muller (1958): the cosines of a block, then the sines, as many as `out` has room for."""
-        words = self.words(_PAIRS + _PAIRS // 2, step=step, block=2 * block)
         cosines, sines = out[:_PAIRS], out[_PAIRS:]
+        words = self.words(_PAIRS + (len(cosines) + 1) // 2, step=step, block=2 * block)
         radius = self._logarithms(words[: len(cosines)], step, block)
         radius *= -2.0
         np.sqrt(radius, out=radius)

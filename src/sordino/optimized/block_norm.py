@@ -93,7 +93,8 @@ class BlockNorm:
         """One draw: in each block a radius, which is a sum of exponentials, times a uniform direction.
 
         Guarantee: it is a function of (stream, step), whatever the number of threads. An exponential ends at
-        `LARGEST_EXPONENTIAL`, and a block's radius no earlier than at that over its rate.
+        `LARGEST_EXPONENTIAL`, and a block's radius no earlier than at that over its rate. Radii are float64; directions
+        have the 24 bits of the normals, so a release is to be rounded as one with Gaussian noise is.
         """
         block_of = self.block_of.cpu().numpy()
         exponentials = stream.named("radius").exponentials(self.dimension, step=step)
