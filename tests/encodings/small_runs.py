@@ -13,6 +13,7 @@ from sordino.encodings import (
     ConstantRate,
     Freeze,
     Matched,
+    MatchedBought,
     Project,
     ProjectBiased,
     PublicGradients,
@@ -60,6 +61,8 @@ ENCODINGS = {
     "matched by releases": lambda model: Matched(FromReleases(0.8)),
     "matched by public rows": lambda model: Matched(FromPublicRows(PublicGradients(model, PUBLIC, classes=3), every=2)),
     "random and matched": lambda model: Combined(PER_STEP, Matched(FromReleases(0.8))),
+    "matched by bought sizes": lambda model: MatchedBought(memory=0.8),
+    "random and bought sizes": lambda model: Combined(PER_STEP, MatchedBought(memory=0.8)),
     "matched and freeze": lambda model: Combined(Matched(FromReleases(0.8)), FREEZE),
     "matched and project": lambda model: Combined(Matched(FromReleases(0.8)), Project(subspace_of(model))),
 }

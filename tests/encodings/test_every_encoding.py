@@ -17,6 +17,7 @@ from sordino.encodings import (
     ConstantRate,
     Freeze,
     Matched,
+    MatchedBought,
     Project,
     ProjectBiased,
     RandomSparsify,
@@ -33,7 +34,12 @@ SUBSPACE = Subspace(lambda step, randomness: PUBLIC_ROWS, directions=3, groups=2
 
 
 EVERY = pytest.mark.parametrize("make", ENCODINGS.values(), ids=ENCODINGS)
-DIFFERENT = ["random", "random and project", "matched by public rows"]  # the others have the codecs of these
+DIFFERENT = [
+    "random",
+    "random and project",
+    "matched by public rows",
+    "matched by bought sizes",
+]  # the others have the codecs of these
 
 
 class TestRandomSparsify(EncodingContract):
@@ -58,6 +64,10 @@ class TestProjectBiased(EncodingContract):
 
 class TestMatched(EncodingContract):
     encoding = Matched(Fixed(torch.arange(1.0, 9.0)))
+
+
+class TestMatchedBought(EncodingContract):
+    encoding = MatchedBought()
 
 
 class TestCombined(EncodingContract):

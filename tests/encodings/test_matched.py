@@ -14,9 +14,10 @@ from torch import Tensor
 
 import sordino as so
 from sordino.accounting import GaussianCurve
-from sordino.encodings import Combined, Matched, ProjectBiased, PublicGradients, Subspace
+from sordino.encodings import Combined, Matched, MatchedBought, ProjectBiased, PublicGradients, Subspace
 from sordino.encodings.matched import matched_scale
 from sordino.errors import UsageError
+from sordino.noise import NoiseAt
 from sordino.optimized.costs import AbsoluteCost, SquaredCost
 from sordino.optimized.learnt import FromPublicRows, FromReleases
 from sordino.optimized.sources import Fixed, Flat, Look, Magnitudes, Unweighted
@@ -182,3 +183,43 @@ def test_a_scale_behind_a_projection_is_refused_before_any_charge() -> None:
 def test_settings_that_mean_nothing_are_refused(make, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         make()
+
+
+class TestBeside(PerExampleContract):
+    def make(self):
+        rows = torch.randn(7, LAYOUT.size, generator=torch.Generator().manual_seed(0))
+        bought = MatchedBought(share=0.5)
+        return bought.codec(bought.init(LAYOUT), 0, CODING).encode(Dense(rows, LAYOUT))
+
+
+def test_sizes_beside_a_gradient_leave_its_norm_as_it_is() -> None:
+    bought, rows = MatchedBought(share=0.7), torch.randn(5, LAYOUT.size)
+    each = bought.codec(bought.init(LAYOUT), 0, CODING).encode(Dense(rows, LAYOUT))
+    torch.testing.assert_close(each.squared_norms().sum(dim=1), rows.double().square().sum(dim=1))
+
+
+def test_bought_sizes_are_those_of_the_gradients_and_their_noise_is_known() -> None:
+    """Rows of sizes 4, 2, 1 and 0 in random directions, 200 steps under noise; then scales go with the cube root."""
+    size, rows, layout = 400, 50, so.Layout(("w",), ((400,),))
+    sizes, generator = torch.tensor([4.0, 2.0, 1.0, 0.0]).repeat_interleave(100), torch.Generator().manual_seed(0)
+    bought = MatchedBought(share=0.5, memory=0.99)
+    state, noise = bought.init(layout), so.Gaussian(1.0)
+    for step in range(200):
+        signs = torch.randint(0, 2, (rows, size), generator=generator) * 2.0 - 1
+        codec = bought.codec(state, step, CODING)
+        total = so.ClipByNorm(100.0)(codec.encode(Dense(sizes * signs, layout)))
+        state = bought.update(state, codec.decode(noise.add(total, NoiseAt(CODING, step))))
+    means = (state["sum"] / state["counted"]).reshape(4, 100).mean(dim=1)
+    known_to = float((state["noise"] / state["counted"]).mean().sqrt()) / sqrt(170 * 100)
+    assert means.tolist() == pytest.approx((rows * torch.tensor([4.0, 2.0, 1.0, 0.0])).tolist(), abs=6 * known_to)
+    scale = bought.codec(state, 200, CODING).scale.reshape(4, 100).mean(dim=1)
+    assert float(scale[0] / scale[2]) == pytest.approx(4 ** (1 / 3), rel=0.05)
+
+
+def test_noise_on_the_gradient_grows_by_the_price_of_the_sizes() -> None:
+    bought = MatchedBought(share=0.75)
+    codec = bought.codec(bought.init(LAYOUT), 0, CODING)
+    encoded = codec.encode(Dense(torch.ones(1, 8), LAYOUT)).layout
+    decoded = codec.decode(Private(torch.zeros(16, dtype=torch.float64), encoded, noise_square=4.0))
+    torch.testing.assert_close(decoded.noise_square, torch.full((8,), 4.0 * 1.5625, dtype=torch.float64))
+    torch.testing.assert_close(decoded.sizes.noise_square, decoded.noise_square / 0.75**2)

@@ -3,6 +3,7 @@
 from sordino.encodings.combined import Combined as Combined
 from sordino.encodings.freeze import Freeze as Freeze
 from sordino.encodings.matched import Matched as Matched
+from sordino.encodings.matched_bought import MatchedBought as MatchedBought
 from sordino.encodings.project import Project as Project
 from sordino.encodings.project import ProjectBiased as ProjectBiased
 from sordino.encodings.public_gradients import PublicGradients as PublicGradients

@@ -76,6 +76,15 @@ def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
     return shape * ((squares / shape.square()).sum() / squares.sum()).sqrt()
 
 
+def check_fits(scale: Tensor, layout: Layout) -> None:
+    """Refuses gradients that are not in the coordinates of the model any more."""
+    if scale.shape != (layout.size,):
+        raise UsageError(
+            f"a scale of {scale.numel()} coordinates meets gradients of {layout.size}: "
+            "an encoding that changes the coordinates comes last."
+        )
+
+
 @dataclass(frozen=True)
 class Rescaled(Private):
     """A release in the units of the gradient, with the magnitudes that its scale was made from."""
@@ -91,11 +100,7 @@ class Scaling:
     used: Magnitudes
 
     def encode(self, each: PerExample) -> Transformed:
-        if self.scale.shape != (each.layout.size,):
-            raise UsageError(
-                f"a scale of {self.scale.numel()} coordinates meets gradients of {each.layout.size}: "
-                "an encoding that changes the coordinates comes last."
-            )
+        check_fits(self.scale, each.layout)
         return Transformed(each, each.layout, self.scaled)
 
     def scaled(self, rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.encoding import Anchors, State
+from sordino.optimized.running_means import RunningMeans
 from sordino.optimized.sources import Look, Magnitudes
 from sordino.states import Dense, Layout, Private
 
@@ -36,32 +37,21 @@ class FromReleases:
     memory: float = 0.99
 
     def __post_init__(self) -> None:
-        validate.between(0, 1, high_open=True, memory=self.memory)
+        RunningMeans(self.memory)
 
     def init(self, layout: Layout) -> State:
-        zeros = torch.zeros(layout.size, dtype=torch.float64)
-        nothing = torch.zeros((), dtype=torch.float64)
-        return {"squares": zeros, "noise": zeros, "counted": nothing, "counted_square": nothing}
+        return RunningMeans(self.memory).init(layout)
 
     def magnitudes(self, state: State, look: Look) -> Magnitudes:
-        counted = state["counted"]
-        if not counted:
-            return Magnitudes(torch.ones_like(state["squares"]), torch.ones_like(state["squares"]))
-        releases = counted.square() / state["counted_square"]  # as many of equal weight would say as much
-        noise = state["noise"] / counted
-        squares = (state["squares"] / counted - noise).maximum(noise * (2 / releases).sqrt())
-        squares = _or_flat(squares)
+        means = RunningMeans(self.memory).read(state)
+        if means is None:
+            return Magnitudes(torch.ones_like(state["sum"]), torch.ones_like(state["sum"]))
+        known_to = means.noise * (2 / means.releases).sqrt()
+        squares = _or_flat((means.value - means.noise).maximum(known_to))
         return Magnitudes(squares.sqrt(), squares)
 
     def update(self, state: State, used: Magnitudes, released: Private) -> State:
-        new = 1 - self.memory
-        noise = torch.as_tensor(released.noise_square, dtype=torch.float64).to(state["noise"].device)
-        return {
-            "squares": self.memory * state["squares"] + new * released.value.to(state["squares"]).square(),
-            "noise": self.memory * state["noise"] + new * noise,
-            "counted": self.memory * state["counted"] + new,
-            "counted_square": self.memory**2 * state["counted_square"] + new**2,
-        }
+        return RunningMeans(self.memory).added(state, released.value.square(), released.noise_square)
 
 
 @dataclass(frozen=True)

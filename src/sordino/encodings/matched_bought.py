@@ -1,0 +1,112 @@
+"""A matched scale whose magnitudes are bought in every step: absolute values are released beside the gradient.
+
+With u = g / b the vector (u, share |u|) / sqrt(1 + share^2) has the norm of u. It is what is clipped and gets noise, so
+the bound, the noise and the event count both halves, and there is nothing else to account for. The price is that noise
+on the gradient grows by sqrt(1 + share^2). Absolute values and not squares, because the squares of a vector spread over
+d coordinates are shorter than itself by about sqrt(d), and noise would hide them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from sordino import validate
+from sordino.encoding import State
+from sordino.encodings.matched import check_fits, matched_scale
+from sordino.encodings.transformed import Transformed
+from sordino.errors import UsageError
+from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
+from sordino.optimized.running_means import RunningMeans
+from sordino.optimized.sources import Magnitudes
+from sordino.randomness import Stream
+from sordino.states import Layout, PerExample, Private
+
+_SIZE_OF = "size of "
+
+
+@dataclass(frozen=True)
+class MatchedBought:
+    """`Matched` by running means of |g|, as released beside the gradient at `share` of its size.
+
+    It doubles the coordinates, so it comes last in `Combined`, and its clip is that of one vector, `ClipByNorm`. What
+    lies below one standard deviation of the noise in a mean is raised to it, and squares are those of the means.
+
+    >>> bought, layout = MatchedBought(share=0.75), Layout(("w",), ((2,),))
+    >>> codec = bought.codec(bought.init(layout), 0, Stream(bytes(32)))
+    >>> from sordino.states import Dense
+    >>> [row] = codec.encode(Dense(torch.tensor([[5.0, -10.0]]), layout)).rows(1)
+    >>> row
+    tensor([[ 4., -8.,  3.,  6.]])
+    """
+
+    share: float = 0.25
+    memory: float = 0.95
+    cost: Cost = field(default_factory=AbsoluteCost)
+
+    def __post_init__(self) -> None:
+        validate.positive(share=self.share)
+        validate.instance((AbsoluteCost, SquaredCost), cost=self.cost)
+        RunningMeans(self.memory)
+
+    def init(self, layout: Layout) -> State:
+        return RunningMeans(self.memory).init(layout)
+
+    def codec(self, state: State, step: int, randomness: Stream) -> BesideCodec:
+        return BesideCodec(matched_scale(self._magnitudes(state), self.cost), self.share)
+
+    def update(self, state: State, private: Private) -> State:
+        if not isinstance(private, WithSizes):
+            raise UsageError("a matched scale learns from what its own codec decoded.")
+        return RunningMeans(self.memory).added(state, private.sizes.value, private.sizes.noise_square)
+
+    def _magnitudes(self, state: State) -> Magnitudes:
+        means = RunningMeans(self.memory).read(state)
+        if means is None:
+            return Magnitudes(torch.ones_like(state["sum"]), torch.ones_like(state["sum"]))
+        sizes = means.value.maximum((means.noise / means.releases).sqrt())
+        return Magnitudes(sizes, sizes.square())
+
+
+@dataclass(frozen=True)
+class WithSizes(Private):
+    """A release in the units of the gradient, with the sizes that were released beside it."""
+
+    sizes: Private = field(repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class BesideCodec:
+    """Divides by `scale`, puts absolute values beside, and takes both apart again."""
+
+    scale: Tensor
+    share: float
+
+    @property
+    def shrink(self) -> float:
+        """What keeps the norm as it is."""
+        return 1 / sqrt(1 + self.share**2)
+
+    def encode(self, each: PerExample) -> Transformed:
+        layout = each.layout
+        check_fits(self.scale, layout)
+        names = layout.names + tuple(_SIZE_OF + name for name in layout.names)
+        return Transformed(each, Layout(names, 2 * layout.shapes), self.rows)
+
+    def rows(self, rows: Tensor) -> Tensor:
+        scaled = rows / (self.scale / self.shrink).to(rows)
+        return torch.cat([scaled, self.share * scaled.abs()], dim=1)
+
+    def decode(self, private: Private) -> WithSizes:
+        half = len(private.layout.names) // 2
+        layout = Layout(private.layout.names[:half], private.layout.shapes[:half])
+        scale = self.scale.to(private.value.device) / self.shrink
+        noise = torch.as_tensor(private.noise_square, device=scale.device).expand(2 * layout.size)
+        gradient, sizes = torch.split(private.value, [layout.size] * 2)
+        noise, of_sizes = torch.split(noise, [layout.size] * 2)
+        beside = scale / self.share
+        released = Private(sizes * beside, layout, noise_square=of_sizes * beside.square())
+        return WithSizes(gradient * scale, layout, released, noise_square=noise * scale.square())
