@@ -109,3 +109,34 @@ def poisson_renyi(rate: float, std: float, order: float) -> float:
         step = min(std, std**2) / 12
         points = int((order + 30 * std) / step)
         return float(mp.log(step * mp.fsum(integrand(-15 * std + step * k) for k in range(points))) / (order - 1))
+
+
+def two_point_delta(epsilon: float, rate: float, steps: int, at: float) -> float:
+    """Randomized response on a unit that joins each of `steps` steps with probability `rate`, by adding up all counts.
+
+    The worse of both directions: the probability of each count with the unit minus exp(at) times that without, or back.
+    """
+    with mp.workdps(60):
+        lie = 1 / (1 + mp.exp(epsilon))
+        present, absent = rate * (1 - lie) + (1 - mp.mpf(rate)) * lie, lie
+
+        def probability(p: mp.mpf, k: int) -> mp.mpf:
+            return mp.binomial(steps, k) * p**k * (1 - p) ** (steps - k)
+
+        def hockey_stick(upper: mp.mpf, lower: mp.mpf) -> mp.mpf:
+            excess = (probability(upper, k) - mp.exp(at) * probability(lower, k) for k in range(steps + 1))
+            return mp.fsum(each for each in excess if each > 0)
+
+        return float(max(hockey_stick(present, absent), hockey_stick(absent, present)))
+
+
+def two_point_renyi(epsilon: float, rate: float, order: float) -> tuple[float, float]:
+    """The Renyi divergences of one such step, with the unit against without it and back, from their definition."""
+    with mp.workdps(60):
+        lie, order = 1 / (1 + mp.exp(epsilon)), mp.mpf(order)
+        present = rate * (1 - lie) + (1 - mp.mpf(rate)) * lie
+
+        def divergence(p: mp.mpf, q: mp.mpf) -> float:
+            return float(mp.log(p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)) / (order - 1))
+
+        return divergence(present, lie), divergence(lie, present)

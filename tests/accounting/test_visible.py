@@ -19,7 +19,7 @@ from dp_accounting.dp_event import (
     ZCDpEvent,
 )
 
-from sordino.accounting import Adjacency, RandomAllocationDpEvent, privacy_of
+from sordino.accounting import Adjacency, PureDpEvent, RandomAllocationDpEvent, privacy_of
 from sordino.accounting.visible import ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL, Sight, visible
 from sordino.errors import UnsupportedEvent, UsageError
 
@@ -31,6 +31,9 @@ EVENTS = {
     "TruncatedPoisson(n, q, cap, s)": TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 4.0),
     "FixedSize(n, b, Gaussian(s))": SampledWithoutReplacementDpEvent(100, 10, GaussianDpEvent(4.0)),
     "RandomAllocation(s, bins, epochs)": RandomAllocationDpEvent(4.0, 10, 1),
+    "Pure(s)": PureDpEvent(4.0),
+    "Poisson(q, Pure(s))": PoissonSampledDpEvent(0.1, PureDpEvent(4.0)),
+    "FixedSize(n, b, Pure(s))": SampledWithoutReplacementDpEvent(100, 10, PureDpEvent(4.0)),
 }
 RELATIONS = {ADD_OR_REMOVE: "add/remove", REPLACE_ONE: "replace one", REPLACE_SPECIAL: "replace special"}
 COLUMNS = [Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE]
@@ -49,7 +52,7 @@ def cell(event, adjacency):
 def in_words(sight: Sight | None) -> str:
     if sight is None:
         return "as plain"
-    multiplier = {4.0: "s", 2.0: "s/2"}[multiplier_of(sight.event)]
+    multiplier = {4.0: "s", 2.0: "s/2"}.get(multiplier_of(sight.event), "amplified")
     return f"{multiplier}, {RELATIONS[sight.relation]}"
 
 

@@ -3,6 +3,7 @@
 import pytest
 from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent
 
+from sordino.accounting import PureDpEvent
 from sordino.accounting.events import flatten
 from sordino.errors import StateError
 from sordino.planning import Question, SamplerName, make_sampler
@@ -12,7 +13,7 @@ from sordino.report.events import parse_event
 @pytest.mark.parametrize("sampler", SamplerName)
 def test_the_event_of_every_sampler_is_read_back_as_it_was(sampler):
     composed = make_sampler(Question(1000, 100, steps=30, sampler=sampler)).compose(GaussianDpEvent(1.5), 30)
-    event = ComposedDpEvent([composed, GaussianDpEvent(10.0)])
+    event = ComposedDpEvent([composed, GaussianDpEvent(10.0), PureDpEvent(4.0)])
     assert flatten(parse_event(repr(event), what="the event")) == flatten(event)
 
 

@@ -49,7 +49,7 @@ class Direction:
     def _epsilon_near(self, predicted: float, tilt: float, losses: TotalLosses, delta: float) -> float:
         spread = losses.spread(tilt) + 1 / tilt
         composed = self._composed(losses, tilt, predicted, low=predicted - 4 * spread)
-        if composed.delta[0] > delta or composed.lowest <= 0:
+        if composed.delta[0] > delta or composed.start <= 0:
             return composed.epsilon(delta)
         if self.delta(0.0) <= delta:
             return 0.0

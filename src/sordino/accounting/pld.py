@@ -16,6 +16,7 @@ from dp_accounting.dp_event import (
 )
 from scipy.stats import binom
 
+from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
 from sordino.accounting.dominating import EitherPair, GaussianMixtures, Laplaces, Pair
 from sordino.accounting.events import PureDpEvent
@@ -55,15 +56,23 @@ class PldCurve:
         return all(_multiplier(sight) >= SMALLEST_MULTIPLIER for sight, _ in self.sights)
 
     @cached_property
-    def _directions(self) -> list[Direction]:
+    def _directions(self) -> list[Direction | Binomial]:
         """From the data with the unit to the data without it, and back; only one of them if they are the same."""
         pairs = [dominating_pairs(sight) for sight, _ in self.sights]
         counts = tuple(count for _, count in self.sights)
-        return [Direction(each, counts) for each in dict.fromkeys(zip(*pairs, strict=True))]
+        return [_direction(each, counts) for each in dict.fromkeys(zip(*pairs, strict=True))]
+
+
+def _direction(pairs: tuple[Pair, ...], counts: tuple[int, ...]) -> Direction | Binomial:
+    match pairs, counts:
+        case [RandomizedResponse() as response], [steps] if steps <= MOST_EXACT_STEPS:
+            return Binomial(response, steps)
+        case _:
+            return Direction(pairs, counts)
 
 
 @lru_cache(maxsize=4096)  # small trainings alike, as in a cross-validation, ask for each of their steps again and again
-def _epsilon(direction: Direction, delta: float) -> float:
+def _epsilon(direction: Direction | Binomial, delta: float) -> float:
     return direction.epsilon(delta)
 
 

@@ -36,6 +36,11 @@ class RandomizedResponse:
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
         return Losses(np.maximum(self._loss, least), np.exp(self._log_upper), 0.0)
 
+    @property
+    def atoms(self) -> list[tuple[float, float]]:
+        """The two losses, each with the logarithm of its probability."""
+        return list(zip(self._loss.tolist(), self._log_upper.tolist(), strict=True))
+
     def renyi(self, orders: Reals) -> Reals:
         """The Renyi divergences of `upper` from `lower`, rounded up by far more than the rounding errors in them."""
         loss, log_lower = self._loss, self._log_upper - self._loss

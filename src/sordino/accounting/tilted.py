@@ -60,10 +60,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Composed:
-    """`delta[k]` is a bound on delta at the epsilon `(lowest + k) * interval`, all numerical errors included."""
+    """`delta[k]` is a bound on delta at the epsilon `start + k * interval`, all numerical errors included."""
 
     interval: float
-    lowest: int
+    start: float
     delta: Reals
 
     def epsilon(self, delta: float) -> float:
@@ -71,21 +71,21 @@ class Composed:
         if not self.delta[-1] <= delta:
             return math.inf
         k = int(np.argmax(self.delta <= delta))
-        upper = (self.lowest + k) * self.interval
+        upper = self.start + k * self.interval
         if k == 0:
             return max(0.0, upper)
         # Between two points of the grid delta is a straight line in exp(epsilon).
-        share = (delta - self.delta[k]) / (self.delta[k - 1] - self.delta[k])
+        share = min((delta - self.delta[k]) / (self.delta[k - 1] - self.delta[k]), 1 - ROUNDING)
         return max(0.0, upper + math.log1p(share * math.expm1(-self.interval)))
 
     def delta_at(self, epsilon: float) -> float:
         """The bound at one epsilon: the end of the range for a larger one, and nothing (1) for a smaller one."""
-        k = math.floor(epsilon / self.interval) - self.lowest
+        k = math.floor((epsilon - self.start) / self.interval)
         if k < 0:
             return 1.0
         if k + 1 >= len(self.delta):
             return float(self.delta[-1])
-        share = math.expm1(epsilon - (self.lowest + k + 1) * self.interval) / math.expm1(-self.interval)
+        share = math.expm1(epsilon - (self.start + (k + 1) * self.interval)) / math.expm1(-self.interval)
         return float(self.delta[k + 1] + min(1.0, max(0.0, share)) * (self.delta[k] - self.delta[k + 1]))
 
 
@@ -122,7 +122,7 @@ def compose(grids: Sequence[Grid], counts: Sequence[int], *, tilt: float, low: f
     scale = math.exp(log_scale) if log_scale < 600 else math.inf
     rounded_up = 1 + 1e-9 + 1e-13 * sum(counts)
     delta = -math.expm1(-interval) * scale * rounded_up * (tail_sums + 1e-300) + infinite + math.exp(min(0.0, above))
-    return Composed(interval, lowest + first, np.minimum(delta, 1.0))
+    return Composed(interval, (lowest + first) * interval, np.minimum(delta, 1.0))
 
 
 def _log_moment(grids: Sequence[Grid], counts: Sequence[int], tilt: float) -> float:
