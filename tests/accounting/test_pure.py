@@ -15,32 +15,17 @@ from dp_accounting.dp_event import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, rates, sampled, steps
 
 from sordino.accounting import Adjacency, Guarantee, PureDpEvent, opinions, privacy_of, smallest
 from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.pure import is_pure
 from sordino.accounting.rdp import RdpCurve
 from sordino.accounting.visible import Sight
+from sordino.calibration import check_target
 from sordino.errors import UnsupportedEvent, UsageError
-
-ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
-
-epsilons = st.floats(1e-3, 6.0)
-rates = st.floats(1e-4, 0.99)
-steps = st.integers(1, 2000)
-deltas = st.sampled_from([1e-2, 1e-5, 1e-12, 1e-40])
-quickly = settings(max_examples=25)
-
-
-def sampled(epsilon, rate, count=1):
-    release = PureDpEvent(1 / epsilon)
-    return SelfComposedDpEvent(release if rate == 1 else PoissonSampledDpEvent(rate, release), count)
-
-
-def cost(event, delta, adjacency=ZERO_OUT):
-    return privacy_of(event, adjacency).epsilon(delta)
 
 
 @quickly
@@ -121,6 +106,13 @@ def test_a_delta_of_zero_is_for_what_is_pure_as_a_whole(event):
     ):
         with pytest.raises(UsageError, match=r"^delta must be in .* unless all that is released is pure, got 0\.0\.$"):
             question()
+
+
+def test_a_target_may_have_a_delta_of_zero_for_a_pure_release_only():
+    check_target(1.0, 0.0, release=PureDpEvent(1.0))
+    for release in (GaussianDpEvent(1.0), None):
+        with pytest.raises(UsageError, match="unless all that is released is pure"):
+            check_target(1.0, 0.0, release=release)
 
 
 @pytest.mark.parametrize("delta", [-1e-5, 1.0, 1e-301, float("nan"), False, "0", None])

@@ -11,38 +11,21 @@ from dp_accounting.dp_event import (
     LaplaceDpEvent,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
-    SelfComposedDpEvent,
 )
 from dp_accounting.pld import common, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import two_point_delta, two_point_renyi
+from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, rates, sampled, steps
 from scipy.special import ndtr
 
-from sordino.accounting import Adjacency, PureDpEvent, opinions, privacy_of
+from sordino.accounting import PureDpEvent, opinions, privacy_of
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
 from sordino.accounting.pld import PldCurve, dominating_pairs
 from sordino.accounting.randomized_response import RandomizedResponse, epsilon_of_replacing, log_mixed
 from sordino.accounting.rdp import ORDERS, renyi
 from sordino.accounting.visible import Sight
-
-ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
-
-epsilons = st.floats(1e-3, 6.0)
-rates = st.floats(1e-4, 0.99)
-steps = st.integers(1, 2000)
-deltas = st.sampled_from([1e-2, 1e-5, 1e-12, 1e-40])
-quickly = settings(max_examples=25)
-
-
-def sampled(epsilon, rate, count=1):
-    release = PureDpEvent(1 / epsilon)
-    return SelfComposedDpEvent(release if rate == 1 else PoissonSampledDpEvent(rate, release), count)
-
-
-def cost(event, delta, adjacency=ZERO_OUT):
-    return privacy_of(event, adjacency).epsilon(delta)
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "count"), [(1.0, 1.0, 1), (0.5, 0.1, 12), (3.0, 0.01, 40), (0.1, 1.0, 60)])

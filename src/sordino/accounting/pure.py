@@ -78,7 +78,7 @@ def pure_curves(sights: Iterable[tuple[Sight, int]]) -> list[PrivacyCurve]:
     total = math.fsum(count * epsilon for epsilon, count in steps)
     mean = math.fsum(count * epsilon * math.tanh(epsilon / 2) for epsilon, count in steps)
     squares = math.fsum(count * epsilon * epsilon for epsilon, count in steps)
-    return [PureComposition(total), AdvancedComposition(mean, squares)] if total else [PureComposition(0.0)]
+    return [PureComposition(total), AdvancedComposition(mean, squares)] if squares > 0 else [PureComposition(total)]
 
 
 def is_pure(event: DpEvent) -> bool:

@@ -8,7 +8,6 @@ docs/accounting.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
@@ -98,10 +97,12 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
         case PoissonSampledDpEvent(event=LaplaceDpEvent(noise_multiplier=multiplier)):
             return Visible(Plain(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
         case PoissonSampledDpEvent(sampling_probability=rate, event=PureDpEvent(noise_multiplier=multiplier)):
-            plain = Plain(_pure(multiplier, share))
+            pure = _pure(multiplier, share)
+            if pure.noise_multiplier == 0:
+                return _bare(pure)
             if amplifies_absence:
-                return Visible(plain, Sight(mechanism), Sight(mechanism))
-            return _amplified(plain, lambda: epsilon_of_replacing(rate, 1 / multiplier))
+                return Visible(Plain(pure), Sight(mechanism), Sight(mechanism))
+            return _amplified(pure, epsilon_of_replacing(rate, 1 / multiplier))
         case TruncatedSubsampledGaussianDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
                 raise UnsupportedEvent(
@@ -119,9 +120,10 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             return Visible(Plain(halved), rdp=Sight(sampled, REPLACE_ONE))
         case SampledWithoutReplacementDpEvent(event=PureDpEvent(noise_multiplier=multiplier)):
             _refuse_unless_replaced(adjacency)
-            plain = Plain(_pure(multiplier, share))
-            rate = mechanism.sample_size / mechanism.source_dataset_size
-            return _amplified(plain, lambda: log_mixed(rate, 2 / multiplier)) if rate < 1 else _bare(plain.event)
+            pure, rate = _pure(multiplier, share), mechanism.sample_size / mechanism.source_dataset_size
+            if pure.noise_multiplier == 0 or rate == 1:
+                return _bare(pure)
+            return _amplified(pure, log_mixed(rate, 2 / multiplier))
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             if bins == 1:
                 return _bare(_gaussian(multiplier, share))
@@ -135,13 +137,10 @@ def _bare(event: PlainNoise) -> Visible:
     return Visible(sight, sight, sight)
 
 
-def _amplified(plain: Plain, epsilon: Callable[[], float]) -> Visible:
-    """A step that is pure itself, of the given epsilon."""
-    if plain.event.noise_multiplier == 0:
-        return Visible(plain)
-    # The multiplier is the inverse of an epsilon that is rounded up.
-    sight = Sight(PureDpEvent(1 / (epsilon() * (1 + 1e-14))))
-    return Visible(plain, sight, sight)
+def _amplified(plain: PureDpEvent, epsilon: float) -> Visible:
+    """A sampled step that is pure itself, of this epsilon, which is rounded up before it is inverted."""
+    sight = Sight(PureDpEvent(1 / (epsilon * (1 + 1e-14))))
+    return Visible(Plain(plain), sight, sight)
 
 
 def _refuse_unless_replaced(adjacency: Adjacency) -> None:
