@@ -16,6 +16,9 @@ from sordino.randomness import LARGEST_NORMAL, NORMALS_PER_BLOCK, Stream
 class TestGaussian(NoiseContract):
     noise = Gaussian(1.3)
 
+    def test_a_longer_vector_has_the_same_noise_at_its_beginning(self):
+        assert torch.equal(self.add(size=200_000).value[:70_000], self.add(size=70_000).value)
+
 
 class TestLittleGaussian(NoiseContract):
     noise = Gaussian(0.4)

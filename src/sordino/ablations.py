@@ -1,7 +1,8 @@
 """Private training with a part taken out, to see what the part does. Nothing here is private, and nothing says it is.
 
 Zhu and Blaschko (2023): Algorithm 2 has noise and no clip, Algorithm 3 a clip and no noise. Random sparsification gains
-from the two together, and these show that it does not gain from either alone.
+from the two together, and these show that it does not gain from either alone. What is taken out of optimised noise is
+the payment for its weights.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from sordino.contribution import LossGradient
 from sordino.encoding import Codec, Encoding, Unchanged
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
+from sordino.noise import NoiseAt
+from sordino.optimized.noise import OptimizedNoise
+from sordino.optimized.sources import Fixed
 from sordino.randomness import Key
 from sordino.records import Records, as_records
 from sordino.sampling import Sampler
-from sordino.states import Layout, PerExample, Private
+from sordino.states import BoundedSum, Layout, PerExample, Private
 
 _UNITS_AT_A_TIME = 256
 
@@ -74,7 +78,7 @@ def noisy_sgd(
     validate.positive(noise_std=noise_std)
     noise = Key.from_seed(comparison.seed).stream("noise")
 
-    def with_noise(total: Tensor, step: int) -> Tensor:
+    def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
         return total + noise_std * torch.from_numpy(noise.normals(total.numel(), step=step)).to(total)
 
     _train(model, data, optimizer, comparison, _sum, with_noise)
@@ -86,8 +90,36 @@ def clipped_sgd(
 ) -> NotPrivate:
     """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
     validate.instance(Clip, clip=clip)
-    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), lambda total, step: total)
+    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), lambda total, step, codec: total)
     return NotPrivate(model, "clipped SGD without noise")
+
+
+def unpaid_weights_sgd(
+    model: nn.Module,
+    data: object,
+    optimizer: torch.optim.Optimizer,
+    comparison: Comparison,
+    *,
+    clip: Clip,
+    noise: OptimizedNoise,
+) -> NotPrivate:
+    """Optimised noise as it was first proposed: in every step its weights are |mean gradient| of all private rows.
+
+    Xiang, Yang and Li (INFOCOM 2019). What the weights tell about a row is in no epsilon, so that there is none. The
+    weights of `noise` itself are not used.
+    """
+    validate.instance(Clip, clip=clip)
+    validate.instance(OptimizedNoise, noise=noise)
+    records, stream = _rows(data), Key.from_seed(comparison.seed).stream("noise")
+    everybody = torch.arange(records.num_units)
+
+    def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
+        mean = _encoded_sum(model, records, comparison.loss, codec, everybody, _sum)
+        unpaid = replace(noise, weights=Fixed(mean.value.abs()))
+        return unpaid.add(BoundedSum(total, clip.bound, mean.layout), NoiseAt(stream, step)).value
+
+    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), with_noise)
+    return NotPrivate(model, "optimised noise with weights that nobody paid for")
 
 
 def _train(
@@ -96,21 +128,25 @@ def _train(
     optimizer: torch.optim.Optimizer,
     comparison: Comparison,
     sum_of: Callable[[PerExample], Tensor],
-    changed: Callable[[Tensor, int], Tensor],
+    changed: Callable[[Tensor, int, Codec], Tensor],
 ) -> None:
-    if isinstance(data, Budget):
-        raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
-    records, key, encoding = as_records(data), Key.from_seed(comparison.seed), comparison.encoding
+    records, key, encoding = _rows(data), Key.from_seed(comparison.seed), comparison.encoding
     comparison.sampler.check(records.num_units)
     state = encoding.init(Layout.of(model))
     for step, indices in enumerate(comparison.sampler.batches(records.num_units, key.stream("sampling"))):
         codec = encoding.codec(state, step, key.stream("coding"))
         total = _encoded_sum(model, records, comparison.loss, codec, torch.from_numpy(indices), sum_of)
         # Private in name only: a codec decodes this type, and only weights leave this function.
-        private = codec.decode(replace(total, value=changed(total.value, step)))
+        private = codec.decode(replace(total, value=changed(total.value, step, codec)))
         state = encoding.update(state, private)
         private.divide(comparison.divisor).write_to(model)
         optimizer.step()
+
+
+def _rows(data: object) -> Records:
+    if isinstance(data, Budget):
+        raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
+    return as_records(data)
 
 
 def _encoded_sum(

@@ -21,7 +21,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.accounting import Adjacency, Guarantee, Unit
+from sordino.accounting import Adjacency, Guarantee, PureDpEvent, Unit
 from sordino.budget import Budget
 from sordino.clipping import Clip
 from sordino.contribution import Contribution
@@ -258,6 +258,8 @@ class PrivateRun:
         assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
             assumed += ("the seed stays secret: whoever knows it can remove the noise",)
+        if isinstance(self.plan.noise.event, PureDpEvent):
+            assumed += ("noise beyond the generator's end, of a chance below 1e-18, counts as none at a delta of 0",)
         return assumed
 
     def guarantee(self, *, delta: float) -> Guarantee:

@@ -78,6 +78,8 @@ class OptimizedNoise:
         check_multiplier(self.noise_multiplier)
         validate.instance(Source, weights=self.weights)
         validate.instance((AbsoluteCost, SquaredCost), cost=self.cost)
+        if not callable(self.fit):
+            raise UsageError(f"fit must be best_blocks, weighted_laplace or isotropic, got {self.fit!r:.80}.")
 
     def __repr__(self) -> str:
         settings = f"weights={self.weights!r}, cost={self.cost!r}, fit={self.fit.__name__}"
