@@ -12,6 +12,7 @@ from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino.experiments.entry import Experiment
 from sordino.experiments.hidden_state import HIDDEN_STATE
+from sordino.experiments.optimized_noise.table import OPTIMIZED_NOISE
 from sordino.experiments.page import HEAD, line
 from sordino.experiments.reproduce import reproduce as carry_out
 from sordino.experiments.scale import Scale
@@ -36,6 +37,7 @@ _ALL: tuple[Experiment, ...] = (
     SCALING_RULE,
     RANKED_TABLE,
     SYMMETRY,
+    OPTIMIZED_NOISE,
 )
 _EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 

@@ -1,0 +1,64 @@
+"""What is trained: a linear head on pixels, one on some sixty public directions, and a small convolutional network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import torch
+from torch import nn
+
+from sordino import models
+from sordino.data import load
+from sordino.experiments.rows import Rows, network_rows, prepared_rows
+from sordino.features import Spectrum, cached
+from sordino.models.scatter_linear import ScatterLinear
+
+DATA = "mnist"
+
+
+class Head(ABC):
+    """A model with the rows that it is given. Their preparation is public."""
+
+    @abstractmethod
+    def rows(self, *, examples: int | None, left_out: int) -> Rows: ...
+
+    @abstractmethod
+    def build(self, rows: Rows, seed: int) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class Network(Head):
+    """A network of `sordino.models` on pixels."""
+
+    name: str
+
+    def rows(self, *, examples: int | None, left_out: int) -> Rows:
+        return network_rows(DATA, self.name, examples=examples, left_out=left_out)
+
+    def build(self, rows: Rows, seed: int) -> nn.Module:
+        return models.build(self.name, rows.facts, seed=seed).module
+
+
+@dataclass(frozen=True)
+class OnWaves(Head):
+    """A linear layer on slow waves of each picture: directions that no data was needed for (see `Spectrum`)."""
+
+    power: float = 0.75
+    below: float = 8.1
+
+    def rows(self, *, examples: int | None, left_out: int) -> Rows:
+        return _wave_rows(self.power, self.below, examples, left_out)
+
+    def build(self, rows: Rows, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return ScatterLinear(tuple(rows.inputs.shape[1:]), rows.num_classes)
+
+
+@lru_cache(maxsize=1)
+def _wave_rows(power: float, below: float, examples: int | None, left_out: int) -> Rows:
+    loaded = load(DATA)
+    waves = Spectrum(loaded.facts.input_shape, power, below, input_range=loaded.facts.input_range)
+    return prepared_rows(loaded, partial(cached, waves, progress=False), examples=examples, left_out=left_out)

@@ -1,0 +1,148 @@
+"""How noise is made: the ways that the table compares. Each turns settings and an epsilon into a plan."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.nn.functional as F
+
+from sordino.ablations import Comparison, clipped_sgd, unpaid_weights_sgd
+from sordino.calibration import calibrate
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.encoding import Encoding, Unchanged
+from sordino.encodings.matched import Matched
+from sordino.experiments.carried_out import carried_out
+from sordino.experiments.entry import Measured
+from sordino.experiments.optimized_noise.heads import Head
+from sordino.experiments.optimized_noise.moments_accountant import noise_of_2016
+from sordino.experiments.optimized_noise.settings import DELTA, Settings
+from sordino.experiments.rows import Rows
+from sordino.noise import Gaussian, Noise
+from sordino.optimized.costs import AbsoluteCost, Cost
+from sordino.optimized.fits import best_blocks
+from sordino.optimized.learnt import FromReleases
+from sordino.optimized.noise import Fit, OptimizedNoise
+from sordino.optimized.sources import Source
+from sordino.run import Plan
+from sordino.training import measured
+
+
+class Way(ABC):
+    """A way to make noise that keeps a promise."""
+
+    @abstractmethod
+    def plan(self, settings: Settings, epsilon: float) -> Plan:
+        """What is released, with as much noise as epsilon asks for."""
+
+    def train(self, head: Head, rows: Rows, settings: Settings, epsilon: float, seed: int) -> Measured:
+        plan = self.plan(settings, epsilon)
+        accuracy = carried_out(
+            plan,
+            head.build(rows, seed),
+            rows,
+            optimizer=settings.optimizer,
+            divisor=settings.rate * len(rows),
+            seed=seed,
+        )
+        guarantee, release = plan.guarantee(delta=DELTA), _event(plan)
+        more = {
+            "epsilon": guarantee.epsilon,
+            "delta": DELTA,
+            "accountant": guarantee.accountant,
+            "noise_multiplier": release.noise_multiplier,
+        }
+        return Measured(100 * accuracy, more)
+
+
+@dataclass(frozen=True)
+class ByPld(Way):
+    """Gaussian noise, as little as the accountant of today asks for."""
+
+    def plan(self, settings: Settings, epsilon: float) -> Plan:
+        return calibrate(_plan(settings, Gaussian(1.0)), epsilon=epsilon, delta=DELTA)
+
+
+@dataclass(frozen=True)
+class By2016(Way):
+    """Gaussian noise, as much as the accountant of Abadi et al. (2016) asked for."""
+
+    def plan(self, settings: Settings, epsilon: float) -> Plan:
+        return _plan(settings, Gaussian(noise_of_2016(settings.sampler, epsilon=epsilon, delta=DELTA)))
+
+
+@dataclass(frozen=True, repr=False)
+class Pure(Way):
+    """Noise of a pure family, whose weights come from past releases unless said."""
+
+    fit: Fit = best_blocks
+    weights: Source = field(default_factory=FromReleases)
+
+    def __repr__(self) -> str:
+        return f"Pure({self.fit.__name__}, {self.weights!r})"
+
+    def plan(self, settings: Settings, epsilon: float) -> Plan:
+        noise = OptimizedNoise(1.0, self.weights, fit=self.fit)
+        return calibrate(_plan(settings, noise), epsilon=epsilon, delta=DELTA)
+
+
+@dataclass(frozen=True)
+class MatchedScale(Way):
+    """Gaussian noise behind a clip of the same shape, which follows past releases unless said."""
+
+    source: Source = field(default_factory=FromReleases)
+    cost: Cost = field(default_factory=AbsoluteCost)
+
+    def plan(self, settings: Settings, epsilon: float) -> Plan:
+        matched = Matched(self.source, self.cost)
+        return calibrate(_plan(settings, Gaussian(1.0), matched), epsilon=epsilon, delta=DELTA)
+
+
+@dataclass(frozen=True)
+class NoPrivacy:
+    """The same steps without clip and noise."""
+
+    def train(self, head: Head, rows: Rows, settings: Settings, seed: int) -> Measured:
+        model, compared = head.build(rows, seed), _comparison(rows, settings, seed)
+        optimizer = settings.optimizer(model.parameters())
+        result = clipped_sgd(model, rows.data, optimizer, compared, clip=ClipByNorm(_NO_CLIP))
+        return Measured(100 * measured(result.model, rows.test)["accuracy"])
+
+
+@dataclass(frozen=True)
+class Unpaid:
+    """Optimised noise as it was first proposed, with weights from all private rows: noise for `epsilon`, no promise."""
+
+    epsilon: float
+
+    def train(self, head: Head, rows: Rows, settings: Settings, seed: int) -> Measured:
+        model, compared = head.build(rows, seed), _comparison(rows, settings, seed)
+        plan = Pure().plan(settings, self.epsilon)
+        result = unpaid_weights_sgd(
+            model,
+            rows.data,
+            settings.optimizer(model.parameters()),
+            compared,
+            clip=plan.clip,
+            noise=OptimizedNoise(_event(plan).noise_multiplier),
+        )
+        return Measured(100 * measured(result.model, rows.test)["accuracy"])
+
+
+_NO_CLIP = 1e9
+
+
+def _comparison(rows: Rows, settings: Settings, seed: int) -> Comparison:
+    return Comparison(settings.sampler, divisor=settings.rate * len(rows), seed=seed)
+
+
+def _plan(settings: Settings, noise: Noise, encoding: Encoding | None = None) -> Plan:
+    gradient, clip = LossGradient(F.cross_entropy), ClipByNorm(settings.clip)
+    return Plan(settings.sampler, gradient, clip, noise, encoding or Unchanged())
+
+
+def _event(plan: Plan) -> Any:
+    """Whatever the noise is, its event has a multiplier."""
+    return plan.noise.event
