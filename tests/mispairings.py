@@ -5,7 +5,12 @@ from torch import Tensor, nn
 
 import sordino as so
 from sordino.accounting import privacy_of
+from sordino.encodings import Matched
 from sordino.noise import NoiseAt
+from sordino.optimized.learnt import FromPublicRows, FromReleases
+from sordino.optimized.noise import OptimizedNoise
+from sordino.optimized.sources import Fixed, Magnitudes
+from sordino.sensitivity import release_sensitivity
 from sordino.states import Dense
 
 
@@ -47,6 +52,15 @@ def mispair(model: nn.Module, data: tuple[Tensor, Tensor], each: Dense, total: s
     so.Gaussian(noise_std=1.0)  # refused
     so.Plan(gradient, poisson, clip, noise)  # refused
     so.Plan(poisson, gradient, noise, clip)  # refused
+
+    # weights from private rows, for free
+    OptimizedNoise(1.0, data)  # refused
+    OptimizedNoise(1.0, weights=FromReleases(), data=data)  # refused
+    Matched(total)  # refused
+    Fixed(each)  # refused
+    FromPublicRows(data)  # refused
+    FromReleases().update({}, Magnitudes(data[0], data[0]), total)  # refused
+    release_sensitivity(data, model, noise_multiplier=1.0)  # refused
 
     # what does not leave a run
     run.batches  # refused

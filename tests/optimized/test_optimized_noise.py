@@ -269,6 +269,14 @@ def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
         (lambda: OptimizedNoise(1.0, torch.ones(3)), "weights must be a Source"),
         (lambda: OptimizedNoise(1.0, Flat(), 1), "cost must be a AbsoluteCost or SquaredCost"),
         (lambda: OptimizedNoise(1.0, Flat(), AbsoluteCost(), "laplace"), "fit must be"),
+        (
+            lambda: so.PrivateRun(
+                make_plan(OptimizedNoise(1.0, FromPublicRows(PublicGradients(nn.Linear(4, 3), PUBLIC, classes=3)))),
+                make_model(),
+                (INPUTS, LABELS),
+            ),
+            "anchors must have 10 coordinates, got 15",
+        ),
         (lambda: OptimizedNoise(1.0).update({}, Private(torch.zeros(8), LAYOUT)), "noise learns from"),
         (
             lambda: so.PrivateRun(make_plan(OptimizedNoise(1.0, Fixed(torch.ones(3)))), make_model(), (INPUTS, LABELS)),

@@ -20,6 +20,7 @@ from sordino.encodings.matched import check_fits, matched_scale
 from sordino.encodings.transformed import Transformed
 from sordino.errors import UsageError
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
+from sordino.optimized.learnt import or_flat
 from sordino.optimized.running_means import RunningMeans
 from sordino.optimized.sources import Magnitudes
 from sordino.randomness import Stream
@@ -67,7 +68,7 @@ class MatchedBought:
         means = RunningMeans(self.memory).read(state)
         if means is None:
             return Magnitudes(torch.ones_like(state["sum"]), torch.ones_like(state["sum"]))
-        sizes = means.value.maximum((means.noise / means.releases).sqrt())
+        sizes = or_flat(means.value.maximum((means.noise / means.releases).sqrt()))
         return Magnitudes(sizes, sizes.square())
 
 

@@ -33,7 +33,7 @@ class Transformed:
         return torch.cat([part.squared_norms() for part in self._parts()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        total, done = torch.zeros(self.layout.size, dtype=torch.float64), 0
+        total, done = torch.zeros(self.layout.size, dtype=torch.float64, device=weights.device), 0
         for part in self._parts():
             total += part.weighted_sum(weights[done : done + len(part.matrix)])
             done += len(part.matrix)
@@ -43,7 +43,7 @@ class Transformed:
         total, weights = torch.zeros(self.layout.size, dtype=torch.float64), []
         for part in self._parts():
             added, given = part.sum_weighted_by(weights_of)
-            total += added
+            total = total.to(added.device).add_(added)
             weights.append(by_block(given, self.layout))
         return total, torch.cat(weights)
 

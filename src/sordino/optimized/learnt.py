@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.encoding import Anchors, State
+from sordino.errors import UsageError
 from sordino.optimized.running_means import RunningMeans
 from sordino.optimized.sources import Look, Magnitudes
 from sordino.states import Dense, Layout, Private
@@ -47,7 +48,7 @@ class FromReleases:
         if means is None:
             return Magnitudes(torch.ones_like(state["sum"]), torch.ones_like(state["sum"]))
         known_to = means.noise * (2 / means.releases).sqrt()
-        squares = _or_flat((means.value - means.noise).maximum(known_to))
+        squares = or_flat((means.value - means.noise).maximum(known_to))
         return Magnitudes(squares.sqrt(), squares)
 
     def update(self, state: State, used: Magnitudes, released: Private) -> State:
@@ -79,15 +80,17 @@ class FromPublicRows:
         public = self.anchors(look.step, look.randomness.named("anchors"))
         for rows in public.rows(_ROWS_AT_A_TIME):
             for encoded in look.encode(Dense(rows, public.layout)).rows(_ROWS_AT_A_TIME):
+                if encoded.shape[1] != len(weights):
+                    raise UsageError(f"anchors must have {len(weights)} coordinates, got {encoded.shape[1]}.")
                 weights += encoded.double().abs().sum(dim=0)
                 squares += encoded.double().square().sum(dim=0)
                 number += len(encoded)
-        return Magnitudes(_or_flat(weights / max(1, number)), _or_flat(squares / max(1, number)))
+        return Magnitudes(or_flat(weights / max(1, number)), or_flat(squares / max(1, number)))
 
     def update(self, state: State, used: Magnitudes, released: Private) -> State:
         return {"weights": used.weights, "squares": used.squares}
 
 
-def _or_flat(values: Tensor) -> Tensor:
+def or_flat(values: Tensor) -> Tensor:
     """Where nothing has any size, as in a network that is dead, no coordinate is preferred."""
     return values if bool((values != 0).any()) else torch.ones_like(values)

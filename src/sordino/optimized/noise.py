@@ -78,7 +78,7 @@ class OptimizedNoise:
         check_multiplier(self.noise_multiplier)
         validate.instance(Source, weights=self.weights)
         validate.instance((AbsoluteCost, SquaredCost), cost=self.cost)
-        if not callable(self.fit):
+        if not callable(self.fit) or not hasattr(self.fit, "__name__"):
             raise UsageError(f"fit must be best_blocks, weighted_laplace or isotropic, got {self.fit!r:.80}.")
 
     def __repr__(self) -> str:
