@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from contracts import stream
+from stopped_runs import released_by
 from torch import nn
 
 import sordino as so
@@ -69,22 +70,11 @@ ENCODINGS = {
 
 
 def released(make, *, seed: int = 0, stop: int | None = None, physical: int = 16, **changes) -> torch.Tensor:
-    """What each step releases while plain SGD moves the model; with `stop`, in two runs, the second going on there."""
-    model, values = make_model(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    """What each step releases while SGD moves the model; with `stop`, in two runs, the second going on there."""
+    model = make_model()
 
     def new_run() -> so.PrivateRun:
         plan = make_plan(make(model), **changes)
         return so.PrivateRun(plan, model, (INPUTS, LABELS), seed=seed, physical_batch_size=physical)
 
-    run = new_run()
-    while run.steps < len(run):
-        if run.steps == stop:
-            state, step = dict(run.coding_state), run.steps
-            run, stop = new_run(), None
-            run.continue_at(step, state)
-        private = next(run)
-        values.append(private.value)
-        private.divide(12).write_to(model)
-        optimizer.step()
-    return torch.stack(values)
+    return released_by(new_run, model, divisor=12, stop=stop)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contracts import LAYOUT, NoiseContract, stream
+from stopped_runs import released_by
 from test_resume import contents, killed, trained
 from torch import nn
 
@@ -66,23 +67,12 @@ def make_plan(noise, encoding=None, sampler=None, clip=1.0) -> so.Plan:
 
 def released(make_noise, make_encoding=lambda model: None, *, stop: int | None = None) -> torch.Tensor:
     """What each step releases while SGD moves the model; with `stop`, in two runs, the second going on there."""
-    model, values = make_model(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model = make_model()
 
     def new_run() -> so.PrivateRun:
         return so.PrivateRun(make_plan(make_noise(model), make_encoding(model)), model, (INPUTS, LABELS), seed=0)
 
-    run = new_run()
-    while run.steps < len(run):
-        if run.steps == stop:
-            state, step = dict(run.coding_state), run.steps
-            run, stop = new_run(), None
-            run.continue_at(step, state)
-        private = next(run)
-        values.append(private.value)
-        private.divide(300).write_to(model)
-        optimizer.step()
-    return torch.stack(values)
+    return released_by(new_run, model, divisor=300, stop=stop)
 
 
 def total_of(value: torch.Tensor, bound: float = 1.0) -> BoundedSum:
