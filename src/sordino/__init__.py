@@ -41,6 +41,8 @@ from sordino.sampling import TruncatedPoisson as TruncatedPoisson
 from sordino.schedule import Cosine as Cosine
 from sordino.schedule import Step as Step
 from sordino.schedule import Warmup as Warmup
+from sordino.single_release import Released as Released
+from sordino.single_release import release as release
 from sordino.states import BoundedSum as BoundedSum
 from sordino.states import Layout as Layout
 from sordino.states import PerExample as PerExample

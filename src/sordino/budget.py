@@ -9,7 +9,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino import validate
 from sordino.accounting import Adjacency, Guarantee, privacy_of
-from sordino.accounting.curves import SMALLEST_DELTA
+from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
 from sordino.records import Records, as_records
@@ -32,9 +32,9 @@ class Budget:
     def __init__(self, data: object, *, epsilon: float | None = None, delta: float | None = None) -> None:
         if (epsilon is None) != (delta is None):
             raise UsageError("a limit needs both epsilon and delta, or neither.")
-        if epsilon is not None:
+        if epsilon is not None and delta is not None:
             validate.positive(epsilon=epsilon)
-            validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
+            check_delta(delta, is_pure=True)  # with 0, whatever is not pure is refused when it is charged
         self.records: Records = as_records(data)
         self.epsilon, self.delta = epsilon, delta
         self._releases: list[tuple[str, DpEvent]] = []

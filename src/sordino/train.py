@@ -85,8 +85,8 @@ def fit(
 
     `batch_size` is the expected one and the public divisor. Without a `sampler` it is Poisson sampling at
     `batch_size` / examples for `steps` steps, or for `epochs` passes on average. `clip` is a norm or a clipping stage;
-    `noise` a noise at any scale, which is then calibrated (Gaussian unless said); `optimizer` one of torch's, or a
-    function of the parameters that makes one (SGD with momentum 0.9 unless said).
+    `noise` a noise at any scale, which is then calibrated (Gaussian unless said; delta may be 0 if it is pure);
+    `optimizer` one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 unless said).
     `test` are rows declared public, measured at the end; `validation` is measured about twenty times on the way, on
     public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
@@ -99,7 +99,9 @@ def fit(
     >>> fitted.guarantee.epsilon <= 3.0
     True
     """
-    check_target(epsilon, delta, allow_weak=allow_weak)
+    noise = Gaussian(1.0) if noise is None else noise
+    validate.instance(Noise, noise=noise)
+    check_target(epsilon, delta, allow_weak=allow_weak, release=noise.event)
     validate.instance(nn.Module, model=model)
     validate.count(batch_size=batch_size)
     validate.positive(learning_rate=learning_rate)
@@ -121,7 +123,7 @@ def fit(
     check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
     gradient = LossGradient(loss, autocast, views or Views())
-    plan = Plan(sampler, gradient, clip, noise or Gaussian(1.0), encoding or Unchanged())
+    plan = Plan(sampler, gradient, clip, noise, encoding or Unchanged())
     plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)

@@ -18,9 +18,10 @@ def guarantee(run: Evidence) -> Section:
     """What is promised."""
     promise, guess = run.guarantee, _best_guess(run)
     unit, observer = promise.unit, OBSERVERS[promise.view]
+    apart = f", apart from a probability of {promise.delta!r}" if promise.delta else ""
     words = paragraphs(
         f"Whether or not one {unit}'s data was used, whatever is seen of this training is about as likely: no outcome "
-        f"becomes more than {_factor(promise.epsilon)} times as likely, apart from a probability of {promise.delta!r}.",
+        f"becomes more than {_factor(promise.epsilon)} times as likely{apart}.",
         f"So whoever sees {observer} and has to guess whether a given {unit} was used, at even odds, is right in at "
         f"most {rounded_up(100 * guess, 3)} of 100 cases. Tossing a coin is right in 50.",
     )
