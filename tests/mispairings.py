@@ -60,7 +60,7 @@ def mispair(model: nn.Module, data: tuple[Tensor, Tensor], each: Dense, total: s
     Fixed(each)  # refused
     FromPublicRows(data)  # refused
     FromReleases().update({}, Magnitudes(data[0], data[0]), total)  # refused
-    release_sensitivity(data, model, noise_multiplier=1.0)  # refused
+    release_sensitivity(data, model, noise=noise)  # refused
 
     # what does not leave a run
     run.batches  # refused

@@ -4,8 +4,8 @@ A unit adds the absolute values of its gradient at the parameters that the model
 They have the norm of the gradient itself, where squares would be much shorter and be lost in the noise; so the squares
 that are returned are those of the sizes.
 
-Guarantee: replacing one unit by nothing moves the sum by at most the clip norm in L2. With normal noise this is one
-Gaussian mechanism, charged before a row is read. What is made of the noisy sum is post-processing.
+Guarantee: replacing one unit by nothing moves the sum by at most the clip norm in L2, which the noise reads. It is one
+release of the noise's event, charged before a row is read. What is made of the noisy sum is post-processing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encodings.transformed import Transformed
 from sordino.gradients.row_loss import Loss
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Noise, NoiseAt, check_tail
 from sordino.optimized.sources import Fixed
 from sordino.randomness import Key
 from sordino.states import BoundedSum, Layout
@@ -33,7 +33,7 @@ def release_sensitivity(
     budget: Budget,
     model: nn.Module,
     *,
-    noise_multiplier: float,
+    noise: Noise,
     clip_norm: float = 1.0,
     loss: Loss = F.cross_entropy,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
@@ -41,25 +41,29 @@ def release_sensitivity(
 ) -> Fixed:
     """The size of the gradient of `model` in each coordinate, as weights for `OptimizedNoise` and `Matched`.
 
-    Sizes below one standard deviation of their noise could as well be noise, and are raised to it. With a `seed` they
-    are reproducible, and whoever knows the seed can remove the noise.
+    `noise` is `Gaussian`, or `OptimizedNoise` where everything is to be pure. Sizes below one standard deviation of
+    theirs could as well be noise, and are raised to it. With a `seed` they are reproducible, and whoever knows the seed
+    can remove the noise.
 
+    >>> from sordino.noise import Gaussian
     >>> model, data = nn.Linear(4, 3), (torch.rand(500, 4), torch.zeros(500, dtype=torch.int64))
     >>> budget = Budget(data)
-    >>> release_sensitivity(budget, model, noise_multiplier=5.0, seed=0).weights.shape, budget.releases
+    >>> release_sensitivity(budget, model, noise=Gaussian(5.0), seed=0).weights.shape, budget.releases
     (torch.Size([15]), ('sizes of gradients',))
     """
     validate.instance(Budget, budget=budget)
     validate.instance(nn.Module, model=model)
+    validate.instance(Noise, noise=noise)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
-    noise, clip, gradient = Gaussian(noise_multiplier), ClipByNorm(clip_norm), LossGradient(loss)
+    clip, gradient = ClipByNorm(clip_norm), LossGradient(loss)
     gradient.check(model, budget.records)
     check_tail(noise, adjacency, steps=1, delta=budget.delta or 0.0)
     release = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
     budget.charge(noise.event, adjacency, what="sizes of gradients")
     total = _sum_of_sizes(budget, model, gradient, clip)
     private = noise.add(total, NoiseAt(key.stream("sizes of gradients"), release))
-    return Fixed(private.value.clamp(min=noise.std(total.bound)))
+    known_to = torch.as_tensor(private.noise_square, dtype=torch.float64).sqrt()
+    return Fixed(private.value.maximum(known_to))
 
 
 def _sum_of_sizes(budget: Budget, model: nn.Module, gradient: LossGradient, clip: ClipByNorm) -> BoundedSum:

@@ -39,7 +39,9 @@ def sizes(clip_norm: float) -> torch.Tensor:
 
 
 def test_they_are_the_sizes_of_clipped_gradients_and_noise_raises_those_that_it_hides() -> None:
-    found = release_sensitivity(so.Budget((INPUTS, LABELS)), make_model(), noise_multiplier=0.5, clip_norm=2.0, seed=0)
+    found = release_sensitivity(
+        so.Budget((INPUTS, LABELS)), make_model(), noise=so.Gaussian(0.5), clip_norm=2.0, seed=0
+    )
     expected = sizes(2.0).clamp(min=1.0)
     assert float((found.weights - expected).abs().max()) < 5.5 * 1.0  # twelve normals: one false alarm in a million
     assert found.weights[4] < 7 < found.weights[0]
@@ -51,7 +53,7 @@ def test_noise_has_the_standard_deviation_that_is_charged() -> None:
     budget, model = so.Budget((INPUTS, LABELS)), make_model()
     large = sizes(2.0) > 20
     found = [
-        release_sensitivity(budget, model, noise_multiplier=0.5, clip_norm=2.0, seed=0).weights[large]
+        release_sensitivity(budget, model, noise=so.Gaussian(0.5), clip_norm=2.0, seed=0).weights[large]
         for _ in range(30)
     ]
     noise = torch.stack(found) - sizes(2.0)[large]
@@ -60,7 +62,7 @@ def test_noise_has_the_standard_deviation_that_is_charged() -> None:
 
 def test_it_is_charged_and_composes_with_the_training_that_follows() -> None:
     budget = so.Budget((INPUTS, LABELS))
-    weights = release_sensitivity(budget, make_model(), noise_multiplier=3.0, seed=0)
+    weights = release_sensitivity(budget, make_model(), noise=so.Gaussian(3.0), seed=0)
     assert budget.event == ComposedDpEvent([GaussianDpEvent(3.0)])
     fitted = so.fit(
         make_model(), budget, epsilon=6.0, delta=1e-4, batch_size=100, steps=5, seed=0, progress=False,
@@ -72,11 +74,22 @@ def test_it_is_charged_and_composes_with_the_training_that_follows() -> None:
     assert alone < fitted.guarantee.epsilon
 
 
+def test_it_can_be_pure_as_the_training_that_follows() -> None:
+    budget = so.Budget((INPUTS, LABELS))
+    weights = release_sensitivity(budget, make_model(), noise=OptimizedNoise(2.0, Flat()), seed=0)
+    plan = so.Plan(
+        so.Shuffled(2, 1), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), OptimizedNoise(4.0, weights)
+    )
+    run = so.PrivateRun(plan, make_model(), budget, seed=0)
+    assert len(list(run)) == 2
+    assert budget.guarantee(delta=0.0).epsilon == 0.75
+
+
 def test_what_the_budget_refuses_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = so.Budget((INPUTS, LABELS), epsilon=0.1, delta=1e-5)
     monkeypatch.setattr("sordino.sensitivity._sum_of_sizes", lambda *_: pytest.fail("a row was read"))
     with pytest.raises(BudgetError, match="the sizes of gradients would bring epsilon to"):
-        release_sensitivity(budget, make_model(), noise_multiplier=1.0)
+        release_sensitivity(budget, make_model(), noise=so.Gaussian(1.0))
 
 
 def test_no_hostile_row_moves_the_sum_by_more_than_the_clip_norm() -> None:
@@ -91,13 +104,13 @@ def test_no_hostile_row_moves_the_sum_by_more_than_the_clip_norm() -> None:
         assert float((total(inputs, LABELS[:20]) - others).norm()) <= 2.0
 
 
-@pytest.mark.parametrize("changes", [{"noise_multiplier": 0.0}, {"noise_multiplier": 1.0, "clip_norm": -1.0}])
+@pytest.mark.parametrize("changes", [{"noise": 2.0}, {"noise": so.Gaussian(1.0), "clip_norm": -1.0}])
 def test_settings_that_mean_nothing_are_refused_before_a_charge(changes) -> None:
     budget = so.Budget((INPUTS, LABELS))
     with pytest.raises(UsageError):
         release_sensitivity(budget, make_model(), **changes)
     with pytest.raises(UsageError, match="budget must be a Budget"):
-        release_sensitivity((INPUTS, LABELS), make_model(), noise_multiplier=1.0)
+        release_sensitivity((INPUTS, LABELS), make_model(), noise=so.Gaussian(1.0))
     assert budget.releases == ()
 
 
