@@ -24,6 +24,7 @@ from sordino.encodings import (
     RankedSparsify,
 )
 from sordino.encodings.subspace import Subspace
+from sordino.optimized.learnt import FromReleases
 from sordino.optimized.sources import Fixed
 from sordino.records import as_records
 from sordino.states import Dense
@@ -92,9 +93,11 @@ def test_a_run_that_is_continued_releases_what_it_would_have_released(make) -> N
     assert torch.equal(released(make, stop=3), released(make))
 
 
-def test_a_training_that_is_killed_goes_on_with_what_its_encodings_had_learnt(tmp_path: Path) -> None:
-    random = RandomSparsify(0.4, epochs=6, steps_per_epoch=2)
-    encoding = Combined(random, RankedSparsify(0.4, epochs=3, steps_per_epoch=4))
+@pytest.mark.parametrize(
+    "second", [RankedSparsify(0.4, epochs=3, steps_per_epoch=4), Matched(FromReleases(0.8)), MatchedBought(memory=0.8)]
+)
+def test_a_training_that_is_killed_goes_on_with_what_its_encodings_had_learnt(tmp_path: Path, second) -> None:
+    encoding = Combined(RandomSparsify(0.4, epochs=6, steps_per_epoch=2), second)
     trained(tmp_path / "whole", encoding=encoding)
     assert killed(tmp_path / "run", 40, encoding=encoding)
     trained(tmp_path / "run", encoding=encoding, resume=True)
