@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sordino import models
-from sordino.data import load
+from sordino.data import Facts, load
 from sordino.experiments.rows import Rows, network_rows, prepared_rows
 from sordino.features import Spectrum, cached
 from sordino.models.scatter_linear import ScatterLinear
 
-DATA = "mnist"
+DATA, PUBLIC_DATA = "mnist", "fashion-mnist"
+PUBLIC_ROWS = 256
 
 
 class Head(ABC):
@@ -26,6 +27,14 @@ class Head(ABC):
 
     @abstractmethod
     def build(self, rows: Rows, seed: int) -> nn.Module: ...
+
+    @abstractmethod
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        """What the model is given for pictures with the facts of the data set."""
+
+    def public_inputs(self, rows: Rows) -> Tensor:
+        """Pictures of clothes, declared public, as if they were digits."""
+        return self.prepared(load(PUBLIC_DATA).train.inputs[:PUBLIC_ROWS], rows.facts)
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,9 @@ class Network(Head):
     def build(self, rows: Rows, seed: int) -> nn.Module:
         return models.build(self.name, rows.facts, seed=seed).module
 
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        return models.build(self.name, facts, seed=0).prepare(pictures, progress=False)
+
 
 @dataclass(frozen=True)
 class OnWaves(Head):
@@ -49,16 +61,19 @@ class OnWaves(Head):
     below: float = 8.1
 
     def rows(self, *, examples: int | None, left_out: int) -> Rows:
-        return _wave_rows(self.power, self.below, examples, left_out)
+        return _wave_rows(self, examples, left_out)
 
     def build(self, rows: Rows, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return ScatterLinear(tuple(rows.inputs.shape[1:]), rows.num_classes)
 
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        waves = Spectrum(facts.input_shape, self.power, self.below, input_range=facts.input_range)
+        return cached(waves, pictures, progress=False)
+
 
 @lru_cache(maxsize=1)
-def _wave_rows(power: float, below: float, examples: int | None, left_out: int) -> Rows:
+def _wave_rows(head: OnWaves, examples: int | None, left_out: int) -> Rows:
     loaded = load(DATA)
-    waves = Spectrum(loaded.facts.input_shape, power, below, input_range=loaded.facts.input_range)
-    return prepared_rows(loaded, partial(cached, waves, progress=False), examples=examples, left_out=left_out)
+    return prepared_rows(loaded, partial(head.prepared, facts=loaded.facts), examples=examples, left_out=left_out)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sordino.ablations import Comparison, clipped_sgd, unpaid_weights_sgd
 from sordino.calibration import calibrate
@@ -14,6 +15,8 @@ from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.encodings.matched import Matched
+from sordino.encodings.matched_bought import MatchedBought
+from sordino.encodings.public_gradients import PublicGradients
 from sordino.experiments.carried_out import carried_out
 from sordino.experiments.entry import Measured
 from sordino.experiments.optimized_noise.heads import Head
@@ -23,7 +26,7 @@ from sordino.experiments.rows import Rows
 from sordino.noise import Gaussian, Noise
 from sordino.optimized.costs import AbsoluteCost, Cost
 from sordino.optimized.fits import best_blocks
-from sordino.optimized.learnt import FromReleases
+from sordino.optimized.learnt import FromPublicRows, FromReleases
 from sordino.optimized.noise import Fit, OptimizedNoise
 from sordino.optimized.sources import Source
 from sordino.run import Plan
@@ -34,19 +37,14 @@ class Way(ABC):
     """A way to make noise that keeps a promise."""
 
     @abstractmethod
-    def plan(self, settings: Settings, epsilon: float) -> Plan:
-        """What is released, with as much noise as epsilon asks for."""
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
+        """What is released, with as much noise as epsilon asks for. `public` are inputs of other data."""
 
     def train(self, head: Head, rows: Rows, settings: Settings, epsilon: float, seed: int) -> Measured:
-        plan = self.plan(settings, epsilon)
-        accuracy = carried_out(
-            plan,
-            head.build(rows, seed),
-            rows,
-            optimizer=settings.optimizer,
-            divisor=settings.rate * len(rows),
-            seed=seed,
-        )
+        model = head.build(rows, seed)
+        plan = self.plan(settings, epsilon, model, head.public_inputs(rows))
+        divisor = settings.rate * len(rows)
+        accuracy = carried_out(plan, model, rows, optimizer=settings.optimizer, divisor=divisor, seed=seed)
         guarantee, release = plan.guarantee(delta=DELTA), _event(plan)
         more = {
             "epsilon": guarantee.epsilon,
@@ -61,7 +59,7 @@ class Way(ABC):
 class ByPld(Way):
     """Gaussian noise, as little as the accountant of today asks for."""
 
-    def plan(self, settings: Settings, epsilon: float) -> Plan:
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
         return calibrate(_plan(settings, Gaussian(1.0)), epsilon=epsilon, delta=DELTA)
 
 
@@ -69,7 +67,7 @@ class ByPld(Way):
 class By2016(Way):
     """Gaussian noise, as much as the accountant of Abadi et al. (2016) asked for."""
 
-    def plan(self, settings: Settings, epsilon: float) -> Plan:
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
         return _plan(settings, Gaussian(noise_of_2016(settings.sampler, epsilon=epsilon, delta=DELTA)))
 
 
@@ -83,21 +81,42 @@ class Pure(Way):
     def __repr__(self) -> str:
         return f"Pure({self.fit.__name__}, {self.weights!r})"
 
-    def plan(self, settings: Settings, epsilon: float) -> Plan:
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
         noise = OptimizedNoise(1.0, self.weights, fit=self.fit)
         return calibrate(_plan(settings, noise), epsilon=epsilon, delta=DELTA)
 
 
 @dataclass(frozen=True)
 class MatchedScale(Way):
-    """Gaussian noise behind a clip of the same shape, which follows past releases unless said."""
+    """Gaussian noise behind a clip of the same shape, which is learnt from past releases."""
 
-    source: Source = field(default_factory=FromReleases)
     cost: Cost = field(default_factory=AbsoluteCost)
 
-    def plan(self, settings: Settings, epsilon: float) -> Plan:
-        matched = Matched(self.source, self.cost)
-        return calibrate(_plan(settings, Gaussian(1.0), matched), epsilon=epsilon, delta=DELTA)
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
+        return _scaled(settings, Matched(FromReleases(), self.cost), epsilon)
+
+
+@dataclass(frozen=True)
+class MatchedToPublic(Way):
+    """The same, with a shape from gradients of public pictures under random labels, every `every` steps."""
+
+    every: int = 10
+    cost: Cost = field(default_factory=AbsoluteCost)
+
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
+        anchors = PublicGradients(model, public, classes=_CLASSES)
+        return _scaled(settings, Matched(FromPublicRows(anchors, self.every), self.cost), epsilon)
+
+
+@dataclass(frozen=True)
+class MatchedAndBought(Way):
+    """The same, with a shape that is released beside the gradient, and paid for in noise."""
+
+    share: float = 0.25
+    cost: Cost = field(default_factory=AbsoluteCost)
+
+    def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
+        return _scaled(settings, MatchedBought(self.share, cost=self.cost), epsilon)
 
 
 @dataclass(frozen=True)
@@ -119,7 +138,7 @@ class Unpaid:
 
     def train(self, head: Head, rows: Rows, settings: Settings, seed: int) -> Measured:
         model, compared = head.build(rows, seed), _comparison(rows, settings, seed)
-        plan = Pure().plan(settings, self.epsilon)
+        plan = Pure().plan(settings, self.epsilon, model, head.public_inputs(rows))
         result = unpaid_weights_sgd(
             model,
             rows.data,
@@ -132,6 +151,7 @@ class Unpaid:
 
 
 _NO_CLIP = 1e9
+_CLASSES = 10
 
 
 def _comparison(rows: Rows, settings: Settings, seed: int) -> Comparison:
@@ -141,6 +161,10 @@ def _comparison(rows: Rows, settings: Settings, seed: int) -> Comparison:
 def _plan(settings: Settings, noise: Noise, encoding: Encoding | None = None) -> Plan:
     gradient, clip = LossGradient(F.cross_entropy), ClipByNorm(settings.clip)
     return Plan(settings.sampler, gradient, clip, noise, encoding or Unchanged())
+
+
+def _scaled(settings: Settings, encoding: Encoding, epsilon: float) -> Plan:
+    return calibrate(_plan(settings, Gaussian(1.0), encoding), epsilon=epsilon, delta=DELTA)
 
 
 def _event(plan: Plan) -> Any:
