@@ -130,8 +130,8 @@ class OptimizedNoiseTable:
     name: str = "optimized-noise"
     about: str = (
         "Test accuracy in percent on MNIST by the way noise is made, delta 1e-5, zero-out, Poisson batches. Isotropic\n"
-        "L2, weighted Laplace and blocks are pure in each step. Weights come from past releases unless said. Paper: the\n"
-        "slides of Xiang (2019), who claims more than Abadi et al. (2016) at the same epsilon and gives two numbers."
+        "L2, weighted Laplace and blocks are pure in each step. Weights come from past releases unless said. Paper:\n"
+        "slides of Xiang (2019), who claims more than Abadi et al. (2016) at the same epsilon, and gives two numbers."
     )
 
     def entries(self, scale: Scale) -> Sequence[Entry]:
