@@ -28,7 +28,8 @@ def accuracy_curves(panels: Mapping[str, Lines], ledger: Ledger, path: Path, *, 
                 if known:
                     axes.plot(list(known), list(known.values()), dash, marker=".", color=colour, label=way)
             axes.set(xscale="log", xlabel="epsilon", title=head)
-            axes.legend(fontsize=6)
+            if axes.lines:
+                axes.legend(fontsize=6)
         figure.axes[0].set_ylabel("test accuracy in percent")
 
 

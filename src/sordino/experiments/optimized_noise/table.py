@@ -119,7 +119,7 @@ SMALL_CNN = Trained(
 )
 ALL = (LINEAR, PROJECTED, SMALL_CNN)
 
-RATES = {LINEAR.title: (0.1, 0.3, 1.0), PROJECTED.title: (10.0, 30.0, 100.0)}
+RATES = {LINEAR.title: (0.3, 1.0, 3.0), PROJECTED.title: (10.0, 30.0, 100.0)}
 COURSES = {GAUSSIAN: ((100, 0.1, 1.0), (400, 0.05, 1.0)), BLOCKS: ((10, 1.0, 0.3), (40, 0.2, 0.3))}
 
 
@@ -197,7 +197,8 @@ def _entries(trained: Trained, scale: Scale) -> Iterator[Entry]:
 def _private(
     trained: Trained, way: str, epsilon: float, scale: Scale, settings: Settings | None = None, left_out: int = 0
 ) -> Entry:
-    used, part = _sized(settings or trained.settings(way, epsilon), scale, left_out)
+    settings = settings or trained.settings(way, epsilon)
+    used, part = _sized(settings, scale, left_out)
 
     def measure(seed: int) -> Measured:
         with warnings.catch_warnings():
@@ -206,7 +207,7 @@ def _private(
 
     kept = {"head": repr(trained.head), "way": repr(WAYS[way]), "training": repr(used), **vars(part)}
     data = f"{DATA}, left-out rows" if left_out else DATA
-    name = f"search, {trained.title}, {way}, {used}" if left_out else f"{trained.title}, {way}"
+    name = f"search, {trained.title}, {way}, {settings}" if left_out else f"{trained.title}, {way}"
     paper = SLIDES.get((trained.title, way)) if epsilon == max(trained.gaussian) and not left_out else None
     return Entry(name, data, epsilon, str(ADJACENCY), kept, measure, paper, "" if left_out else trained.chosen)
 
