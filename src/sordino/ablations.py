@@ -19,6 +19,7 @@ from sordino.budget import Budget
 from sordino.clipping import Clip
 from sordino.contribution import LossGradient
 from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.noise import NoiseAt
@@ -140,7 +141,7 @@ def _train(
         private = codec.decode(replace(total, value=changed(total.value, step, codec)))
         state = encoding.update(state, private)
         private.divide(comparison.divisor).write_to(model)
-        optimizer.step()
+        step_at_rest(optimizer, model, rest_of(encoding, state))
 
 
 def _rows(data: object) -> Records:

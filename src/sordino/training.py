@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sordino.averaging import Average, Averaging
 from sordino.checkpoint import Checkpoint, Progress
+from sordino.encodings.resting import Rest, rest_of, step_at_rest
 from sordino.errors import StateError, UsageError
 from sordino.run import PrivateRun
 from sordino.schedule import Schedule
@@ -43,13 +44,13 @@ class Training:
         self.descend(next(self.run), step)
 
     def descend(self, private: Private, step: int) -> None:
-        """One private gradient, divided by a public number, given to the optimizer."""
+        """One private gradient, divided by a public number, given to the optimizer. What rests is not moved."""
         steps = len(self.run)
         factor = self._schedule.factor(step, steps)
         for group, learning_rate in zip(self.optimizer.param_groups, self._learning_rates, strict=True):
             group["lr"] = learning_rate * factor
         private.divide(self._divisor).write_to(self.model)
-        self.optimizer.step()
+        step_at_rest(self.optimizer, self.model, self._rest())
         if self._averaging is not None and self._average is not None:
             self._average = self._averaging.update(self._average, self._trained, step, steps)
 
@@ -59,6 +60,8 @@ class Training:
         if self._averaging is None or self._average is None:
             return state
         averaged = self._averaging.weights(self._average)
+        if (rest := self._rest()) is not None:
+            averaged = rest.at_rest(averaged, self._trained, self.run.layout)
         by_parameter = {id(parameter): averaged[name] for name, parameter in self._trained.items()}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have several names
             state[name] = by_parameter.get(id(parameter), state[name])
@@ -103,6 +106,9 @@ class Training:
             self._average = Average.from_tensors(_of("average", checkpoint.tensors), like=self._trained)
         progress = checkpoint.progress
         self.run.continue_at(progress.step, _of("coding", checkpoint.tensors), drawn_again=progress.drawn_again)
+
+    def _rest(self) -> Rest | None:
+        return rest_of(self.run.plan.encoding, self.run.coding_state)
 
     def _load_optimizer(self, checkpoint: Checkpoint) -> None:
         values = checkpoint.values["optimizer"]

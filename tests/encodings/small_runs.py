@@ -54,6 +54,8 @@ ENCODINGS = {
     "random, cooling": lambda model: RandomSparsify(0.8, epochs=3, steps_per_epoch=2),
     "ranked": lambda model: RankedSparsify(0.5, epochs=3, steps_per_epoch=2),
     "freeze": lambda model: FREEZE,
+    "freeze by magnitude": lambda model: Freeze.by_magnitude(model, stages=(2, 4)),
+    "freeze by magnitude and random": lambda model: Combined(Freeze.by_magnitude(model, stages=(2, 4)), PER_STEP),
     "project": lambda model: Project(subspace_of(model), embedding_norm=2.0, residual_norm=0.5),
     "project, biased": lambda model: ProjectBiased(subspace_of(model)),
     "freeze and random": lambda model: Combined(FREEZE, PER_STEP),

@@ -2,6 +2,9 @@
 
 from sordino.encodings.combined import Combined as Combined
 from sordino.encodings.freeze import Freeze as Freeze
+from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude as FreezeByMagnitude
+from sordino.encodings.freeze_by_magnitude import Neurons as Neurons
+from sordino.encodings.freeze_by_magnitude import Weights as Weights
 from sordino.encodings.matched import Matched as Matched
 from sordino.encodings.matched_bought import MatchedBought as MatchedBought
 from sordino.encodings.project import Project as Project

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.encoding import Codec, Encoding, State
+from sordino.encodings.resting import Rest, both, rest_of
 from sordino.errors import UsageError
 from sordino.randomness import Key, Stream
 from sordino.states import Layout, PerExample, Private
@@ -46,6 +47,9 @@ class Combined:
             raise UsageError("two encodings learn from what their own codec decoded.")
         first = self.first.update(_of("first", state), private.by_first)
         return _named(first, self.second.update(_of("second", state), private.by_second))
+
+    def rest(self, state: State) -> Rest | None:
+        return both(rest_of(self.first, _of("first", state)), rest_of(self.second, _of("second", state)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Freezing: whole parameters that add nothing and get no noise."""
+"""Freezing: parameters that add nothing, get no noise, and stay where they are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from sordino.encoding import State
+from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude, Together, Weights
 from sordino.encodings.masking import Masking
+from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
 from sordino.randomness import Stream
 from sordino.states import Layout, Private
@@ -30,6 +33,23 @@ class Freeze:
     def __init__(self, names: Sequence[str]) -> None:
         object.__setattr__(self, "names", tuple(names))
 
+    @classmethod
+    def by_magnitude(
+        cls,
+        model: nn.Module,
+        *,
+        stages: Sequence[int],
+        final: float = 0.77,
+        together: Together | None = None,
+        prune: bool = False,
+    ) -> FreezeByMagnitude:
+        """Freezes the smallest weights of the model that is trained, more of them in each stage.
+
+        >>> Freeze.by_magnitude(nn.Linear(4, 3), stages=(100, 200))
+        FreezeByMagnitude(stages=(100, 200), final=0.77, together=Weights(), prune=False)
+        """
+        return FreezeByMagnitude(model, stages, final, together or Weights(), prune)
+
     def init(self, layout: Layout) -> State:
         for name in self.names:
             if name not in layout.names:
@@ -43,3 +63,6 @@ class Freeze:
 
     def update(self, state: State, private: Private) -> State:
         return state
+
+    def rest(self, state: State) -> Rest:
+        return Rest.of(~state["keep"])

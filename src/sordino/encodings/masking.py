@@ -18,9 +18,10 @@ from sordino.states import PerExample, Private
 
 @dataclass(frozen=True)
 class Decoded(Private):
-    """What a codec made of a release, with the release itself, from which an encoding may learn as well."""
+    """What a codec made of a release, with the release itself and the mask: an encoding may learn from both."""
 
     released: Private = field(repr=False)
+    keep: Tensor = field(repr=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +44,8 @@ class Masking:
 
     def decode(self, private: Private) -> Decoded:
         value = private.value if self.keeps_all else private.value.where(self.keep, 0.0)
-        return Decoded(value, private.layout, released=private, noise_square=self._kept(private.noise_square))
+        noise_square = self._kept(private.noise_square)
+        return Decoded(value, private.layout, released=private, keep=self.keep, noise_square=noise_square)
 
     def _kept(self, noise_square: float | Tensor) -> float | Tensor:
         return noise_square if self.keeps_all else noise_square * self.keep.double()
