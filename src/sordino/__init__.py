@@ -27,6 +27,7 @@ from sordino.errors import UnsupportedEvent as UnsupportedEvent
 from sordino.errors import UsageError as UsageError
 from sordino.gradients.registered import register_gradient as register_gradient
 from sordino.noise import Gaussian as Gaussian
+from sordino.optimized.noise import OptimizedNoise as OptimizedNoise
 from sordino.randomness import Key as Key
 from sordino.records import as_records as as_records
 from sordino.records import by_user as by_user
@@ -41,6 +42,7 @@ from sordino.sampling import TruncatedPoisson as TruncatedPoisson
 from sordino.schedule import Cosine as Cosine
 from sordino.schedule import Step as Step
 from sordino.schedule import Warmup as Warmup
+from sordino.sensitivity import release_sensitivity as release_sensitivity
 from sordino.single_release import Released as Released
 from sordino.single_release import release as release
 from sordino.states import BoundedSum as BoundedSum

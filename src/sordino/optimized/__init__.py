@@ -13,7 +13,13 @@ from sordino.optimized.fits import of_blocks as of_blocks
 from sordino.optimized.fits import weighted_laplace as weighted_laplace
 from sordino.optimized.gaps import Gap as Gap
 from sordino.optimized.gaps import gaps as gaps
+from sordino.optimized.learnt import FromPublicRows as FromPublicRows
+from sordino.optimized.learnt import FromReleases as FromReleases
+from sordino.optimized.noise import OptimizedNoise as OptimizedNoise
 from sordino.optimized.problem import NoiseProblem as NoiseProblem
 from sordino.optimized.problem import Solved as Solved
+from sordino.optimized.sources import Fixed as Fixed
+from sordino.optimized.sources import Flat as Flat
+from sordino.optimized.sources import Unweighted as Unweighted
 from sordino.optimized.weights import Weights as Weights
 from sordino.optimized.weights import usable_weights as usable_weights
