@@ -80,3 +80,10 @@ def test_the_accuracies_in_the_readme_are_those_of_their_result_file():
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_page_about_optimised_noise_runs_and_its_guarantees_hold(capsys):
+    names = run_examples("docs/optimized-noise.md")
+    assert names["released"].guarantee.epsilon <= 1.0
+    assert 0.9 < names["fitted"].guarantee.epsilon <= 1.0
+    assert "weighted laplace" in capsys.readouterr().out.lower()

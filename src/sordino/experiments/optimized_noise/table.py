@@ -14,6 +14,7 @@ from sordino.experiments.optimized_noise.curves import accuracy_curves, gains_ov
 from sordino.experiments.optimized_noise.densities import draw_line, draw_plane
 from sordino.experiments.optimized_noise.heads import DATA, Head, Network, OnWaves
 from sordino.experiments.optimized_noise.moments_accountant import least_epsilon_of_2016
+from sordino.experiments.optimized_noise.optimum import optimum
 from sordino.experiments.optimized_noise.settings import ADJACENCY, DELTA, Settings
 from sordino.experiments.optimized_noise.ways import (
     By2016,
@@ -151,7 +152,8 @@ class OptimizedNoiseTable:
         panels = {trained.title: _lines(trained, scale) for trained in ALL}
         accuracy_curves(panels, ledger, curves, seeds=seeds)
         draw_line(line)
-        draw_plane(plane, spacing=0.5 if scale is Scale.QUICK else 0.25)
+        spacing = 0.5 if scale is Scale.QUICK else 0.25
+        draw_plane(plane, spacing=spacing)
         pairs = [
             pair
             for lines in panels.values()
@@ -161,7 +163,7 @@ class OptimizedNoiseTable:
         ]
         gains = gains_over(pairs, ledger, folder / f"gains-{scale}.json", command, seeds=seeds)
         drawn = replace(gains, files=(*gains.files, curves, line, plane))
-        return drawn, by_dimension(folder, command)
+        return drawn, by_dimension(folder, command), optimum(folder, command, spacing=spacing)
 
 
 OPTIMIZED_NOISE = OptimizedNoiseTable()
