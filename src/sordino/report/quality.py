@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.errors import DataError, SordinoError
+from sordino.errors import SordinoError
 from sordino.metrics import Regression, correctness, wilson
 from sordino.recipes import Saved
-from sordino.report.public_rows import public_rows
+from sordino.report.judged import judge
 
 
 @dataclass(frozen=True)
@@ -74,26 +74,14 @@ def quality_of(saved: Saved) -> Quality:
     Guarantee: nothing here is computed from training rows.
     """
     try:
-        rows = public_rows(saved.recipe, saved.facts, saved.folder.schema)
-        _check_shape(rows.inputs, saved.facts.input_shape)
-        outputs = saved.outputs(rows.inputs)
+        judged = judge(saved)
     except SordinoError as error:
         return Unmeasured(str(error))
-    judged = rows.inputs.flatten(1).isfinite().all(dim=1)
-    if saved.facts.num_classes is not None:
-        judged &= rows.target >= 0
-    outputs, target = outputs[judged], rows.target[judged]
-    if len(target) == 0:
-        return Unmeasured("no test row can be judged.")
+    outputs, target = judged.outputs, judged.rows.target
     if saved.facts.num_classes is None:
         return Errors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
-
-
-def _check_shape(inputs: Tensor, expected: tuple[int, ...]) -> None:
-    if tuple(inputs.shape[1:]) != expected:
-        raise DataError(f"the test rows have shape {tuple(inputs.shape[1:])}, the model takes {expected}.")
 
 
 def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:

@@ -1,0 +1,62 @@
+"""How far a number measured on some rows could be another on other rows: bootstrap intervals (Efron 1979)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.metrics import wilson
+
+DRAWS = 1000
+_ENDS = (0.025, 0.975)
+
+Statistic = Callable[[NDArray[np.int64]], float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share or a difference of shares, with the ends of its 95 % interval.
+
+    >>> Interval(0.041, 0.02, 0.063).points, Interval(0.9, 0.88, 0.92).percent
+    ('4.1 (2.0 to 6.3)', '90.0 % (88.0 to 92.0)')
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def points(self) -> str:
+        """In percentage points."""
+        return f"{100 * self.value:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.value:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+    def as_dict(self) -> dict[str, object]:
+        return {"value": self.value, "interval_95": [self.low, self.high]}
+
+
+def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS) -> Interval:
+    """The statistic of all `rows`, and where it lies in 95 % of the samples that are drawn from them with repetition.
+
+    >>> heads = np.arange(100) % 2
+    >>> found = bootstrap(lambda rows: heads[rows].mean(), 100, seed=0)
+    >>> found.value, found.low < 0.43, found.high > 0.57
+    (0.5, True, True)
+    """
+    generator = np.random.default_rng(seed)
+    values = [statistic(generator.integers(rows, size=rows)) for _ in range(draws)]
+    low, high = np.quantile(values, _ENDS)
+    return Interval(float(statistic(np.arange(rows))), float(low), float(high))
+
+
+def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
+    """The mean. All rows right, or all wrong, would have an interval without a width: Wilson's stands in for it."""
+    if set(np.unique(values)) in ({0.0}, {1.0}):
+        return Interval(float(values[0]), *wilson(float(values.sum()), len(values)))
+    return bootstrap(lambda rows: float(values[rows].mean()), len(values), seed=seed)
