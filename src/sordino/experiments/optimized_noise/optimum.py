@@ -65,7 +65,7 @@ def optimum(folder: Path, command: str, *, spacing: float) -> Side:
         for one in found
     ]
     title = (
-        f"How far closed forms are from the best noise, E sum w|z| at epsilon {EPSILON:g} (linear programs on a grid of "
-        f"{spacing:g}; smooth: the log-density may change by epsilon per sensitivity at any distance):"
+        f"How far closed forms are from the best noise, E sum w|z| at epsilon {EPSILON:g} (linear programs on a grid "
+        f"of {spacing:g}; smooth: the log-density may change by epsilon per sensitivity at any distance):"
     )
     return Side(title, (head, *lines), (numbers,))

@@ -72,10 +72,11 @@ _AS_USUAL = "those of the usual recipe of this network, without a search."
 
 @dataclass(frozen=True)
 class Trained:
-    """A head with its settings at each epsilon: those of Gaussian noise, and those of pure noise."""
+    """A head with its settings: without privacy, and at each epsilon those of Gaussian and those of pure noise."""
 
     title: str
     head: Head
+    plain: Settings
     gaussian: Mapping[float, Settings]
     pure: Mapping[float, Settings]
     chosen: str
@@ -92,6 +93,7 @@ class Trained:
 LINEAR = Trained(
     "linear head",
     Network("linear"),
+    plain=Settings(400, 0.05, 0.5, 1.0),
     gaussian={
         3.0: Settings(400, 0.05, 3.0, 1.0),
         1.0: Settings(400, 0.05, 3.0, 1.0),
@@ -103,6 +105,7 @@ LINEAR = Trained(
 PROJECTED = Trained(
     "projected head",
     OnWaves(),
+    plain=Settings(400, 0.05, 30.0, 1.0),
     gaussian={
         3.0: Settings(400, 0.05, 100.0, 1.0),
         1.0: Settings(400, 0.05, 30.0, 1.0),
@@ -114,6 +117,7 @@ PROJECTED = Trained(
 SMALL_CNN = Trained(
     "small CNN",
     Network("dp-cnn-s"),
+    plain=Settings(300, 1 / 30, 0.05, 1.0, 0.9),
     gaussian={3.0: Settings(300, 1 / 30, 4.0, 0.1, 0.9), 1.0: Settings(300, 1 / 30, 4.0 / 3, 0.1, 0.9)},
     pure={3.0: Settings(30, 1 / 30, 4.0, 0.1, 0.9)},
     chosen=_AS_USUAL,
@@ -188,13 +192,13 @@ def _lines(trained: Trained, scale: Scale) -> dict[str, tuple[Entry, ...]]:
 
 
 def _entries(trained: Trained, scale: Scale) -> Iterator[Entry]:
-    yield _not_private(trained, "no privacy", NoPrivacy(), max(trained.gaussian), scale)
+    yield _not_private(trained, "no privacy", NoPrivacy(), trained.plain, scale)
     for entries in _lines(trained, scale).values():
         yield from entries
     if BLOCKS in trained.ways:
         for epsilon in trained.pure:
             method = f"blocks, unpaid weights, not guaranteed, noise for {epsilon:g}"
-            yield _not_private(trained, method, Unpaid(epsilon), epsilon, scale)
+            yield _not_private(trained, method, Unpaid(epsilon), trained.pure[epsilon], scale)
 
 
 def _private(
@@ -215,8 +219,7 @@ def _private(
     return Entry(name, data, epsilon, str(ADJACENCY), kept, measure, paper, "" if left_out else trained.chosen)
 
 
-def _not_private(trained: Trained, method: str, way: NoPrivacy | Unpaid, epsilon: float, scale: Scale) -> Entry:
-    settings = trained.settings(BLOCKS if isinstance(way, Unpaid) else GAUSSIAN, epsilon)
+def _not_private(trained: Trained, method: str, way: NoPrivacy | Unpaid, settings: Settings, scale: Scale) -> Entry:
     used, part = _sized(settings, scale, 0)
 
     def measure(seed: int) -> Measured:
