@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from sordino.experiments.entry import Entry, Measured
 from sordino.experiments.rows import Rows, network_rows
 from sordino.experiments.sparsification.training import ADJACENCY, Trial, forget, unfinished
 from sordino.sampling import Sampler
+
+
+class Taken(Protocol):
+    """Rows that a trial is given. Its `repr` tells them from others."""
+
+    @property
+    def data(self) -> str: ...
+
+    def rows(self, trial: Trial) -> Rows: ...
+
+    def settings(self, trial: Trial) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class Part:
 
 def trained(
     method: str,
-    part: Part | AllBut,
+    part: Taken,
     trial: Trial,
     epsilon: float,
     *,

@@ -32,7 +32,8 @@ from sordino.recipes.spelled import parse_averaging
 from sordino.run import Plan
 from sordino.sampling import Poisson, Sampler
 from sordino.store import RunFolder
-from sordino.train import fit
+from sordino.train import Fitted, fit
+from sordino.views import Views
 
 DELTA = 1e-5
 ADJACENCY = Adjacency.ZERO_OUT
@@ -72,13 +73,19 @@ class Trial:
     def to_epsilon(
         self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
     ) -> Measured:
+        """Trains with the noise that `epsilon` needs, and measures the accuracy on the public rows."""
+        return outcome_of(self.fitted(rows, epsilon, seed, out, sampler))
+
+    def fitted(
+        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
+    ) -> Fitted:
         """Trains with the noise that `epsilon` needs, on Poisson batches unless a sampler is given.
 
         With `out` it can be stopped, and goes on.
         """
-        folder = None if out is None else RunFolder(out)
-        fitted = fit(
-            self.build(rows.facts, seed),
+        folder, model = None if out is None else RunFolder(out), self.build(rows.facts, seed)
+        return fit(
+            model,
             rows.data,
             epsilon=epsilon,
             delta=DELTA,
@@ -86,7 +93,8 @@ class Trial:
             sampler=sampler or self.poisson(len(rows)),
             loss=F.cross_entropy,
             clip=self.clip,
-            encoding=self.encoding(len(rows)),
+            encoding=self.encoding_of(model, len(rows)),
+            views=self.seen,
             optimizer=self.optimizer,
             averaging=self.average,
             test=rows.test,
@@ -95,8 +103,6 @@ class Trial:
             resume=folder is not None and not folder.is_free,
             progress=False,
         )
-        noise: Any = fitted.plan.noise
-        return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
 
     def with_noise(self, rows: Rows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measured:
         """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
@@ -128,6 +134,15 @@ class Trial:
             return Unchanged()
         return self.sparsity.encoding(self.steps(examples), max(1, round(examples / self.batch_size)))
 
+    def encoding_of(self, model: nn.Module, examples: int) -> Encoding:
+        """The same where it needs to know the model that is trained."""
+        return self.encoding(examples)
+
+    @property
+    def seen(self) -> Views | None:
+        """How each row is seen: once, as it is."""
+        return None
+
     def build(self, facts: Facts, seed: int) -> nn.Module:
         return models.build(self.network, facts, seed=seed).module
 
@@ -137,6 +152,12 @@ class Trial:
     @property
     def average(self) -> Averaging | None:
         return parse_averaging(self.averaging)
+
+
+def outcome_of(fitted: Fitted) -> Measured:
+    """What a training that is done came to."""
+    noise: Any = fitted.plan.noise
+    return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
 
 
 def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> Measured:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 
@@ -16,7 +16,7 @@ from sordino.data.standard import root
 from sordino.errors import DataError
 from sordino.experiments.entry import Measured
 from sordino.experiments.rows import Rows
-from sordino.experiments.sparsification.training import DELTA, Sparsity, Trial, outcome
+from sordino.experiments.sparsification.training import DELTA, Sparsity, Trial, outcome_of
 from sordino.models import Built
 from sordino.sampling import steps_for
 from sordino.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
@@ -105,8 +105,7 @@ class Embedded:
             seed=seed,
             progress=False,
         )
-        noise: Any = fitted.plan.noise
-        return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
+        return outcome_of(fitted)
 
     def quick(self) -> Embedded:
         return replace(self, settings=replace(self.settings, batch_size=16, epochs=1.0, public_rows=8, directions=9))
