@@ -61,6 +61,11 @@ class ExposedStep:
         """How many units were drawn."""
         return len(self._begun.indices)
 
+    @property
+    def indices(self) -> Tensor:
+        """Which units were drawn, in the order of `raw`."""
+        return self._begun.indices
+
     def raw(self, units: int | None = None) -> Iterator[PerExample]:
         """What each of the first `units` units adds, or each of all, before the encoding and the clip, in parts."""
         for part in torch.split(self._begun.indices[:units], self._run.physical_batch_size):

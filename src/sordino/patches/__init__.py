@@ -1,16 +1,29 @@
 """A world in which it is known what a row is recognised by: what privacy costs each group there, and why."""
 
 from sordino.patches.descent import Descent as Descent
-from sordino.patches.descent import exposed as exposed
 from sordino.patches.descent import train as train
 from sordino.patches.descent import train_without_noise as train_without_noise
+from sordino.patches.fine_tuning import harmful_angle as harmful_angle
+from sordino.patches.fine_tuning import starting_loss as starting_loss
+from sordino.patches.fine_tuning import starting_margins as starting_margins
 from sordino.patches.network import PatchNetwork as PatchNetwork
 from sordino.patches.outcome import Outcome as Outcome
 from sordino.patches.outcome import outcomes as outcomes
+from sordino.patches.pictures import Box as Box
+from sordino.patches.pictures import PictureRatio as PictureRatio
+from sordino.patches.pictures import feature_to_noise_of_pictures as feature_to_noise_of_pictures
+from sordino.patches.pictures import object_boxes as object_boxes
 from sordino.patches.ratio import FeatureToNoise as FeatureToNoise
 from sordino.patches.ratio import clipping_factor as clipping_factor
 from sordino.patches.ratio import feature_to_noise as feature_to_noise
+from sordino.patches.robustness import adversarial_term_l2 as adversarial_term_l2
+from sordino.patches.robustness import adversarial_term_linf as adversarial_term_linf
+from sordino.patches.robustness import l1_growth as l1_growth
+from sordino.patches.robustness import l2_growth as l2_growth
 from sordino.patches.swarm import train_side_by_side as train_side_by_side
+from sordino.patches.terms import LossTerms as LossTerms
+from sordino.patches.terms import lower_terms as lower_terms
+from sordino.patches.terms import upper_terms as upper_terms
 from sordino.patches.world import Group as Group
 from sordino.patches.world import Patches as Patches
 from sordino.patches.world import TwoPatches as TwoPatches

@@ -6,17 +6,17 @@ clip norms: noise_multiplier = sigma_n * B / C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from sordino import validate
 from sordino.ablations import Comparison, NotPrivate, clipped_sgd
+from sordino.calibration import calibrate
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
-from sordino.diagnostics import ExposedRun
-from sordino.noise import Gaussian
+from sordino.noise import Gaussian, NormalNoise
 from sordino.patches.network import PatchNetwork
 from sordino.patches.world import Patches
 from sordino.run import Plan, PrivateRun
@@ -54,6 +54,13 @@ class Descent:
         """sigma_n * B / C: the same noise on the sum, in clip norms."""
         return self.noise_std * self.batch_size(examples) / self.clip_norm
 
+    def calibrated(self, examples: int, *, epsilon: float, delta: float) -> Descent:
+        """The same with the least noise that keeps so many rows within a budget: it grows with about sqrt(steps)."""
+        noise = calibrate(replace(self, noise_std=self.clip_norm).plan(examples), epsilon=epsilon, delta=delta).noise
+        if not isinstance(noise, NormalNoise):
+            raise TypeError(f"calibration changed Gaussian noise to {type(noise).__name__}.")
+        return replace(self, noise_std=noise.std(self.clip_norm) / self.batch_size(examples))
+
     @property
     def sampler(self) -> Poisson:
         return Poisson(self.rate, self.steps)
@@ -72,7 +79,7 @@ def train(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) 
     >>> rows = TwoPatches(dimension=8).draw(50, Key.from_seed(0).stream("rows"))
     >>> network = train(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=3), seed=0)
     """
-    optimizer, batch_size = _optimizer(network, descent), descent.batch_size(len(rows))
+    optimizer, batch_size = optimizer_of(network, descent), descent.batch_size(len(rows))
     for private in PrivateRun(descent.plan(len(rows)), network, rows.data, seed=seed):
         private.divide(batch_size).write_to(network)
         optimizer.step()
@@ -83,21 +90,9 @@ def train_without_noise(network: PatchNetwork, rows: Patches, descent: Descent, 
     """The same steps without their noise: what is lost to privacy is measured against it."""
     comparison = Comparison(descent.sampler, descent.batch_size(len(rows)), seed=seed)
     clip = ClipByNorm(descent.clip_norm)
-    return clipped_sgd(network, rows.data, _optimizer(network, descent), comparison, clip=clip)
+    return clipped_sgd(network, rows.data, optimizer_of(network, descent), comparison, clip=clip)
 
 
-def exposed(network: PatchNetwork, rows: Patches, descent: Descent, *, at: tuple[int, ...], seed: int) -> ExposedRun:
-    """The steps of `train`, some of them with their raw gradients on view. Not private."""
-    return ExposedRun(
-        descent.plan(len(rows)),
-        network,
-        rows.data,
-        _optimizer(network, descent),
-        divisor=descent.batch_size(len(rows)),
-        at=at,
-        seed=seed,
-    )
-
-
-def _optimizer(network: PatchNetwork, descent: Descent) -> torch.optim.Optimizer:
+def optimizer_of(network: PatchNetwork, descent: Descent) -> torch.optim.Optimizer:
+    """Plain steps of the descent's length."""
     return torch.optim.SGD(network.parameters(), lr=descent.learning_rate)
