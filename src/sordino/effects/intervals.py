@@ -60,3 +60,18 @@ def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
     if set(np.unique(values)) in ({0.0}, {1.0}):
         return Interval(float(values[0]), *wilson(float(values.sum()), len(values)))
     return bootstrap(lambda rows: float(values[rows].mean()), len(values), seed=seed)
+
+
+def gap_of(upper: NDArray[np.float64], lower: NDArray[np.float64], *, seed: int) -> Interval:
+    """How much higher one mean is than another, of rows that were drawn apart: their intervals put together.
+
+    The square-and-add method (Newcombe 1998).
+
+    >>> gap_of(np.ones(50), np.arange(50) % 2.0, seed=0).value
+    0.5
+    """
+    first, second = mean_of(upper, seed=seed), mean_of(lower, seed=seed + 1)
+    value = first.value - second.value
+    below = np.hypot(first.value - first.low, second.high - second.value)
+    above = np.hypot(first.high - first.value, second.value - second.low)
+    return Interval(value, value - float(below), value + float(above))

@@ -1,0 +1,69 @@
+"""A small ensemble that learns from public rows only: what is easy, and what a network without noise can reach.
+
+Rows are split in two, and each member learns from one half. A row is judged by the members that have not seen it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.effects.plain_training import train_plainly
+from sordino.errors import DataError
+from sordino.metrics import correctness
+from sordino.recipes import Saved
+from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.networks import build
+
+MEMBERS = 2  # of each half
+_FEWEST = 20
+
+
+@dataclass(frozen=True)
+class PublicEnsemble:
+    """What the members say about each public row that they have not seen: probabilities [members, rows, classes]."""
+
+    probabilities: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+
+    @property
+    def right(self) -> NDArray[np.float64]:
+        """The share of the members that have each row right."""
+        found: Tensor = torch.stack([correctness(each, self.target) for each in self.probabilities]).mean(dim=0)
+        return found.numpy()
+
+    @property
+    def margins(self) -> NDArray[np.float64]:
+        """The probability of each row's label less that of the likeliest other class, on average over the members.
+
+        >>> PublicEnsemble(torch.tensor([[[0.9, 0.1]], [[0.3, 0.7]]]), torch.tensor([0])).margins.round(3)
+        array([0.2])
+        """
+        answer = self.target[:, None].expand(len(self.probabilities), -1, 1)
+        mine = self.probabilities.gather(2, answer).squeeze(2)
+        others = self.probabilities.scatter(2, answer, -torch.inf).amax(dim=2)
+        found: NDArray[np.float64] = (mine - others).mean(dim=0).double().numpy()
+        return found
+
+
+def train_public_ensemble(saved: Saved, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
+    """Networks like that of the run, trained on public rows as one does without privacy."""
+    if len(target) < _FEWEST:
+        raise DataError(f"an ensemble needs at least {_FEWEST} public rows, got {len(target)}.")
+    inputs = network_inputs(saved.built, saved.facts, raw)
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    said = torch.zeros(MEMBERS, len(target), saved.facts.num_classes or 0)
+    for fold, (seen, unseen) in enumerate((halves, halves[::-1])):
+        for member in range(MEMBERS):
+            own = seed + 1 + MEMBERS * fold + member
+            network = build(saved.recipe.model, saved.facts, seed=own, gates=saved.recipe.gates).module
+            train_plainly(network, inputs[seen], target[seen], seed=own)
+            with torch.no_grad():
+                outputs = torch.cat([network(rows.float()) for rows in torch.split(inputs[unseen], 1024)])
+            said[member, unseen] = outputs.softmax(dim=1)
+    return PublicEnsemble(said, target)
