@@ -1,5 +1,6 @@
 """A world in which it is known what a row is recognised by: what privacy costs each group there, and why."""
 
+from sordino.patches.attacked import attacked as attacked
 from sordino.patches.descent import Descent as Descent
 from sordino.patches.descent import train as train
 from sordino.patches.descent import train_without_noise as train_without_noise
