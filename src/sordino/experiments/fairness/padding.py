@@ -43,10 +43,11 @@ class Set:
 
     def points(self, scale: Scale) -> tuple[Point, ...]:
         none: tuple[None, ...] = (None,) * len(self.pads)
-        numbers = zip(self.pads, self.paper or none, self.paper_adversarial or none, strict=True)
+        paper, adversarial = (None, None) if scale is Scale.QUICK else (self.paper, self.paper_adversarial)
+        numbers = zip(self.pads, paper or none, adversarial or none, strict=True)
         return tuple(
-            Point(Padded(pixels).percent(self.size), self._entry(pixels, scale, clean), adversarial)
-            for pixels, clean, adversarial in numbers
+            Point(Padded(pixels).percent(self.size), self._entry(pixels, scale, clean), attacked)
+            for pixels, clean, attacked in numbers
         )
 
     def _entry(self, pixels: int, scale: Scale, paper: float | None) -> Entry:
@@ -126,5 +127,5 @@ def _search(scale: Scale) -> Iterator[Entry]:
 def _without_privacy(scale: Scale) -> Iterator[Entry]:
     for pixels in MNIST.pads:
         trial, pictures = sized(LENET, Pictures("mnist", Padded(pixels)), scale)
-        entry = not_private(pictures, trial, "those of private training, with a smaller learning rate.")
-        yield replace(entry, method=f"no privacy, LeNet, padding {Padded(pixels).percent(28)} %")
+        method = f"no privacy, LeNet, padding {Padded(pixels).percent(28)} %"
+        yield not_private(method, pictures, trial, trial.without_privacy)

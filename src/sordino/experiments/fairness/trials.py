@@ -6,6 +6,7 @@ learning rates and the attack did not come down to us. Ours are below.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -73,10 +74,7 @@ class AttackedTrial(Trial):
         return replace(found, more={**found.more, **self.attacks(fitted.model, rows, seed)})
 
     def without_privacy(self, rows: Rows, seed: int) -> Measured:
-        """The same steps without clip and noise, for comparison."""
-        plain, model = replace(self, learning_rate=_PLAIN_RATE), self.build(rows.facts, seed)
-        compared = Comparison(self.poisson(len(rows)), divisor=self.batch_size, seed=seed)
-        clipped_sgd(model, rows.data, plain.optimizer(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
+        model = without_privacy(self, rows, seed)
         return Measured(100 * measured(model, rows.test)["accuracy"], self.attacks(model, rows, seed))
 
     def attacks(self, model: nn.Module, rows: Rows, seed: int) -> dict[str, float]:
@@ -105,16 +103,21 @@ class AttackedTrial(Trial):
 LENET = AttackedTrial("lenet", batch_size=256, epochs=15.0, learning_rate=0.25, clip=0.1, momentum=0.9)
 
 
+def without_privacy(trial: Trial, rows: Rows, seed: int) -> nn.Module:
+    """The steps of a trial without clip and noise, for comparison."""
+    plain, model = replace(trial, learning_rate=_PLAIN_RATE), trial.build(rows.facts, seed)
+    compared = Comparison(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
+    clipped_sgd(model, rows.data, plain.optimizer(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
+    return model
+
+
 def quick(trial: AttackedTrial) -> AttackedTrial:
     """The same in seconds, on few rows."""
     return replace(trial, batch_size=100, epochs=3.0, attacked=100)
 
 
-def not_private(part: Taken, trial: AttackedTrial, chosen: str) -> Entry:
-    """What the same network does without privacy."""
-
-    def measure(seed: int) -> Measured:
-        return trial.without_privacy(part.rows(trial), seed)
-
+def not_private(method: str, part: Taken, trial: Trial, measure: Callable[[Rows, int], Measured]) -> Entry:
+    """What the same network does without privacy, by its trial's `without_privacy`."""
     settings = {**part.settings(trial), "learning_rate_without_clip": _PLAIN_RATE}
-    return Entry("no privacy", part.data, None, None, settings, measure, None, chosen)
+    chosen = "those of private training, with another learning rate."
+    return Entry(method, part.data, None, None, settings, lambda seed: measure(part.rows(trial), seed), None, chosen)

@@ -1,4 +1,4 @@
-"""What sparsification gains over none, seed by seed, with its interval: whichever way it falls."""
+"""What sparsification, or something else, gains over none, seed by seed, with its interval: whichever way it falls."""
 
 from __future__ import annotations
 
@@ -15,15 +15,23 @@ from sordino.experiments.side import Side
 from sordino.report.pictures import ACCENT, FAINT
 
 
-def gains(pairs: Sequence[tuple[Entry, Entry]], folder: Path, scale: Scale, seeds: int, command: str) -> Side:
-    """A line and a bar for each pair of entries, without and with sparsification."""
+def gains(
+    pairs: Sequence[tuple[Entry, Entry]],
+    folder: Path,
+    scale: Scale,
+    seeds: int,
+    command: str,
+    *,
+    what: str = "sparsification",
+) -> Side:
+    """A line and a bar for each pair of entries, without and with sparsification, or whatever else is compared."""
     ledger = Ledger(folder / "runs.jsonl")
     found = [gain(one, other, ledger, seeds=seeds) for one, other in pairs]
     picture, numbers = folder / f"gains-{scale}.svg", folder / f"gains-{scale}.json"
     write_numbers(numbers, {"gains": [_plain(one) for one in found]}, command)
     _draw([one for one in found if one.mean is not None], picture)
-    head = ("framework", "data", "epsilon", "paper", "ours", "seeds")
-    title = "What sparsification gains, paired by seed, with Student's 95 % interval:"
+    head = ("trained", "data", "epsilon", "paper", "ours", "seeds")
+    title = f"What {what} gains, paired by seed, with Student's 95 % interval:"
     return Side(title, (head, *(_line(one) for one in found)), (picture, numbers))
 
 
