@@ -45,7 +45,7 @@ class Exposed:
         path = Path(path)
         for folder in path.resolve().parents:
             if RunFolder(folder).is_run or RunFolder(folder).is_begun:
-                raise UsageError(f"{str(path)!r:.200} lies in the folder of a run, and this is {NOT_PRIVATE}.")
+                raise UsageError(f"{str(path)!r:.200} lies in the folder of a run, and this is {self.warning}.")
         write_atomically(path, (json.dumps(asdict(self), indent=2, default=Tensor.tolist) + "\n").encode())
 
 

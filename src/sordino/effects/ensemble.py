@@ -37,17 +37,29 @@ class PublicEnsemble:
         return found.numpy()
 
     @property
+    def likelihoods(self) -> NDArray[np.float64]:
+        """How likely its own label is to the members, for each row."""
+        found: NDArray[np.float64] = self._of_labels.squeeze(2).mean(dim=0).double().numpy()
+        return found
+
+    @property
     def margins(self) -> NDArray[np.float64]:
         """The probability of each row's label less that of the likeliest other class, on average over the members.
 
         >>> PublicEnsemble(torch.tensor([[[0.9, 0.1]], [[0.3, 0.7]]]), torch.tensor([0])).margins.round(3)
         array([0.2])
         """
-        answer = self.target[:, None].expand(len(self.probabilities), -1, 1)
-        mine = self.probabilities.gather(2, answer).squeeze(2)
-        others = self.probabilities.scatter(2, answer, -torch.inf).amax(dim=2)
-        found: NDArray[np.float64] = (mine - others).mean(dim=0).double().numpy()
+        others = self.probabilities.scatter(2, self._answer, -torch.inf).amax(dim=2)
+        found: NDArray[np.float64] = (self._of_labels.squeeze(2) - others).mean(dim=0).double().numpy()
         return found
+
+    @property
+    def _answer(self) -> Tensor:
+        return self.target[:, None].expand(len(self.probabilities), -1, 1)
+
+    @property
+    def _of_labels(self) -> Tensor:
+        return self.probabilities.gather(2, self._answer)
 
 
 def train_public_ensemble(saved: Saved, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:

@@ -22,6 +22,10 @@ class GroupAccuracy:
     accuracy: Interval
     lost: Interval | None = None
 
+    @property
+    def label(self) -> str:
+        return f"class {self.name}" if self.by == "class" else self.name
+
     def as_dict(self) -> dict[str, object]:
         known = {"by": self.by, "name": self.name, "rows": self.rows, "accuracy": self.accuracy.as_dict()}
         return known | ({} if self.lost is None else {"lost": self.lost.as_dict()})
@@ -47,7 +51,9 @@ def accuracies(
 
 
 def who_lost(groups: Sequence[GroupAccuracy], beside: str) -> str:
-    """Which group lost most, which least, and how much. Groups of few rows are not named.
+    """The group that surely lost most, the one that surely lost least, and how much. Groups of few rows are not named.
+
+    Surely is by the ends of the intervals: a small group whose loss may well be chance does not come first.
 
     >>> def group(name, *lost):
     ...     return GroupAccuracy("sex and race", name, 500, Interval(0.8, 0.7, 0.9), Interval(*lost))
@@ -58,8 +64,9 @@ def who_lost(groups: Sequence[GroupAccuracy], beside: str) -> str:
     known = [(each, each.lost) for each in groups if each.lost is not None and each.rows >= FEW]
     if len(known) < 2:
         return f"Fewer than two groups have {FEW} public rows: nothing can be said about who lost more."
-    (most, more), (least, less) = (choose(known, key=lambda pair: pair[1].value) for choose in (max, min))
-    said = f"Beside {beside}, {most.name} {_change(more, ' points')}, {least.name} {_change(less, '')}."
+    most, more = max(known, key=lambda pair: pair[1].low)
+    least, less = min(known, key=lambda pair: pair[1].high)
+    said = f"Beside {beside}, {most.label} {_change(more, ' points')}, {least.label} {_change(less, '')}."
     if more.low <= less.high:
         said += " The intervals overlap: the difference between the two may be chance."
     return said

@@ -18,8 +18,9 @@ def train_plainly(
 ) -> nn.Module:
     """Trains the model on these rows, without a clip and without noise, and gives it back in eval mode.
 
-    >>> rows = 9 * torch.eye(4).repeat(50, 1)
-    >>> model = train_plainly(nn.Linear(4, 4), rows, torch.arange(4).repeat(50), seed=0)
+    >>> rows, model = 9 * torch.eye(4).repeat(50, 1), nn.Linear(4, 4)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> model = train_plainly(model, rows, torch.arange(4).repeat(50), seed=0)
     >>> model(rows[:4]).argmax(dim=1)
     tensor([0, 1, 2, 3])
     """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from sordino.data import Facts
 from sordino.effects.attacks import L2, Attack, LInfinity, pgd
+from sordino.effects.masking import MaskingSigns, masking_signs
 from sordino.effects.victim import Prepare, Victim
 from sordino.errors import DataError
 from sordino.metrics import correctness
@@ -46,6 +47,29 @@ class FromUnit:
     @property
     def __name__(self) -> str:
         return type(self.built.features).__name__
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures to attack, with pixels from 0 to 1."""
+
+    pixels: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+    facts: Facts
+    prepare: FromUnit
+
+    def curves(self, model: nn.Module, *, seed: int) -> tuple[Curve, ...]:
+        """For both norms."""
+        return tuple(
+            curve(model, self.pixels, self.target, norm, attacks, seed=seed, prepare=self.prepare)
+            for norm, attacks in usual_attacks(self.facts).items()
+        )
+
+    def signs(self, model: nn.Module, *, seed: int, other: nn.Module | None = None) -> MaskingSigns:
+        """Of masking, at the radius in the middle."""
+        attacks = usual_attacks(self.facts)["L-infinity"]
+        middle = attacks[len(attacks) // 2]
+        return masking_signs(model, self.pixels, self.target, middle, seed=seed, prepare=self.prepare, other=other)
 
 
 def unit_pixels(raw: Tensor, facts: Facts) -> Tensor:

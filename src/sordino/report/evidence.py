@@ -73,11 +73,7 @@ class Evidence:
 
     @cached_property
     def model_sha256(self) -> str:
-        digest = hashlib.sha256()
-        with open_regular(self.path / "model.safetensors") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
-        return digest.hexdigest()
+        return model_sha256(self.path)
 
     @property
     def versions(self) -> dict[str, object]:
@@ -102,6 +98,15 @@ class Evidence:
             raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
         if self.guarantee.view is View.EVERY_STEP and not self._planned <= _counts(self.guarantee.event):
             raise StateError(f"{what} leaves steps out: its event is not that of its own numbers.")
+
+
+def model_sha256(run: Path) -> str:
+    """By which the weights of a run are known."""
+    digest = hashlib.sha256()
+    with open_regular(run / "model.safetensors") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _counts(event: DpEvent) -> Counter[DpEvent]:

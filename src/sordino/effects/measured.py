@@ -1,0 +1,188 @@
+"""All that public rows say about a finished model: who is served how well, how sure it is, and what attacks do to it.
+
+Guarantee: nothing here is computed from private rows. The model is released, the rows are public, and the reference is
+an ensemble that learnt from public rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data import Split
+from sordino.effects.confidence import BINS, CalibrationError, calibration_error
+from sordino.effects.ensemble import MEMBERS, PublicEnsemble, train_public_ensemble
+from sordino.effects.groups import Grouping, groupings
+from sordino.effects.intervals import DRAWS, Interval, mean_of
+from sordino.effects.long_tail import SCORE, Harmed, by_decile, most_harmed
+from sordino.effects.lost import GroupAccuracy, accuracies, who_lost
+from sordino.effects.masking import MaskingSigns
+from sordino.effects.parity import Disparity, demographic_parity, equalized_odds
+from sordino.effects.robustness import Curve, FromUnit, Pictures, range_of, unit_pixels
+from sordino.errors import DataError, SordinoError, UsageError
+from sordino.metrics import correctness
+from sordino.recipes import Recipe, Saved
+from sordino.report.evidence import model_sha256
+from sordino.report.judged import Judged, judge
+
+FORMAT = 1
+HARMED = 12
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What was measured. `notes` say what was not, and why. Losses are beside networks that learnt from public rows."""
+
+    data: str
+    model_sha256: str
+    rows: int
+    headline: str
+    overall: Interval
+    groups: tuple[GroupAccuracy, ...]
+    deciles: tuple[GroupAccuracy, ...]
+    disparities: tuple[Disparity, ...]
+    calibration: CalibrationError | None
+    curves: tuple[Curve, ...]
+    masking: MaskingSigns | None
+    harmed: tuple[Harmed, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "format": FORMAT,
+            "kind": "effects on public rows",
+            "data": self.data,
+            "model_sha256": self.model_sha256,
+            "rows": self.rows,
+            "headline": self.headline,
+            "intervals": f"bootstrap of the rows, {DRAWS} draws, 95 %, of each group by itself",
+            "overall": self.overall.as_dict(),
+            "groups": [each.as_dict() for each in self.groups],
+            "long_tail": {"score": SCORE, "deciles": [each.as_dict() for each in self.deciles]},
+            "disparities": [asdict(each) | {"gap": each.gap.as_dict()} for each in self.disparities],
+            "calibration": None if self.calibration is None else {"bins": BINS} | asdict(self.calibration),
+            "under_attack": [asdict(each) for each in self.curves],
+            "masking": None if self.masking is None else self.masking.as_dict(),
+            "most_harmed": [asdict(each) for each in self.harmed],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished model and the public rows that it is judged on, in groups."""
+
+    saved: Saved = field(repr=False)
+    rows: Split = field(repr=False)
+    judged: Judged = field(repr=False)
+    groupings: tuple[Grouping, ...]
+    data: str
+
+    @classmethod
+    def of(cls, saved: Saved, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
+        """Reads the public rows of the run's data set, or of another with the same inputs and classes."""
+        if saved.facts.num_classes is None:
+            raise UsageError(f"effects are about classes, and the target of {saved.facts.name!r} is a number.")
+        recipe = saved.recipe
+        if data is not None and data != recipe.data:
+            recipe = Recipe(data=data, model=recipe.model, epsilon=recipe.epsilon, delta=recipe.delta)
+        judged = judge(saved, recipe)
+        if int(judged.rows.target.max()) >= saved.facts.num_classes:
+            raise DataError(f"the public rows of {recipe.data!r:.80} have classes that the model does not know.")
+        return cls(saved, judged.rows, judged, groupings(judged.rows, saved, columns), recipe.data)
+
+    @property
+    def right(self) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = correctness(self.judged.outputs, self.rows.target).numpy()
+        return found
+
+    @property
+    def likelihoods(self) -> NDArray[np.float64]:
+        """How likely its own label is to the model, for each row; 0 or 1 where the model gives no probabilities."""
+        if not self.saved.recipe.way.has_probabilities:
+            return self.right
+        labels = self.rows.target[:, None]
+        found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
+        return found
+
+    def pictures(self, most: int) -> Pictures:
+        """So many rows at most to attack, spread over all of them."""
+        pixels, facts = unit_pixels(self.rows.inputs, self.saved.facts), self.saved.facts
+        chosen = np.linspace(0, len(pixels) - 1, min(most, len(pixels))).astype(np.int64)
+        return Pictures(pixels[chosen], self.rows.target[chosen], facts, FromUnit(self.saved.built, range_of(facts)))
+
+    @property
+    def finest(self) -> Grouping:
+        """The groups of people where there are any, by all columns together; otherwise the classes."""
+        return self.groupings[-1]
+
+
+def public_ensemble(subject: Subject, *, seed: int = 0) -> PublicEnsemble:
+    """The reference of all that is public."""
+    return train_public_ensemble(subject.saved, subject.rows.inputs, subject.rows.target, seed=seed)
+
+
+def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, seed: int = 0) -> Effects:
+    """Measures everything that applies. With `attacked` = 0 no row is attacked; otherwise so many at most."""
+    saved, rows, right = subject.saved, subject.rows, subject.right
+    notes = [_nobody(grouping) for grouping in subject.groupings if grouping.empty]
+    groups = {each.by: accuracies(each, right, ensemble.right, seed=seed) for each in subject.groupings}
+    beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
+    calibration = None
+    if saved.recipe.way.has_probabilities:
+        calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)
+    else:
+        notes.append("no calibration error: the outputs of this network are scores, no logarithms of odds.")
+    curves, masking = _under_attack(subject, attacked, seed, notes)
+    return Effects(
+        data=subject.data,
+        model_sha256=model_sha256(saved.folder.path),
+        rows=len(right),
+        headline=who_lost(groups[subject.finest.by], beside),
+        overall=mean_of(right, seed=seed),
+        groups=tuple(each for some in groups.values() for each in some),
+        deciles=accuracies(by_decile(ensemble.margins), right, seed=seed),
+        disparities=_disparities(subject, seed, notes),
+        calibration=calibration,
+        curves=curves,
+        masking=masking,
+        harmed=most_harmed(ensemble.likelihoods, subject.likelihoods, HARMED),
+        notes=tuple(notes),
+    )
+
+
+def _nobody(grouping: Grouping) -> str:
+    return f"no public row is of {grouping.by} {'; '.join(grouping.empty)}: nothing is said about these."
+
+
+def _disparities(subject: Subject, seed: int, notes: list[str]) -> tuple[Disparity, ...]:
+    people = subject.groupings[1:]
+    if people and subject.saved.facts.num_classes != 2:
+        notes.append("demographic parity and equalized odds are about two classes, and there are more.")
+        return ()
+    target, predicted = subject.rows.target.numpy(), subject.judged.outputs.argmax(dim=1).numpy()
+    found = []
+    for grouping in people:
+        for asked in (demographic_parity, equalized_odds):
+            try:
+                found.append(asked(grouping, target, predicted, seed=seed))
+            except DataError as reason:
+                notes.append(str(reason))
+    return tuple(found)
+
+
+def _under_attack(
+    subject: Subject, attacked: int, seed: int, notes: list[str]
+) -> tuple[tuple[Curve, ...], MaskingSigns | None]:
+    if attacked == 0:
+        return (), None
+    module = subject.saved.built.module
+    try:
+        pictures = subject.pictures(attacked)
+        return pictures.curves(module, seed=seed), pictures.signs(module, seed=seed)
+    except SordinoError as reason:
+        notes.append(f"no accuracy under attack: {reason}")
+        return (), None

@@ -1,0 +1,105 @@
+"""What privacy took from whom: the model beside a twin that was trained on the same private rows without any.
+
+The twin has seen private rows without a clip and without noise. Whatever is computed from it is not private, carries no
+epsilon, and is kept out of the folder of the run and out of its report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.ablations import NotPrivate
+from sordino.diagnostics import Exposed
+from sordino.effects.ensemble import PublicEnsemble
+from sordino.effects.intervals import Interval, mean_of
+from sordino.effects.long_tail import Harmed, by_decile, most_harmed
+from sordino.effects.lost import GroupAccuracy, accuracies, who_lost
+from sordino.effects.masking import MaskingSigns
+from sordino.effects.measured import HARMED, Subject
+from sordino.effects.plain_training import WORDS, train_plainly
+from sordino.effects.robustness import Curve
+from sordino.errors import SordinoError
+from sordino.metrics import correctness
+from sordino.recipes import Saved
+from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.prepared import prepare
+
+NOT_PRIVATE = "not private: computed from private rows without a clip and without noise, to be kept inside"
+_ROWS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True)
+class TwinEffects(Exposed):
+    """What each group lost to privacy, on public rows; by how rare a row is; under attack. Not private."""
+
+    headline: str
+    trained: str
+    twin: Interval
+    lost: Interval
+    groups: tuple[GroupAccuracy, ...]
+    deciles: tuple[GroupAccuracy, ...]
+    harmed: tuple[Harmed, ...]
+    curves: tuple[Curve, ...]
+    masking: MaskingSigns | None
+    warning: str = field(default=NOT_PRIVATE, init=False)
+
+
+def train_twin(saved: Saved, *, seed: int = 0) -> NotPrivate:
+    """The same network from the same first weights, trained on the private rows as one does without privacy."""
+    prepared = prepare(saved.recipe, progress=False)
+    train = prepared.data.train
+    inputs = network_inputs(prepared.built, prepared.data.facts, train.inputs)
+    usable = inputs.flatten(1).isfinite().all(dim=1) & (train.target >= 0)
+    model = train_plainly(prepared.built.module, inputs[usable], train.target[usable], seed=seed)
+    return NotPrivate(model, "the same network without a clip and without noise")
+
+
+def compare(
+    subject: Subject, twin: NotPrivate, ensemble: PublicEnsemble, *, attacked: int = 500, seed: int = 0
+) -> TwinEffects:
+    """The model beside its twin on public rows, which are sorted into deciles by the public ensemble."""
+    outputs = _outputs(subject, twin)
+    right, reference = subject.right, _numbers(correctness(outputs, subject.rows.target))
+    labels = subject.rows.target[:, None]
+    groups = {each.by: accuracies(each, right, reference, seed=seed) for each in subject.groupings}
+    curves, masking = _under_attack(subject, twin, attacked, seed)
+    return TwinEffects(
+        headline=who_lost(groups[subject.finest.by], "a twin that was trained without privacy"),
+        trained=WORDS,
+        twin=mean_of(reference, seed=seed),
+        lost=mean_of(reference - right, seed=seed),
+        groups=tuple(each for some in groups.values() for each in some),
+        deciles=accuracies(by_decile(ensemble.margins), right, reference, seed=seed),
+        harmed=most_harmed(_numbers(outputs.softmax(1).gather(1, labels).squeeze(1)), subject.likelihoods, HARMED),
+        curves=curves,
+        masking=masking,
+    )
+
+
+def _outputs(subject: Subject, twin: NotPrivate) -> Tensor:
+    inputs = network_inputs(subject.saved.built, subject.saved.facts, subject.rows.inputs)
+    with torch.no_grad():
+        return torch.cat([twin.model(rows.float()) for rows in torch.split(inputs, _ROWS_AT_A_TIME)]).double()
+
+
+def _under_attack(
+    subject: Subject, twin: NotPrivate, attacked: int, seed: int
+) -> tuple[tuple[Curve, ...], MaskingSigns | None]:
+    if attacked == 0:
+        return (), None
+    try:
+        pictures = subject.pictures(attacked)
+        signs = pictures.signs(subject.saved.built.module, seed=seed, other=twin.model)
+        return pictures.curves(twin.model, seed=seed), signs
+    except SordinoError:  # the public page says why
+        return (), None
+
+
+def _numbers(values: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = values.double().numpy()
+    return found
