@@ -133,8 +133,8 @@ def _losses(
     head = ("varied", "value", "1 / ratio, class 1", "class 2", "loss, class 1", "class 2", "gap")
     shown = ", ".join(f"{rank:.2f} ({cause})" for cause, rank in ranks.items())
     title = (
-        f"Losses of both classes. Rank correlation with 1 / effective ratio: {shown}. The ratio counts what a clip takes "
-        "of a row that is wrong; of one that is learnt it takes less, or nothing:"
+        f"Losses of both classes. Rank correlation with 1 / effective ratio: {shown}. The ratio counts what a clip "
+        "takes of a row that is wrong; of one that is learnt it takes less, or nothing:"
     )
     return Side(title, (head, *lines), (picture, numbers))
 
