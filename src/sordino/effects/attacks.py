@@ -142,6 +142,8 @@ def _strongest(victim: Victim, inputs: Tensor, target: Tensor, attack: Attack, s
     right, _ = keep(inputs)
     standing = standing[right]
     for seed in seeds:
+        if len(standing) == 0:
+            return best
         moved = attack.start(inputs, torch.Generator().manual_seed(seed))[standing]
         right, gradient = keep(moved)
         for _ in range(attack.steps):
