@@ -31,14 +31,11 @@ class Interval:
     @property
     def points(self) -> str:
         """In percentage points."""
-        return f"{100 * self.value:.1f} ({100 * self.low:.1f} to {100 * self.high:.1f})"
+        return f"{in_points(self.value)} ({in_points(self.low)} to {in_points(self.high)})"
 
     @property
     def percent(self) -> str:
         return f"{100 * self.value:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
-
-    def as_dict(self) -> dict[str, object]:
-        return {"value": self.value, "interval_95": [self.low, self.high]}
 
 
 def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS) -> Interval:
@@ -60,6 +57,22 @@ def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
     if set(np.unique(values)) in ({0.0}, {1.0}):
         return Interval(float(values[0]), *wilson(float(values.sum()), len(values)))
     return bootstrap(lambda rows: float(values[rows].mean()), len(values), seed=seed)
+
+
+def change_of(differences: NDArray[np.float64], *, seed: int) -> Interval:
+    """The mean of differences. Where no row differs, it may still be off to either side, as far as Wilson's goes."""
+    if not differences.any():
+        _, most = wilson(0, len(differences))
+        return Interval(0.0, -most, most)
+    return bootstrap(lambda rows: float(differences[rows].mean()), len(differences), seed=seed)
+
+
+def in_points(share: float) -> str:
+    """
+    >>> in_points(0.0412), in_points(-0.0001)
+    ('4.1', '0.0')
+    """
+    return f"{round(100 * share, 1) + 0.0:.1f}"
 
 
 def gap_of(upper: NDArray[np.float64], lower: NDArray[np.float64], *, seed: int) -> Interval:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.effects.groups import FEW, Group, Grouping
-from sordino.effects.intervals import Interval, mean_of
+from sordino.effects.intervals import Interval, change_of, in_points, mean_of
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,6 @@ class GroupAccuracy:
     def label(self) -> str:
         return f"class {self.name}" if self.by == "class" else self.name
 
-    def as_dict(self) -> dict[str, object]:
-        known = {"by": self.by, "name": self.name, "rows": self.rows, "accuracy": self.accuracy.as_dict()}
-        return known | ({} if self.lost is None else {"lost": self.lost.as_dict()})
-
 
 def accuracies(
     grouping: Grouping, right: NDArray[np.float64], reference: NDArray[np.float64] | None = None, *, seed: int
@@ -44,35 +40,43 @@ def accuracies(
 
     def of(group: Group) -> GroupAccuracy:
         mine = right[group.rows]
-        lost = None if reference is None else mean_of(reference[group.rows] - mine, seed=seed)
+        lost = None if reference is None else change_of(reference[group.rows] - mine, seed=seed)
         return GroupAccuracy(group.by, group.name, len(group.rows), mean_of(mine, seed=seed), lost)
 
     return tuple(of(group) for group in grouping.groups)
 
 
 def who_lost(groups: Sequence[GroupAccuracy], beside: str) -> str:
-    """The group that surely lost most, the one that surely lost least, and how much. Groups of few rows are not named.
+    """In a sentence about people, where there are groups of them, and one about classes: who lost how much.
 
-    Surely is by the ends of the intervals: a small group whose loss may well be chance does not come first.
+    Named are the group that surely lost most and the one that surely lost least, by the ends of their intervals, so
+    that a small group whose loss may well be chance does not come first. People are told apart by all columns at once.
 
-    >>> def group(name, *lost):
-    ...     return GroupAccuracy("sex and race", name, 500, Interval(0.8, 0.7, 0.9), Interval(*lost))
-    >>> both = group("Black, Female", 0.041, 0.02, 0.063), group("White, Male", 0.012, 0.01, 0.014)
-    >>> who_lost(both, "the twin")
-    'Beside the twin, Black, Female lost 4.1 points (2.0 to 6.3), White, Male lost 1.2 (1.0 to 1.4).'
+    >>> def group(by, name, *lost):
+    ...     return GroupAccuracy(by, name, 500, Interval(0.8, 0.7, 0.9), Interval(*lost))
+    >>> both = group("sex", "Female", 0.041, 0.02, 0.063), group("sex", "Male", 0.012, 0.01, 0.014)
+    >>> who_lost(both, "a twin")
+    'Beside a twin, Female lost 4.1 points (2.0 to 6.3), Male lost 1.2 (1.0 to 1.4).'
     """
+    kinds = dict.fromkeys((groups[-1].by, "class"))
+    said = [_extremes([group for group in groups if group.by == kind]) for kind in kinds]
+    known = [each for each in said if each]
+    if not known:
+        return f"Fewer than two groups have {FEW} public rows: nothing can be said about who lost more."
+    return f"Beside {beside}, " + " By class, ".join(known)
+
+
+def _extremes(groups: Sequence[GroupAccuracy]) -> str:
     known = [(each, each.lost) for each in groups if each.lost is not None and each.rows >= FEW]
     if len(known) < 2:
-        return f"Fewer than two groups have {FEW} public rows: nothing can be said about who lost more."
+        return ""
     most, more = max(known, key=lambda pair: pair[1].low)
-    least, less = min(known, key=lambda pair: pair[1].high)
-    said = f"Beside {beside}, {most.label} {_change(more, ' points')}, {least.label} {_change(less, '')}."
-    if more.low <= less.high:
-        said += " The intervals overlap: the difference between the two may be chance."
-    return said
+    least, less = min((pair for pair in known if pair[0] is not most), key=lambda pair: pair[1].high)
+    said = f"{most.label} {_change(more, ' points')}, {least.label} {_change(less, '')}."
+    return said if more.low > less.high else f"{said} The intervals overlap: the difference of the two may be chance."
 
 
 def _change(lost: Interval, unit: str) -> str:
     verb, sign = ("lost", 1) if lost.value >= 0 else ("gained", -1)
-    low, high = sorted((100 * sign * lost.low, 100 * sign * lost.high))
-    return f"{verb} {100 * abs(lost.value):.1f}{unit} ({low:.1f} to {high:.1f})"
+    low, high = sorted((sign * lost.low, sign * lost.high))
+    return f"{verb} {in_points(abs(lost.value))}{unit} ({in_points(low)} to {in_points(high)})"

@@ -7,7 +7,7 @@ attacks that a model without masking passes (Athalye et al. 2018, Carlini et al.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,6 @@ class MaskingSigns:
         ('one large step does more than many small ones',)
         """
         return tuple(self._signs())
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self) | {"signs": list(self.found)}
 
     def _signs(self) -> Iterator[str]:
         if self.zero_gradients > _TOLERANCE:

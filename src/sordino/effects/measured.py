@@ -25,10 +25,10 @@ from sordino.effects.robustness import Curve, FromUnit, Pictures, range_of, unit
 from sordino.errors import DataError, SordinoError, UsageError
 from sordino.metrics import correctness
 from sordino.recipes import Recipe, Saved
+from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.judged import Judged, judge
 
-FORMAT = 1
 HARMED = 12
 
 
@@ -51,24 +51,16 @@ class Effects:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        return {
+        """For programs, with what the numbers mean."""
+        about = {
             "format": FORMAT,
-            "kind": "effects on public rows",
-            "data": self.data,
-            "model_sha256": self.model_sha256,
-            "rows": self.rows,
-            "headline": self.headline,
-            "intervals": f"bootstrap of the rows, {DRAWS} draws, 95 %, of each group by itself",
-            "overall": self.overall.as_dict(),
-            "groups": [each.as_dict() for each in self.groups],
-            "long_tail": {"score": SCORE, "deciles": [each.as_dict() for each in self.deciles]},
-            "disparities": [asdict(each) | {"gap": each.gap.as_dict()} for each in self.disparities],
-            "calibration": None if self.calibration is None else {"bins": BINS} | asdict(self.calibration),
-            "under_attack": [asdict(each) for each in self.curves],
-            "masking": None if self.masking is None else self.masking.as_dict(),
-            "most_harmed": [asdict(each) for each in self.harmed],
-            "notes": list(self.notes),
+            "kind": KIND,
+            "intervals": f"95 %, bootstrap of the rows with {DRAWS} draws, of each group by itself",
+            "score_of_deciles": SCORE,
+            "calibration_bins": BINS,
+            "signs_of_masking": [] if self.masking is None else list(self.masking.found),
         }
+        return about | asdict(self)
 
 
 @dataclass(frozen=True)
@@ -114,11 +106,6 @@ class Subject:
         chosen = np.linspace(0, len(pixels) - 1, min(most, len(pixels))).astype(np.int64)
         return Pictures(pixels[chosen], self.rows.target[chosen], facts, FromUnit(self.saved.built, range_of(facts)))
 
-    @property
-    def finest(self) -> Grouping:
-        """The groups of people where there are any, by all columns together; otherwise the classes."""
-        return self.groupings[-1]
-
 
 def public_ensemble(subject: Subject, *, seed: int = 0) -> PublicEnsemble:
     """The reference of all that is public."""
@@ -129,7 +116,7 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
     """Measures everything that applies. With `attacked` = 0 no row is attacked; otherwise so many at most."""
     saved, rows, right = subject.saved, subject.rows, subject.right
     notes = [_nobody(grouping) for grouping in subject.groupings if grouping.empty]
-    groups = {each.by: accuracies(each, right, ensemble.right, seed=seed) for each in subject.groupings}
+    groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
     beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
     calibration = None
     if saved.recipe.way.has_probabilities:
@@ -141,9 +128,9 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
         data=subject.data,
         model_sha256=model_sha256(saved.folder.path),
         rows=len(right),
-        headline=who_lost(groups[subject.finest.by], beside),
+        headline=who_lost(groups, beside),
         overall=mean_of(right, seed=seed),
-        groups=tuple(each for some in groups.values() for each in some),
+        groups=tuple(groups),
         deciles=accuracies(by_decile(ensemble.margins), right, seed=seed),
         disparities=_disparities(subject, seed, notes),
         calibration=calibration,
@@ -163,12 +150,13 @@ def _disparities(subject: Subject, seed: int, notes: list[str]) -> tuple[Dispari
     if people and subject.saved.facts.num_classes != 2:
         notes.append("demographic parity and equalized odds are about two classes, and there are more.")
         return ()
+    names = subject.saved.facts.class_names or ("0", "1")
     target, predicted = subject.rows.target.numpy(), subject.judged.outputs.argmax(dim=1).numpy()
     found = []
     for grouping in people:
         for asked in (demographic_parity, equalized_odds):
             try:
-                found.append(asked(grouping, target, predicted, seed=seed))
+                found.append(asked(grouping, target, predicted, names[1], seed=seed))
             except DataError as reason:
                 notes.append(str(reason))
     return tuple(found)

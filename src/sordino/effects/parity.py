@@ -30,29 +30,29 @@ class Disparity:
 
     @property
     def words(self) -> str:
-        return f"{self.rate}: {self.most} has {self.gap.points} points more than {self.least}."
+        return f"the {self.rate} is {self.gap.points} points higher for {self.most} than for {self.least}."
 
 
-def demographic_parity(grouping: Grouping, target: Labels, predicted: Labels, *, seed: int) -> Disparity:
-    """The difference in how often groups get the last class.
+def demographic_parity(grouping: Grouping, target: Labels, predicted: Labels, last: str, *, seed: int) -> Disparity:
+    """The difference in how often groups get the last class, whose name is `last`.
 
     >>> from sordino.effects.groups import Group
     >>> groups = Grouping("sex", (Group("sex", "f", np.arange(4)), Group("sex", "m", np.arange(4, 8))))
     >>> truth, said = np.array([0, 1] * 4), np.array([0, 0, 0, 1, 1, 1, 1, 0])
-    >>> found = demographic_parity(groups, truth, said, seed=0)
+    >>> found = demographic_parity(groups, truth, said, "yes", seed=0)
     >>> found.most, found.least, found.gap.value
     ('m', 'f', 0.5)
     """
     everybody = np.ones(len(target), bool)
-    return _disparity(grouping, "share given the last class", target, predicted, everybody, seed)
+    return _disparity(grouping, f"share given {last!r}", target, predicted, everybody, seed)
 
 
-def equalized_odds(grouping: Grouping, target: Labels, predicted: Labels, *, seed: int) -> Disparity:
+def equalized_odds(grouping: Grouping, target: Labels, predicted: Labels, last: str, *, seed: int) -> Disparity:
     """The larger of the differences in true and in false positive rates. Each group needs rows of both classes."""
     for group in grouping.groups:
         if len(np.unique(target[group.rows])) < 2:
             raise DataError(f"equalized odds need rows of both classes in each group, and {group.name!r:.80} has one.")
-    rates = {"true positive rate": target == 1, "false positive rate": target == 0}
+    rates = {f"share rightly given {last!r}": target == 1, f"share wrongly given {last!r}": target == 0}
     found = [_disparity(grouping, rate, target, predicted, among, seed) for rate, among in rates.items()]
     return max(found, key=lambda disparity: disparity.gap.value)
 

@@ -66,14 +66,14 @@ def compare(
     outputs = _outputs(subject, twin)
     right, reference = subject.right, _numbers(correctness(outputs, subject.rows.target))
     labels = subject.rows.target[:, None]
-    groups = {each.by: accuracies(each, right, reference, seed=seed) for each in subject.groupings}
+    groups = [group for each in subject.groupings for group in accuracies(each, right, reference, seed=seed)]
     curves, masking = _under_attack(subject, twin, attacked, seed)
     return TwinEffects(
-        headline=who_lost(groups[subject.finest.by], "a twin that was trained without privacy"),
+        headline=who_lost(groups, "a twin that was trained without privacy"),
         trained=WORDS,
         twin=mean_of(reference, seed=seed),
         lost=mean_of(reference - right, seed=seed),
-        groups=tuple(each for some in groups.values() for each in some),
+        groups=tuple(groups),
         deciles=accuracies(by_decile(ensemble.margins), right, reference, seed=seed),
         harmed=most_harmed(_numbers(outputs.softmax(1).gather(1, labels).squeeze(1)), subject.likelihoods, HARMED),
         curves=curves,

@@ -11,6 +11,7 @@ from sordino.errors import DataError
 from sordino.files import write_atomically
 
 # Each of these registers its sections.
+from sordino.report import effects as effects
 from sordino.report import inference as inference
 from sordino.report import measured as measured
 from sordino.report import promise as promise

@@ -1,0 +1,86 @@
+"""`sordino effects`: what a trained model does to groups and under attack, and what privacy took from whom."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino import validate
+from sordino.cli.options import print_columns, whole_number
+
+if TYPE_CHECKING:
+    from sordino.effects.measured import Effects
+    from sordino.effects.twin import TwinEffects
+
+
+def effects(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Whose public rows to use; the run's own unless said.")] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that tells groups apart; may be repeated. All declared, unless said."),
+    ] = None,
+    twin: Annotated[
+        bool, typer.Option("--twin", help="Compare with a twin trained on the private rows. Not private: kept apart.")
+    ] = False,
+    attacked: Annotated[int, whole_number("How many public pictures are attacked; 0 for none.")] = 500,
+    seed: Annotated[int, whole_number("Of starts, intervals and public networks.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where to write; the run itself unless said.")] = None,
+) -> None:
+    """Show on public rows whom a model serves how well, how sure it is, and what attacks do to it."""
+    from sordino.effects.measured import Subject, measure, public_ensemble
+    from sordino.effects.pages import write_internal, write_public
+    from sordino.effects.twin import compare, train_twin
+    from sordino.recipes import Saved
+
+    validate.count(at_least=0, attacked=attacked)
+    validate.count(at_least=0, at_most=2**32, seed=seed)
+    subject = Subject.of(Saved.read(run), data=data, columns=group or ())
+    folder = run if out is None else out
+    inside = folder.with_name(f"{folder.resolve().name}.internal")
+    ensemble = public_ensemble(subject, seed=seed)
+    found = measure(subject, ensemble, attacked=attacked, seed=seed)
+    written = [write_public(found, subject, folder)]
+    beside = None
+    if twin:
+        trained = train_twin(subject.saved, seed=seed)
+        beside = compare(subject, trained, ensemble, attacked=attacked, seed=seed)
+        written.append(write_internal(beside, found, subject, inside))
+    if as_json:
+        print(json.dumps(found.as_dict() | ({} if beside is None else {"internal": asdict(beside)}), indent=2))
+        return
+    _print(found, beside)
+    print("\n".join(str(path) for path in written))
+
+
+def _print(found: Effects, beside: TwinEffects | None) -> None:
+    """The sentence first. Losses are beside the twin where there is one, otherwise beside public networks."""
+    from sordino.report.effects import HEADINGS, group_cells
+
+    shown = found if beside is None else beside
+    print(shown.headline, end="\n\n")
+    rows = [group_cells(asdict(group)) for group in (*shown.groups, *shown.deciles)]
+    print_columns([HEADINGS, *rows])
+    print()
+    if found.calibration is not None:
+        print(found.calibration.words)
+    for disparity in found.disparities:
+        print(f"By {disparity.by}, {disparity.words}")
+    for curve in found.curves:
+        left = zip(curve.radii, curve.accuracies, strict=True)
+        print(
+            f"Under attack, {curve.norm}: "
+            + ", ".join(f"{100 * share:.1f} % at {radius:.3g}" for radius, share in left)
+        )
+    for sign in () if found.masking is None else found.masking.found:
+        print(f"The model may only look robust: {sign}.")
+    for note in found.notes:
+        print(note)
+    if beside is not None:
+        print(f"What was lost beside the twin is {beside.warning}.")
+    print()

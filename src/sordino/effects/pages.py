@@ -1,0 +1,119 @@
+"""What was measured, written down: a public page with its numbers, and an inner one that says of itself it is inner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from sordino.effects.long_tail import Harmed
+from sordino.effects.lost import GroupAccuracy
+from sordino.effects.measured import Effects, Subject
+from sordino.effects.robustness import unit_pixels
+from sordino.effects.twin import TwinEffects
+from sordino.errors import DataError
+from sordino.files import write_atomically
+from sordino.report import effects as shown
+from sordino.report.markup import Html, element, joined, paragraphs, table
+from sordino.report.page import page
+from sordino.report.pictures import gallery, picture
+from sordino.report.sections import Section
+
+_COLUMNS = 4
+
+
+def write_public(effects: Effects, subject: Subject, folder: Path) -> Path:
+    """effects.html and effects.json, which hold public quantities only. Gives the page's path."""
+    facts = effects.as_dict()
+    by = dict.fromkeys(group.by for group in effects.groups)
+    sections = [Section("effects", "Who pays", shown.summary(facts), {}, 10)]
+    sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in by]
+    if effects.disparities:
+        said = paragraphs(*(f"By {each.by}, {each.words}" for each in effects.disparities))
+        sections.append(Section("parity", "Whether groups are treated alike", said, {}, 30))
+    sections += _most_harmed(effects.harmed, subject, "networks that learnt from other public rows")
+    title = f"{subject.saved.recipe.model} on {effects.data}"
+    headline = element("div", paragraphs(f"{effects.overall.percent} of {effects.rows:,} public rows right."))
+    _write(folder / "effects.json", json.dumps(facts, indent=2) + "\n")
+    return _write(folder / "effects.html", page("Effects", title, headline, sections))
+
+
+def write_internal(effects: TwinEffects, public: Effects, subject: Subject, folder: Path) -> Path:
+    """effects-internal.html and .json. The folder of a run is refused: its files may leave."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None
+    effects.write(folder / "effects-internal.json")  # refuses first
+    facts = asdict(effects)
+    about = paragraphs(
+        f"Of the same public rows the twin has {effects.twin.percent} right: {effects.lost.points} points more.",
+        f"It is the same network from the same first weights, trained on the private rows by {effects.trained}. What "
+        "is lost is lost to the clip, the noise, and the settings that they ask for. Intervals are over rows: another "
+        "training of either would differ too.",
+    )
+    by = dict.fromkeys(group.by for group in effects.groups)
+    sections = [Section("twin", "What privacy took", joined((paragraphs(effects.headline), about)), {}, 10)]
+    sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in by]
+    sections.append(_groups("tenth", effects.deciles))
+    if effects.curves:
+        both = {"this model": asdict(public)["curves"], "twin": facts["curves"]}
+        sections.append(Section("attack", "Under attack", gallery([shown.under_attack(both)]), {}, 40))
+    sections += _most_harmed(effects.harmed, subject, "the twin")
+    warning = element("div", paragraphs(f"This page is {effects.warning}."), class_="warning")
+    title = f"{subject.saved.recipe.model} on {public.data}, beside its twin"
+    return _write(folder / "effects-internal.html", page("Internal", title, warning, sections), private=True)
+
+
+def _groups(by: str, groups: Sequence[GroupAccuracy]) -> Section:
+    rows = [shown.group_cells(asdict(group)) for group in groups]
+    return Section(f"by-{by.replace(' ', '-')}", f"By {by}", table(shown.HEADINGS, rows), {}, 20)
+
+
+def _most_harmed(harmed: Sequence[Harmed], subject: Subject, reference: str) -> list[Section]:
+    """Pictures, where rows are pictures: public ones only."""
+    facts = subject.saved.facts
+    if len(facts.input_shape) != 3 or not harmed:
+        return []
+    names = facts.class_names or tuple(str(label) for label in range(facts.num_classes or 0))
+    labels = [names[int(subject.rows.target[each.row])] for each in harmed]
+    pixels = unit_pixels(subject.rows.inputs[[each.row for each in harmed]], facts)
+    cells = [
+        (str(place), label, str(each.row), f"{each.reference:.2f}", f"{each.model:.2f}")
+        for place, (label, each) in enumerate(zip(labels, harmed, strict=True), start=1)
+    ]
+    words = f"The public rows whose own class the model finds less likely than {reference} do, worst first."
+    headings = ("", "class", "row", "its probability there", "and here")
+    html = joined((paragraphs(words), gallery([_photographs(pixels, labels), table(headings, cells)])))
+    return [Section("harmed", "Most harmed", html, {}, 50)]
+
+
+def _photographs(pixels: Tensor, labels: Sequence[str]) -> Html:
+    """All in one picture, numbered row by row."""
+    size = pixels.shape[-1] + 2
+    rows = -(-len(pixels) // _COLUMNS)
+
+    def draw(axes: Axes) -> None:
+        for place, photograph in enumerate(pixels):
+            top, left = divmod(place, _COLUMNS)
+            extent = (left * size, (left + 1) * size - 2, (top + 1) * size - 2, top * size)
+            axes.imshow(photograph.movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, extent=extent)
+            axes.text(left * size, top * size, str(place + 1), verticalalignment="bottom")
+        axes.set(xlim=(0, _COLUMNS * size), ylim=(rows * size, -size / 4))
+        axes.set_axis_off()
+
+    words = "; ".join(f"{place}: {label}" for place, label in enumerate(labels, start=1))
+    return picture("harmed", draw, caption="Numbers are those of the table.", words=words, height=1.0 * rows)
+
+
+def _write(path: Path, text: str, *, private: bool = False) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode(), private=private)
+    except OSError as error:
+        raise DataError(f"{str(path.parent)!r} cannot be written to: {error.strerror}.") from None
+    return path
