@@ -67,9 +67,9 @@ def _spread(low: float, high: float, number: int) -> tuple[float, ...]:
 
 
 GRIDS = {
-    Scale.QUICK: Grid(_spread(0.1, 3.2, 7), _spread(0.005, 0.08, 5), examples=100, dimension=100, filters=10),
-    Scale.CPU: Grid(_spread(0.1, 3.2, 16), _spread(0.0025, 0.16, 13), examples=200, dimension=100, filters=10),
-    Scale.PAPER: Grid(_spread(0.1, 3.2, 21), _spread(0.0025, 0.16, 19), examples=1000, dimension=400, filters=20),
+    Scale.QUICK: Grid(_spread(0.05, 3.2, 7), _spread(0.005, 0.08, 5), examples=100, dimension=100, filters=10),
+    Scale.CPU: Grid(_spread(0.05, 3.2, 19), _spread(0.0025, 0.16, 13), examples=200, dimension=100, filters=10),
+    Scale.PAPER: Grid(_spread(0.05, 3.2, 25), _spread(0.0025, 0.16, 19), examples=1000, dimension=400, filters=20),
 }
 
 
@@ -102,7 +102,9 @@ PHASE_TRANSITION = PhaseTransitionTable()
 
 
 def reached(feature_norms: Sequence[float], accuracies: Sequence[float], level: float) -> float | None:
-    """The feature size from which on accuracy is at least `level`, between sizes by logarithm. None: it never is.
+    """The feature size from which on accuracy is at least `level`, between sizes by logarithm.
+
+    None if it lies beyond these sizes, on either side.
 
     >>> reached([0.1, 1.0, 10.0], [0.5, 0.7, 0.9], level=0.7)
     1.0
@@ -110,11 +112,9 @@ def reached(feature_norms: Sequence[float], accuracies: Sequence[float], level: 
     True
     """
     below = [place for place, accuracy in enumerate(accuracies) if accuracy < level]
-    if not below:
-        return feature_norms[0]
-    last = below[-1]
-    if last + 1 == len(accuracies):
+    if not below or below[-1] + 1 == len(accuracies):
         return None
+    last = below[-1]
     share = (level - accuracies[last]) / (accuracies[last + 1] - accuracies[last])
     return float(feature_norms[last] * (feature_norms[last + 1] / feature_norms[last]) ** share)
 
