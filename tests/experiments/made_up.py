@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sordino.data import Facts
+from sordino.data import DataSet, Facts, Split
 from sordino.experiments.entry import Measured
 from sordino.experiments.ledger import Ledger
 from sordino.experiments.rows import Rows
@@ -31,3 +31,17 @@ def told(entries, folder, accuracy, seeds=1, more=None):
         for seed in range(seeds):
             ledger.add(entry, seed=seed, measured=Measured(accuracy(entry, seed), more or {}), seconds=1.0, origin={})
     return ledger
+
+
+def pictures_of(*, rows, public):
+    """A set of raw pictures whose middle is as bright as their class: quick to learn, and always the same."""
+    generator = torch.Generator().manual_seed(1)
+
+    def split(count):
+        target = torch.arange(count) % 10
+        pictures = torch.randint(0, 40, (count, 1, 28, 28), generator=generator)
+        pictures[:, :, 10:18, 10:18] += 20 * target[:, None, None, None]
+        return Split(pictures.to(torch.uint8), target)
+
+    facts = Facts("made-up", (1, 28, 28), 10, (0.0, 255.0), (0.13,), (0.31,))
+    return DataSet(facts, split(rows), split(public) if public else None)
