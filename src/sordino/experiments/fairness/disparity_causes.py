@@ -154,7 +154,7 @@ def _draw(every: Sequence[Case], found: Sequence[list[dict[str, Any]]], path: Pa
                 axes.plot(
                     [value for value, _ in chosen], losses, dash, marker=".", color=colour, label=f"class {place + 1}"
                 )
-            axes.set(xlabel=cause, yscale="log")
+            axes.set(xlabel=cause, ylim=(0, None))
             if cause == CLIP:
                 axes.set_xscale("log")
         figure.axes[0].set_ylabel("test loss")

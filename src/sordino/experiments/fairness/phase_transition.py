@@ -157,6 +157,8 @@ def _draw(grid: Grid, accuracies: NDArray[np.float64], path: Path) -> None:
         mesh = axes.pcolormesh(
             grid.feature_norms, grid.noise_stds, 100 * accuracies, cmap="Greys_r", vmin=50, vmax=100, shading="nearest"
         )
-        axes.contour(grid.feature_norms, grid.noise_stds, accuracies, levels=[LOW, MIDDLE, HIGH], linewidths=0.8)
+        levels = [100 * level for level in (LOW, MIDDLE, HIGH)]
+        lines = axes.contour(grid.feature_norms, grid.noise_stds, 100 * accuracies, levels, colors="C1")
+        axes.clabel(lines, fmt="%g %%")
         axes.set(xscale="log", yscale="log", xlabel="feature size", ylabel="noise on the mean gradient")
         figure.colorbar(mesh, label="test accuracy in percent")
