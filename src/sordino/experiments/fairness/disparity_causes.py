@@ -113,12 +113,14 @@ DISPARITY_CAUSES = DisparityCausesTable()
 def _losses(
     every: Sequence[Case], found: Sequence[list[dict[str, Any]]], folder: Path, scale: Scale, command: str
 ) -> Side:
-    ranks = {cause: _rank(cause, every, found) for cause in (FEATURE, SHARE, CLIP)}
+    ranks, gaps = (
+        {cause: rank(cause, every, found) for cause in (FEATURE, SHARE, CLIP)} for rank in (_rank, _gap_rank)
+    )
     picture, numbers = folder / f"causes-{scale}.svg", folder / f"causes-{scale}.json"
     plain = [
         {"cause": case.cause, "value": case.value, "groups": pair} for case, pair in zip(every, found, strict=True)
     ]
-    write_numbers(numbers, {"cases": plain, "rank_correlation": ranks}, command)
+    write_numbers(numbers, {"cases": plain, "rank_correlation": ranks, "rank_correlation_of_gaps": gaps}, command)
     _draw(every, found, picture)
     lines = [
         (
@@ -131,10 +133,11 @@ def _losses(
         for case, pair in zip(every, found, strict=True)
     ]
     head = ("varied", "value", "1 / ratio, class 1", "class 2", "loss, class 1", "class 2", "gap")
-    shown = ", ".join(f"{rank:.2f} ({cause})" for cause, rank in ranks.items())
+    shown = ", ".join(f"{ranks[cause]:.2f} and {gaps[cause]:.2f} ({cause})" for cause in ranks)
     title = (
-        f"Losses of both classes. Rank correlation with 1 / effective ratio: {shown}. The ratio counts what a clip "
-        "takes of a row that is wrong; of one that is learnt it takes less, or nothing:"
+        "Losses of both classes. Rank correlation with 1 / effective ratio, of all losses, and of gaps with its "
+        f"difference: {shown}. The ratio counts what a clip takes of a row that is wrong; of one that is learnt it "
+        "takes less, or nothing:"
     )
     return Side(title, (head, *lines), (picture, numbers))
 
@@ -143,6 +146,12 @@ def _rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]
     groups = [group for case, pair in zip(every, found, strict=True) if case.cause == cause for group in pair]
     inverse = [1 / group["effective"] for group in groups]
     return float(spearmanr([group["loss"] for group in groups], inverse).statistic)
+
+
+def _gap_rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]]]) -> float:
+    pairs = [pair for case, pair in zip(every, found, strict=True) if case.cause == cause]
+    apart = [1 / two["effective"] - 1 / one["effective"] for one, two in pairs]
+    return float(spearmanr([two["loss"] - one["loss"] for one, two in pairs], apart).statistic)
 
 
 def _draw(every: Sequence[Case], found: Sequence[list[dict[str, Any]]], path: Path) -> None:
