@@ -13,7 +13,7 @@ from sordino.data import root
 from sordino.encoding import Unchanged
 from sordino.encodings import Combined, FreezeByMagnitude
 from sordino.experiments.fairness import changed, class_size, trials, tuned
-from sordino.experiments.fairness.adult import ADULT, GROUPS, by_group
+from sordino.experiments.fairness.adult import ADULT, GROUPS, ROWS, by_group
 from sordino.experiments.fairness.augmentation import AUGMENTATION
 from sordino.experiments.fairness.changed import Pictures
 from sordino.experiments.fairness.class_size import CLASS_SIZE
@@ -167,10 +167,11 @@ def test_a_quick_table_is_run_and_goes_on_without_running_again(made_up, tmp_pat
 def test_what_each_group_lost_is_shown_beside_what_it_had(tmp_path) -> None:
     entries = ADULT.entries(Scale.CPU)
     for entry, female in zip(entries, (90.0, 88.0, 87.0, 80.0), strict=True):
-        told([entry], tmp_path, lambda one, seed: 85.0, more={GROUPS: {"sex: Female": female, "sex: Male": 80.0}})
+        more = {GROUPS: {"sex: Female": female, "sex: Male": 80.0}, ROWS: {"sex: Female": 9, "sex: Male": 3}}
+        told([entry], tmp_path, lambda one, seed: 85.0, more=more)
     (side,) = ADULT.sides(Scale.CPU, 1, tmp_path)
-    assert side.lines[0] == ("group", "no privacy", "epsilon 3", "epsilon 1", "epsilon 0.3")
-    assert side.lines[1] == ("sex: Female", "90.0", "-2.0", "-3.0", "-10.0")
+    assert side.lines[0] == ("group", "test rows", "no privacy", "epsilon 3", "epsilon 1", "epsilon 0.3")
+    assert side.lines[1] == ("sex: Female", "9", "90.0", "-2.0", "-3.0", "-10.0")
     assert json.loads((tmp_path / "groups-cpu.json").read_text())[GROUPS]["sex: Male"] == [80.0] * 4
 
 
@@ -180,9 +181,11 @@ def test_groups_of_adult_add_up_to_all_test_rows() -> None:
     model = torch.nn.Linear(105, 2)
     found = by_group(model, rows)
     batch = rows.test.records.gather(torch.arange(2_000))
-    accuracy = 100 * float((model(batch.inputs[0]).argmax(1) == batch.target).double().mean())
-    female, male = found["sex: Female"], found["sex: Male"]
-    assert min(female, male) <= accuracy <= max(female, male) and len(found) == 7
+    right = int((model(batch.inputs[0]).argmax(1) == batch.target).sum())
+    for column, groups in (("sex", 2), ("race", 5)):
+        names = [name for name in found[GROUPS] if name.startswith(column)]
+        assert len(names) == groups and sum(found[ROWS][name] for name in names) == 2_000
+        assert sum(found[GROUPS][name] * found[ROWS][name] for name in names) == pytest.approx(100 * right)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from sordino.scoring import evaluating
 from sordino.training import measured
 
 EPSILONS = (3.0, 1.0, 0.3)
-GROUPS = "groups"  # the name of accuracies by group, in percent, beside that of all
+GROUPS, ROWS = "groups", "rows of groups"  # the names of accuracies in percent, beside that of all, and of counts
 _CHOSEN = "batch size and clip are those of the other tables of this family; the rest is by hand, without a search."
 
 
@@ -46,11 +46,11 @@ class GroupedTrial(Trial):
     ) -> Measured:
         fitted = self.fitted(rows, epsilon, seed, out, sampler)
         found = outcome_of(fitted)
-        return replace(found, more={**found.more, GROUPS: by_group(fitted.model, rows)})
+        return replace(found, more={**found.more, **by_group(fitted.model, rows)})
 
     def without_privacy(self, rows: Rows, seed: int) -> Measured:
         model = without_privacy(self, rows, seed)
-        return Measured(100 * measured(model, rows.test)["accuracy"], {GROUPS: by_group(model, rows)})
+        return Measured(100 * measured(model, rows.test)["accuracy"], by_group(model, rows))
 
 
 MLP = GroupedTrial("mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9)
@@ -69,7 +69,7 @@ class AdultTable:
     def entries(self, scale: Scale) -> Sequence[Entry]:
         part, trial = AllBut("adult"), MLP
         if scale is Scale.QUICK:
-            part, trial = replace(part, examples=3_000), replace(MLP, batch_size=100, epochs=3.0)
+            part, trial = replace(part, examples=3_000), replace(MLP, batch_size=100, epochs=10.0)
         private = (trained("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
         return (not_private("MLP, no privacy", part, trial, trial.without_privacy), *private)
 
@@ -95,25 +95,28 @@ def groups() -> tuple[Group, ...]:
     return tuple(group for column in names for group in by_columns(test, names, [column]).groups)
 
 
-def by_group(model: nn.Module, rows: Rows) -> dict[str, float]:
-    """The accuracy in percent on each group among the rows that are measured on."""
+def by_group(model: nn.Module, rows: Rows) -> dict[str, dict[str, float]]:
+    """The accuracy in percent on each group among the rows that are measured on, and how many of them it has."""
     records = rows.test.records
     batch = records.gather(torch.arange(records.num_units))
     with evaluating(model), torch.no_grad():
         right = correctness(model(batch.inputs[0]), batch.target).numpy()
     here = {f"{group.by}: {group.name}": group.rows[group.rows < len(right)] for group in groups()}
-    return {name: 100 * float(right[members].mean()) for name, members in here.items() if len(members)}
+    found = {name: members for name, members in here.items() if len(members)}
+    accuracies = {name: 100 * float(right[members].mean()) for name, members in found.items()}
+    return {GROUPS: accuracies, ROWS: {name: len(members) for name, members in found.items()}}
 
 
 def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: int, command: str) -> Side:
     """Each group's accuracy without privacy, and what it has more or less at each epsilon, as means of seeds."""
     ledger, path = Ledger(folder / "runs.jsonl"), folder / f"groups-{scale}"
     runs = [[run for run in ledger.of(entry) if run["seed"] < seeds] for entry in entries]
-    names = list(runs[0][0]["more"][GROUPS]) if runs[0] else []
+    counts = runs[0][0]["more"][ROWS] if runs[0] else {}
+    names = list(counts)
     means = {name: [_mean(name, of_entry) for of_entry in runs] for name in names}
     titles = [f"epsilon {entry.epsilon:g}" for entry in entries[1:]]
     numbers, picture = path.with_suffix(".json"), path.with_suffix(".svg")
-    write_numbers(numbers, {"entries": ["no privacy", *titles], GROUPS: means}, command)
+    write_numbers(numbers, {"entries": ["no privacy", *titles], GROUPS: means, ROWS: counts}, command)
     with drawing(picture, width=4.4, height=0.8 + 0.3 * len(names)) as figure:
         axes = figure.subplots()
         for place, (title, marker) in enumerate(zip(titles, ("o", "s", "^"), strict=True), start=1):
@@ -126,9 +129,9 @@ def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: i
         axes.invert_yaxis()
         axes.set_xlabel("points of accuracy against no privacy")
         axes.legend(fontsize=6)
-    lines = [(name, *_line(found)) for name, found in means.items()]
+    lines = [(name, str(counts[name]), *_line(found)) for name, found in means.items()]
     title = "Accuracy of each group without privacy, and what privacy changes, in points:"
-    return Side(title, (("group", "no privacy", *titles), *lines), (picture, numbers))
+    return Side(title, (("group", "test rows", "no privacy", *titles), *lines), (picture, numbers))
 
 
 def _mean(name: str, runs: Sequence[dict[str, dict[str, dict[str, float]]]]) -> float | None:
