@@ -87,3 +87,7 @@ def test_the_page_about_optimised_noise_runs_and_its_guarantees_hold(capsys):
     assert names["released"].guarantee.epsilon <= 1.0
     assert 0.9 < names["fitted"].guarantee.epsilon <= 1.0
     assert "weighted laplace" in capsys.readouterr().out.lower()
+
+
+def test_the_page_about_the_feature_to_noise_ratio_runs():
+    assert run_examples("docs/feature-to-noise.md")

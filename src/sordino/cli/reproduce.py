@@ -11,6 +11,10 @@ import typer
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino.experiments.entry import Experiment
+from sordino.experiments.fairness.disparity_causes import DISPARITY_CAUSES
+from sordino.experiments.fairness.feature_to_noise import FEATURE_TO_NOISE
+from sordino.experiments.fairness.phase_transition import PHASE_TRANSITION
+from sordino.experiments.fairness.rotated_patches import ROTATED_PATCHES
 from sordino.experiments.hidden_state import HIDDEN_STATE
 from sordino.experiments.optimized_noise.table import OPTIMIZED_NOISE
 from sordino.experiments.page import HEAD, line
@@ -38,6 +42,10 @@ _ALL: tuple[Experiment, ...] = (
     RANKED_TABLE,
     SYMMETRY,
     OPTIMIZED_NOISE,
+    PHASE_TRANSITION,
+    FEATURE_TO_NOISE,
+    DISPARITY_CAUSES,
+    ROTATED_PATCHES,
 )
 _EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
