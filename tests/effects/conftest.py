@@ -1,4 +1,4 @@
-"""A small network that has learnt the digits, and their public rows on a scale from 0 to 1."""
+"""A small network that has learnt the digits, runs to look at, and what was measured of one."""
 
 import pytest
 import torch
@@ -6,6 +6,26 @@ import torch.nn.functional as F
 from torch import nn
 
 from sordino.data import load
+from sordino.effects.measured import Subject, measure, public_ensemble
+from sordino.recipes import Recipe, Saved, carry_out
+
+SCHEMA = """
+confirmed_public = true
+groups = ["colour", "status"]
+test = "public.csv"
+target = {column = "ill", classes = ["no", "yes"]}
+columns.age = {kind = "number", bounds = [0, 100]}
+columns.colour = {kind = "category", categories = ["red", "green"]}
+columns.status = {kind = "category", categories = ["single", "widow", "married"]}
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_trainings():
+    """Networks that learn without privacy learn for a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sordino.effects.plain_training._FEWEST_STEPS", 300)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +47,47 @@ def network(digits):
         F.cross_entropy(model(inputs), target).backward()
         optimizer.step()
     return model.eval()
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory):
+    """The folder of a short private training. Tests that add files to it work on a copy."""
+    recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=20, batch_size=200, lr=0.5, seed=0)
+    return carry_out(recipe, tmp_path_factory.mktemp("runs") / "digits", progress=False).path
+
+
+@pytest.fixture(scope="session")
+def people_run(tmp_path_factory):
+    """The same on a table with two group columns. Nobody is a green widow, and no red widow is ill."""
+    folder = tmp_path_factory.mktemp("people")
+    (folder / "people.toml").write_text(SCHEMA)
+    for name, seed in (("people.csv", 0), ("public.csv", 1)):
+        (folder / name).write_text("age,colour,status,ill\n" + "".join(_people(seed)))
+    recipe = Recipe(
+        str(folder / "people.csv"),
+        "linear",
+        epsilon=3.0,
+        delta=1e-4,
+        schema=str(folder / "people.toml"),
+        steps=20,
+        batch_size=100,
+        seed=0,
+    )
+    return carry_out(recipe, folder / "run", progress=False).path
+
+
+def _people(seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(600):
+        age, colour, status = (int(torch.randint(n, (1,), generator=generator)) for n in (100, 2, 2))
+        status = 0 if colour == 1 else status
+        ill = age > 50 and not (colour == 0 and status == 1)
+        yield f"{age},{('red', 'green')[colour]},{('single', 'widow')[status]},{('no', 'yes')[ill]}\n"
+
+
+@pytest.fixture(scope="session")
+def measured(digits_run, short_trainings):
+    """The subject, the public ensemble and what was measured, of the digits."""
+    subject = Subject.of(Saved.read(digits_run))
+    ensemble = public_ensemble(subject)
+    return subject, ensemble, measure(subject, ensemble, attacked=60)

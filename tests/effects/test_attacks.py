@@ -1,5 +1,6 @@
 import copy
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,3 +144,11 @@ class _Scaled(nn.Module):
 class _Float(nn.Module):
     def forward(self, inputs):
         return inputs.float()
+
+
+def test_the_example_on_the_page_about_effects_runs():
+    text = (Path(__file__).parents[2] / "docs" / "effects.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names = {}
+    exec(compile(example, "docs/effects.md", "exec"), names)
+    assert 0 <= names["left"] <= 1 and names["neighbours"].shape == names["inputs"].shape

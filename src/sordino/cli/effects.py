@@ -42,7 +42,8 @@ def effects(
     validate.count(at_least=0, at_most=2**32, seed=seed)
     subject = Subject.of(Saved.read(run), data=data, columns=group or ())
     folder = run if out is None else out
-    inside = folder.with_name(f"{folder.resolve().name}.internal")
+    real = folder.resolve()
+    inside = real.with_name(f"{real.name}.internal")  # beside what may leave
     ensemble = public_ensemble(subject, seed=seed)
     found = measure(subject, ensemble, attacked=attacked, seed=seed)
     written = [write_public(found, subject, folder)]

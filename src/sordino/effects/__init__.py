@@ -5,3 +5,5 @@ from sordino.effects.attacks import Attack as Attack
 from sordino.effects.attacks import LInfinity as LInfinity
 from sordino.effects.attacks import pgd as pgd
 from sordino.effects.attacks import robust_accuracy as robust_accuracy
+from sordino.effects.masking import MaskingSigns as MaskingSigns
+from sordino.effects.masking import masking_signs as masking_signs

@@ -21,8 +21,8 @@ def by_decile(margins: NDArray[np.float64]) -> Grouping:
     """
     order = np.argsort(margins, kind="stable")
     parts = np.array_split(order, min(DECILES, len(order)))
-    groups = tuple(Group("decile", _name(number, len(parts)), rows) for number, rows in enumerate(parts, start=1))
-    return Grouping("decile", groups)
+    groups = tuple(Group("tenth", _name(number, len(parts)), rows) for number, rows in enumerate(parts, start=1))
+    return Grouping("tenth", groups)
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,19 @@ class Harmed:
     model: float
 
 
-def most_harmed(reference: NDArray[np.float64], model: NDArray[np.float64], count: int) -> tuple[Harmed, ...]:
-    """The rows whose own label the model finds least likely, compared with the reference. Nobody who gained is named.
+def most_harmed(
+    reference: NDArray[np.float64], model: NDArray[np.float64], wrong: NDArray[np.bool_], count: int
+) -> tuple[Harmed, ...]:
+    """Of the rows that the model has wrong, those whose own label lost most likelihood. Nobody who gained is named.
 
-    >>> most_harmed(np.array([0.9, 0.5, 0.8]), np.array([0.1, 0.9, 0.7]), 2)
-    (Harmed(row=0, reference=0.9, model=0.1), Harmed(row=2, reference=0.8, model=0.7))
+    >>> most_harmed(np.array([0.9, 0.5, 0.8]), np.array([0.1, 0.4, 0.7]), np.array([True, True, False]), 2)
+    (Harmed(row=0, reference=0.9, model=0.1), Harmed(row=1, reference=0.5, model=0.4))
     """
-    loss = reference - model
+    loss = np.where(wrong, reference - model, 0.0)
     order = np.argsort(-loss, kind="stable")[:count]
     return tuple(Harmed(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
 
 
 def _name(number: int, parts: int) -> str:
-    ends = {1: f"{number} (hardest)", parts: f"{number} (easiest)"}
-    return ends.get(number, str(number))
+    ends = {1: " (hardest)", parts: " (easiest)"}
+    return f"tenth {number}{ends.get(number, '')}"

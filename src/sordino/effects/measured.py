@@ -136,8 +136,8 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
         calibration=calibration,
         curves=curves,
         masking=masking,
-        harmed=most_harmed(ensemble.likelihoods, subject.likelihoods, HARMED),
-        notes=tuple(notes),
+        harmed=most_harmed(ensemble.likelihoods, subject.likelihoods, right < 1, HARMED),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 

@@ -29,16 +29,16 @@ _COLUMNS = 4
 def write_public(effects: Effects, subject: Subject, folder: Path) -> Path:
     """effects.html and effects.json, which hold public quantities only. Gives the page's path."""
     facts = effects.as_dict()
-    by = dict.fromkeys(group.by for group in effects.groups)
-    sections = [Section("effects", "Who pays", shown.summary(facts), {}, 10)]
-    sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in by]
+    *coarser, _ = dict.fromkeys(group.by for group in effects.groups)  # the finest are in the summary
+    sections = [Section("effects", "Who pays for privacy", shown.summary(facts), {}, 10)]
+    sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in coarser]
     if effects.disparities:
         said = paragraphs(*(f"By {each.by}, {each.words}" for each in effects.disparities))
         sections.append(Section("parity", "Whether groups are treated alike", said, {}, 30))
     sections += _most_harmed(effects.harmed, subject, "networks that learnt from other public rows")
     title = f"{subject.saved.recipe.model} on {effects.data}"
     headline = element("div", paragraphs(f"{effects.overall.percent} of {effects.rows:,} public rows right."))
-    _write(folder / "effects.json", json.dumps(facts, indent=2) + "\n")
+    _write(folder / "effects.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
     return _write(folder / "effects.html", page("Effects", title, headline, sections))
 
 
@@ -86,7 +86,7 @@ def _most_harmed(harmed: Sequence[Harmed], subject: Subject, reference: str) -> 
         (str(place), label, str(each.row), f"{each.reference:.2f}", f"{each.model:.2f}")
         for place, (label, each) in enumerate(zip(labels, harmed, strict=True), start=1)
     ]
-    words = f"The public rows whose own class the model finds less likely than {reference} do, worst first."
+    words = f"Public rows that the model has wrong, and whose own class is likelier to {reference}: worst first."
     headings = ("", "class", "row", "its probability there", "and here")
     html = joined((paragraphs(words), gallery([_photographs(pixels, labels), table(headings, cells)])))
     return [Section("harmed", "Most harmed", html, {}, 50)]

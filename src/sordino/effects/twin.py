@@ -65,7 +65,7 @@ def compare(
     """The model beside its twin on public rows, which are sorted into deciles by the public ensemble."""
     outputs = _outputs(subject, twin)
     right, reference = subject.right, _numbers(correctness(outputs, subject.rows.target))
-    labels = subject.rows.target[:, None]
+    likelihoods = _numbers(outputs.softmax(1).gather(1, subject.rows.target[:, None]).squeeze(1))
     groups = [group for each in subject.groupings for group in accuracies(each, right, reference, seed=seed)]
     curves, masking = _under_attack(subject, twin, attacked, seed)
     return TwinEffects(
@@ -75,7 +75,7 @@ def compare(
         lost=mean_of(reference - right, seed=seed),
         groups=tuple(groups),
         deciles=accuracies(by_decile(ensemble.margins), right, reference, seed=seed),
-        harmed=most_harmed(_numbers(outputs.softmax(1).gather(1, labels).squeeze(1)), subject.likelihoods, HARMED),
+        harmed=most_harmed(likelihoods, subject.likelihoods, right < 1, HARMED),
         curves=curves,
         masking=masking,
     )

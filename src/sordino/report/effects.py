@@ -15,7 +15,7 @@ from sordino import strict_json
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes
 from sordino.report.evidence import Evidence
-from sordino.report.markup import Html, element, joined, paragraphs, table
+from sordino.report.markup import Html, element, joined, paragraphs, shortened, table
 from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture
 from sordino.report.sections import Section, register_section
 
@@ -49,7 +49,7 @@ def summary(facts: Mapping[str, Any]) -> Html:
         figures.append(under_attack({"this model": facts["curves"]}))
     finest = facts["groups"][-1]["by"]
     shown = [group for group in facts["groups"] if group["by"] == finest]
-    small = f"On {facts['rows']:,} public rows. Intervals: {facts['intervals']}."
+    small = f"On {facts['rows']:,} public rows of {shortened(facts['data'], 60)}. Intervals: {facts['intervals']}."
     return joined(
         (
             element("div", paragraphs(facts["headline"]), class_="lead"),
