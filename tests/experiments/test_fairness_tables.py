@@ -10,6 +10,7 @@ import torch
 from made_up import pictures_of, told
 
 from sordino.data import root
+from sordino.effects import plain_training
 from sordino.encoding import Unchanged
 from sordino.encodings import Combined, FreezeByMagnitude
 from sordino.experiments.fairness import changed, class_size, trials, tuned
@@ -140,9 +141,10 @@ def test_a_trial_that_ended_is_read_and_attacked_again(made_up, tmp_path) -> Non
     assert trial.to_epsilon(made_up.rows(trial), 3.0, 0, tmp_path / "run") == first
 
 
-def test_tuning_begins_where_public_rows_led(made_up) -> None:
+def test_tuning_begins_where_public_rows_led(made_up, monkeypatch) -> None:
     facts = made_up.rows(LENET).facts
-    trial = replace(GREY.tuned, learnt=Learning("mnist", epochs=1))
+    monkeypatch.setattr(plain_training, "_FEWEST_STEPS", 5)
+    trial = replace(GREY.tuned, learnt=Learning("mnist", examples=100))
     learnt = trial.learnt.weights("lenet", facts, 3)
     assert all(torch.equal(learnt[name], x) for name, x in trial.build(facts, 3).state_dict().items())
     scratch = GREY.scratch.build(facts, 3).state_dict()

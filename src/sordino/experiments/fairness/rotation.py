@@ -88,7 +88,7 @@ GREY = Turning(
 COLOUR = replace(
     GREY,
     set_name="cifar10",
-    tuned=replace(GREY.tuned, attack=EIGHT_BITS, learnt=Learning("cifar10", epochs=10)),
+    tuned=replace(GREY.tuned, attack=EIGHT_BITS, learnt=Learning("cifar10")),
     scratch=replace(GREY.scratch, attack=EIGHT_BITS),
     chosen=_NO_SEARCH,
     paper=None,
@@ -137,7 +137,7 @@ ROTATION = RotationTable()
 
 
 def _lines(scale: Scale) -> dict[str, tuple[Point, ...]]:
-    few = replace(GREY.tuned, learnt=replace(GREY.tuned.learnt, epochs=1, examples=5_000))
+    few = replace(GREY.tuned, learnt=replace(GREY.tuned.learnt, examples=2_000))
     turnings = {
         Scale.QUICK: (replace(GREY, tuned=few),),
         Scale.CPU: (GREY, COLOUR),

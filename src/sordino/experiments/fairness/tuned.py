@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino import models
 from sordino.data import DataSet, Facts, Split, load
+from sordino.effects.plain_training import train_plainly
 from sordino.errors import DataError
 from sordino.experiments.fairness.changed import Pictures
 from sordino.experiments.fairness.trials import LENET, AttackedTrial
@@ -31,12 +30,9 @@ class TurnedTest(Pictures):
 
 @dataclass(frozen=True)
 class Learning:
-    """Plain steps of Adam on public rows, without privacy."""
+    """What a network learns from the training rows of a set, or `examples` of them, where these are public."""
 
     set_name: str
-    epochs: int = 5
-    batch_size: int = 128
-    learning_rate: float = 1e-3
     examples: int | None = None
 
     def weights(self, network: str, facts: Facts, seed: int) -> dict[str, Tensor]:
@@ -55,15 +51,8 @@ class FineTuned(AttackedTrial):
         return model
 
 
-@lru_cache(maxsize=2)  # entries of one seed share what was learnt: of each network, the whole table follows
+@lru_cache(maxsize=2)  # entries of one seed share what was learnt
 def _learnt(learning: Learning, network: str, facts: Facts, seed: int) -> dict[str, Tensor]:
     rows = Pictures(learning.set_name, examples=learning.examples).rows(LENET)
-    model = models.build(network, facts, seed=seed).module
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning.learning_rate)
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(learning.epochs):
-        for batch in torch.split(torch.randperm(len(rows), generator=generator), learning.batch_size):
-            optimizer.zero_grad()
-            F.cross_entropy(model(rows.inputs[batch]), rows.target[batch]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+    model = train_plainly(models.build(network, facts, seed=seed).module, *rows.data, seed=seed)
     return {name: x.detach().clone() for name, x in model.state_dict().items()}
