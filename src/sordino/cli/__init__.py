@@ -11,6 +11,7 @@ import sys
 import typer
 
 from sordino.cli import data
+from sordino.cli.effects import effects
 from sordino.cli.plan import plan
 from sordino.cli.pretrain import pretrain
 from sordino.cli.report import report
@@ -21,7 +22,7 @@ from sordino.cli.tune import tune
 from sordino.errors import SordinoError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (plan, train, tune, pretrain, runs, predict, report, models, reproduce):
+for command in (plan, train, tune, pretrain, runs, predict, report, effects, models, reproduce):
     app.command()(command)
 app.add_typer(data.app, name="data")
 
