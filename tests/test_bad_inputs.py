@@ -550,8 +550,15 @@ def every_epsilon(epsilon):
 
 
 def every_delta(delta):
-    attempts = (fitting(delta=delta), planning(delta=delta), targeting(delta=delta), limiting(delta=delta))
-    return refuses(*attempts, saying="delta must be in")
+    return refuses(*trainings_at(delta), limiting(delta=delta), saying="delta must be in")
+
+
+def trainings_at(delta):
+    return fitting(delta=delta), planning(delta=delta), targeting(delta=delta)
+
+
+def a_budget_without_a_delta_refuses_gaussian_noise(data):
+    running()(so.Budget(data, epsilon=1.0, delta=0.0))
 
 
 def every_noise(multiplier):
@@ -588,7 +595,9 @@ ROWS = [
         refuses(fitting(epsilon=1e-7, delta=1e-12), targeting(epsilon=1e-6, delta=1e-12),
                 saying=r"needs a noise multiplier of \d\.\d+e\+0\d, which is above"),
         exits(dict(epsilon="1e-6", delta="1e-12"), saying="needs a noise multiplier of 1.3")),
-    Row(8, "delta is 0", every_delta(0), exits(dict(delta="0"))),
+    Row(8, "delta is 0",
+        refuses(*trainings_at(0), a_budget_without_a_delta_refuses_gaussian_noise, saying="delta must be in"),
+        exits(dict(delta="0"))),
     Row(9, "delta is negative", every_delta(-1e-5), exits(dict(delta="-1e-5"))),
     Row(10, "delta is 1 or more", every_delta(1), every_delta(1.5), exits(dict(delta="1"), dict(delta="2"))),
     Row(11, "delta is not a number", every_delta(NAN), exits(dict(delta="nan"))),
