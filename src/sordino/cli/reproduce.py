@@ -11,10 +11,17 @@ import typer
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino.experiments.entry import Experiment
+from sordino.experiments.fairness.adult import ADULT
+from sordino.experiments.fairness.augmentation import AUGMENTATION
+from sordino.experiments.fairness.class_size import CLASS_SIZE
 from sordino.experiments.fairness.disparity_causes import DISPARITY_CAUSES
 from sordino.experiments.fairness.feature_to_noise import FEATURE_TO_NOISE
+from sordino.experiments.fairness.freezing import FREEZING
+from sordino.experiments.fairness.padding import PADDING
 from sordino.experiments.fairness.phase_transition import PHASE_TRANSITION
 from sordino.experiments.fairness.rotated_patches import ROTATED_PATCHES
+from sordino.experiments.fairness.rotation import ROTATION
+from sordino.experiments.fairness.vit_padding import VIT_PADDING
 from sordino.experiments.hidden_state import HIDDEN_STATE
 from sordino.experiments.optimized_noise.table import OPTIMIZED_NOISE
 from sordino.experiments.page import HEAD, line
@@ -46,6 +53,13 @@ _ALL: tuple[Experiment, ...] = (
     FEATURE_TO_NOISE,
     DISPARITY_CAUSES,
     ROTATED_PATCHES,
+    PADDING,
+    ROTATION,
+    CLASS_SIZE,
+    VIT_PADDING,
+    FREEZING,
+    AUGMENTATION,
+    ADULT,
 )
 _EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
