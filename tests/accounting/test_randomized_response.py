@@ -113,7 +113,7 @@ def test_no_mechanism_that_is_pure_tells_more_than_its_sight(epsilon, rate, seed
     here, there = rate * joined + (1 - rate) * without, rate * replaced + (1 - rate) * without
     for adjacency, upper, lower in [(ZERO_OUT, here, without), (ZERO_OUT, without, here), (REPLACE_ONE, here, there)]:
         curve = privacy_of(sampled(epsilon, rate), adjacency)
-        assert np.log(upper / lower).max() <= curve.epsilon(0.0) * (1 + 1e-9)
+        assert np.log(upper / lower).max() <= curve.epsilon(0.0) * (1 + 1e-9) + 1e-14  # a ratio is rounded to 1e-16
         for at in (0.0, curve.epsilon(0.0) / 2):
             assert np.maximum(upper - math.exp(at) * lower, 0).sum() <= curve.delta(at) * (1 + 1e-9) + 1e-15
 
