@@ -93,7 +93,7 @@ class Trained:
 LINEAR = Trained(
     "linear head",
     Network("linear"),
-    plain=Settings(400, 0.05, 0.5, 1.0),
+    plain=Settings(400, 0.05, 0.1, 1.0),
     gaussian={
         3.0: Settings(400, 0.05, 3.0, 1.0),
         1.0: Settings(400, 0.05, 3.0, 1.0),
