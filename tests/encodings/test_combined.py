@@ -7,7 +7,6 @@ import torch
 from contracts import LAYOUT, stream
 
 from sordino.encodings import Combined, ConstantRate, Freeze, RandomSparsify, RankedSparsify
-from sordino.encodings.combined import stream_of
 from sordino.errors import UsageError
 from sordino.states import Dense, Private
 
@@ -16,7 +15,7 @@ HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
 
 def test_two_masks_keep_what_both_keep() -> None:
     both, coding = Combined(HALF, HALF), stream("coding")
-    masks = [HALF.mask(0, LAYOUT, stream_of(position, coding)) for position in ("first", "second")]
+    masks = [HALF.mask(0, LAYOUT, coding.named(position)) for position in ("first", "second")]
     assert not torch.equal(*masks)
     codec = both.codec(both.init(LAYOUT), 0, coding)
     [row] = codec.encode(Dense(torch.ones(1, LAYOUT.size), LAYOUT)).rows(1)

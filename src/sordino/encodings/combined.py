@@ -11,7 +11,7 @@ from sordino import validate
 from sordino.encoding import Codec, Encoding, State
 from sordino.encodings.resting import Rest, both, rest_of
 from sordino.errors import UsageError
-from sordino.randomness import Key, Stream
+from sordino.randomness import Stream
 from sordino.states import Layout, PerExample, Private
 
 
@@ -20,7 +20,7 @@ class Combined:
     """Encodes with `first`, then with `second`, and decodes in the opposite order.
 
     Both are made for the coordinates of the model, so an encoding that changes them (`Project`) comes second. Each has
-    randomness of its own: the coding stream's `stream_of("first")` and `stream_of("second")`.
+    randomness of its own, the coding stream's `named("first")` and `named("second")`: with one, two masks would be one.
 
     >>> from sordino.encodings.freeze import Freeze
     >>> from sordino.encodings.random_sparsify import RandomSparsify
@@ -39,8 +39,8 @@ class Combined:
         return _named(self.first.init(layout), self.second.init(layout))
 
     def codec(self, state: State, step: int, randomness: Stream) -> CombinedCodec:
-        first = self.first.codec(_of("first", state), step, stream_of("first", randomness))
-        return CombinedCodec(first, self.second.codec(_of("second", state), step, stream_of("second", randomness)))
+        first = self.first.codec(_of("first", state), step, randomness.named("first"))
+        return CombinedCodec(first, self.second.codec(_of("second", state), step, randomness.named("second")))
 
     def update(self, state: State, private: Private) -> State:
         if not isinstance(private, DecodedTwice):
@@ -74,11 +74,6 @@ class CombinedCodec:
         by_second = self.second.decode(private)
         by_first = self.first.decode(by_second)
         return DecodedTwice(by_first.value, by_first.layout, by_first, by_second, noise_square=by_first.noise_square)
-
-
-def stream_of(position: str, randomness: Stream) -> Stream:
-    """The randomness of one of the two: with the same stream, two random masks would be one."""
-    return Key(randomness.secret).stream(position)
 
 
 def _named(first: State, second: State) -> dict[str, Tensor]:

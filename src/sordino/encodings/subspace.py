@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.encoding import Anchors, Rows
-from sordino.randomness import Key, Stream
+from sordino.randomness import Stream
 from sordino.states import Layout
 
 _ROWS_AT_A_TIME = 64
@@ -76,12 +76,11 @@ class Subspace:
 
     def basis(self, step: int, randomness: Stream) -> Basis:
         """The subspace of this step. A function of public rows, released parameters, and the stream at this step."""
-        own = Key(randomness.secret)  # anchors may draw from the same address
-        each = self.anchors(step, own.stream("anchors"))
+        each = self.anchors(step, randomness.named("anchors"))  # which may draw from the address of the directions
         cuts = self._cuts(each.layout.size)
         shapes = [(cut.stop - cut.start, number) for cut, number in zip(cuts, self._numbers(cuts), strict=True)]
         validate.count(at_least=self.groups, at_most=each.layout.size, directions=sum(k for _, k in shapes))
-        normals = torch.from_numpy(own.stream("directions").normals(sum(d * k for d, k in shapes), step=step))
+        normals = torch.from_numpy(randomness.named("directions").normals(sum(d * k for d, k in shapes), step=step))
         starts = torch.split(normals, [d * k for d, k in shapes])
         parts = [_orthonormal(start.reshape(shape)) for start, shape in zip(starts, shapes, strict=True)]
         for _ in range(self.power_iterations):
