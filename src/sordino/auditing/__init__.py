@@ -1,0 +1,1 @@
+"""Attacks by canaries that bound epsilon from below, beside the proof that bounds it from above."""
