@@ -132,6 +132,12 @@ def fit_hidden_state(
         return fitted
 
 
+def kernel_plan(hidden: NoisyCGD) -> Plan:
+    """What the kernel carries out. Its own event, of a run that is seen, is not what this one is worth."""
+    noise = Fading(hidden.noise_multiplier, hidden.noise_schedule, hidden.steps)
+    return Plan(hidden.sampler, LossGradient(hidden.loss), ClipByNorm(hidden.clip), noise)
+
+
 def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
     """What the guarantee takes for granted."""
     hidden = "nobody sees anything of the run but what it gives in the end"
@@ -154,9 +160,7 @@ class _Steps:
 
     @property
     def plan(self) -> Plan:
-        """What the kernel carries out. Its own event, of a run that is seen, is not what this one is worth."""
-        noise = Fading(self.hidden.noise_multiplier, self.hidden.noise_schedule, self.hidden.steps)
-        return Plan(self.hidden.sampler, LossGradient(self.hidden.loss), ClipByNorm(self.hidden.clip), noise)
+        return kernel_plan(self.hidden)
 
     def training(self, key: Key, physical_batch_size: int | Literal["auto"]) -> Training:
         budget = Budget(self.records)  # that of the kernel's view: the caller's own has been charged

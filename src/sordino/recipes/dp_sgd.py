@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from sordino.encoding import Encoding
+from sordino.calibration import calibrate
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.encoding import Encoding, Unchanged
 from sordino.encodings import RandomSparsify
 from sordino.errors import UsageError
+from sordino.noise import Gaussian
 from sordino.planning import SamplerName, make_sampler
 from sordino.recipes.defaults import Settings, defaults_for
 from sordino.recipes.spelled import parse_averaging
+from sordino.run import Plan
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 from sordino.train import fit
@@ -50,21 +55,25 @@ class DpSgd:
     def divisor(self, recipe: Recipe, examples: int) -> int:
         return recipe.batch_size or examples
 
+    def plan(self, prepared: Prepared) -> Plan:
+        recipe = prepared.recipe
+        weak = recipe.allow_weak
+        return calibrate(_stages(prepared), epsilon=recipe.epsilon, delta=recipe.delta, allow_weak=weak)
+
     def train(self, prepared: Prepared, folder: RunFolder, **options: Any) -> None:
         recipe, settings = prepared.recipe, prepared.settings
-        public = prepared.public_rows()
-        sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
-        steps_per_epoch = max(1, round(prepared.examples / settings.batch_size))
+        public, stages = prepared.public_rows(), _stages(prepared)
         fit(
             prepared.built.module,
             prepared.records,
             epsilon=recipe.epsilon,
             delta=recipe.delta,
             batch_size=settings.batch_size,
-            sampler=sampler,
-            loss=F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy,
-            clip=settings.clip,
-            encoding=encoding_of(recipe.sparsify, sampler.steps, steps_per_epoch),
+            sampler=stages.sampler,
+            loss=_loss(prepared),
+            clip=stages.clip,
+            noise=stages.noise,
+            encoding=stages.encoding,
             views=recipe.make_views(),
             optimizer=_optimizer(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
@@ -78,6 +87,20 @@ class DpSgd:
             allow_large_delta=recipe.allow_large_delta,
             **options,
         )
+
+
+def _stages(prepared: Prepared) -> Plan:
+    """All but the scale of the noise, which is calibrated."""
+    recipe, settings = prepared.recipe, prepared.settings
+    sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
+    steps_per_epoch = max(1, round(prepared.examples / settings.batch_size))
+    encoding = encoding_of(recipe.sparsify, sampler.steps, steps_per_epoch) or Unchanged()
+    gradient = LossGradient(_loss(prepared), views=recipe.make_views())
+    return Plan(sampler, gradient, ClipByNorm(settings.clip), Gaussian(1.0), encoding)
+
+
+def _loss(prepared: Prepared) -> Callable[..., Tensor]:
+    return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
 
 
 def encoding_of(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding | None:

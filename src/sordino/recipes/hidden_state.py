@@ -81,6 +81,16 @@ class HiddenState:
         sampler = batches_of(recipe, recipe.settings(self.defaults(recipe, examples)), examples)
         return -(-examples // sampler.batches_per_epoch)
 
+    def plan(self, prepared: Prepared) -> NoisyCGD:
+        recipe, settings = prepared.recipe, prepared.settings
+        check_delta_for(prepared.examples, recipe.delta, allow_large_delta=recipe.allow_large_delta)
+        model = convex_model(prepared.data.facts, gates=settings.gates, seed=settings.initial_seed)
+        validate.count(at_most=prepared.examples, batch_size=settings.batch_size)
+        sampler = batches_of(recipe, settings, prepared.examples)
+        validate.count(at_most=MOST_STEPS, steps=sampler.steps + (settings.trailing_steps or 0))
+        plan = plan_of(recipe, settings, model, sampler, prepared.examples)
+        return plan.calibrated(epsilon=recipe.epsilon, delta=recipe.delta)
+
     def train(
         self,
         prepared: Prepared,
@@ -91,17 +101,11 @@ class HiddenState:
         progress: bool,
         on_row: Callable[[dict[str, Any]], None],
     ) -> None:
-        recipe, settings, facts = prepared.recipe, prepared.settings, prepared.data.facts
-        check_delta_for(prepared.examples, recipe.delta, allow_large_delta=recipe.allow_large_delta)
-        model = convex_model(facts, gates=settings.gates, seed=settings.initial_seed)
-        validate.count(at_most=prepared.examples, batch_size=settings.batch_size)
-        sampler = batches_of(recipe, settings, prepared.examples)
-        validate.count(at_most=MOST_STEPS, steps=sampler.steps + (settings.trailing_steps or 0))
-        plan = plan_of(recipe, settings, model, sampler, prepared.examples)
+        recipe = prepared.recipe
         fit_hidden_state(
-            plan.calibrated(epsilon=recipe.epsilon, delta=recipe.delta),
+            self.plan(prepared),
             prepared.records,
-            outputs=facts.num_classes or 1,
+            outputs=prepared.data.facts.num_classes or 1,
             delta=recipe.delta,
             test=prepared.public_rows(),
             out=folder.path,

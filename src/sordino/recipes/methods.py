@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.planning import SamplerName
 from sordino.recipes.defaults import Settings
 from sordino.recipes.dp_sgd import DpSgd
 from sordino.recipes.hidden_state import HiddenState
+from sordino.run import Plan
 from sordino.store import RunFolder
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class Method(Protocol):
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
         """The public number by which a sum of gradients is divided: the batch size that is promised."""
+        ...
+
+    def plan(self, prepared: Prepared) -> Plan | NoisyCGD:
+        """The theorem that `train` carries out, its noise calibrated. Nothing of a record is looked at."""
         ...
 
     def train(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sordino.data import DataSet, load
+from sordino.data import DataSet, Facts, Split, load
 from sordino.models import Built
 from sordino.recipes.defaults import Settings
 from sordino.recipes.network_inputs import network_inputs
@@ -15,6 +15,9 @@ from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
 from sordino.records import Records, as_records, by_user
 from sordino.validation import Public
+
+
+_REHEARSED = 16  # synthetic rows
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,38 @@ class Prepared:
 def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:
     """Reads the data, decides what was left open, and builds the network and its features."""
     data = load(recipe.data, schema=recipe.schema)
-    # Under add-or-remove the true number is secret, and nothing may be decided by it.
-    examples = recipe.expected_examples or _units(data)
+    return _prepared(recipe, data, _public_size(recipe, data), progress)
+
+
+def rehearse(recipe: Recipe) -> Prepared:
+    """The same with a few synthetic rows of the public shape in place of the private ones, which are not looked at.
+
+    >>> rehearsed = rehearse(Recipe("digits", "linear", epsilon=1.0, delta=1e-4))
+    >>> rehearsed.examples, rehearsed.records.num_units
+    (1437, 16)
+    """
+    data = load(recipe.data, schema=recipe.schema)
+    return _prepared(recipe, replace(data, train=_synthetic(data.train, data.facts)), _public_size(recipe, data), False)
+
+
+def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> Prepared:
     settings = recipe.settings(recipe.way.defaults(recipe, examples))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
     return Prepared(recipe.decided(settings), settings, data, built, records, examples)
+
+
+def _public_size(recipe: Recipe, data: DataSet) -> int:
+    """Under add-or-remove the true number is secret, and nothing may be decided by it."""
+    return recipe.expected_examples or _units(data)
+
+
+def _synthetic(private: Split, facts: Facts) -> Split:
+    """Rows whose values are drawn and whose shape is that of the private ones."""
+    bytes_of_pictures = (0.0, 255.0) if private.inputs.dtype == torch.uint8 else None
+    rows = as_records((private.inputs, private.target), input_range=facts.input_range or bytes_of_pictures)
+    batch = rows.template(_REHEARSED)
+    return Split(batch.inputs[0].to(private.inputs.dtype), batch.target.to(private.target.dtype))
 
 
 def _units(data: DataSet) -> int:
