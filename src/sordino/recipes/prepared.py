@@ -16,7 +16,6 @@ from sordino.recipes.recipe import Recipe
 from sordino.records import Records, as_records, by_user
 from sordino.validation import Public
 
-
 _REHEARSED = 16  # synthetic rows
 
 

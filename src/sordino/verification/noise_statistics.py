@@ -7,6 +7,7 @@ has a false-alarm rate of one in a million.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import ceil
 
 from torch import nn
@@ -18,19 +19,33 @@ from sordino.records import Records
 from sordino.run import Plan
 from sordino.states import Layout
 from sordino.verification import block_statistics, normal_statistics
-from sordino.verification.synthetic import encoded_layout, fresh_run, noise_of, ordinary, undecoded, with_poisson
+from sordino.verification.synthetic import Drawn, encoded_layout, fresh_run, noise_of, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding
 
 _UNITS, _RATE = 12, 0.15  # batches of nobody to about five, so that a scale that follows the batch is seen
 _DRAWS, _FEWEST_STEPS, _MOST_STEPS = 40_000, 8, 400
 
 
-def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:
+@dataclass(frozen=True, repr=False)
+class Watched:
+    """The noise of several steps, and the coordinates that it falls on."""
+
+    drawn: list[Drawn] = field(repr=False)
+    layout: Layout
+
+
+def watch(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Watched:
     """The noise of many steps over batches of different sizes, the empty one included."""
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
     watched = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
     run = fresh_run(watched, model, ordinary(records, _UNITS), seed=seed)
-    drawn, layout = list(noise_of(run)), encoded_layout(run)
+    return Watched(list(noise_of(run)), encoded_layout(run))
+
+
+def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:
+    """What was drawn, against the law that the event claims."""
+    watched = watch(plan, model, records, seed=seed)
+    drawn, layout = watched.drawn, watched.layout
     match plan.noise:
         case OptimizedNoise() as noise:
             yield from block_statistics.examine(plan, noise, drawn, layout, delta=delta)

@@ -49,12 +49,17 @@ def _tail(plan: Plan, noise_std: float, delta: float) -> Finding:
 
     No sample is large enough to see this: torch's float32 normals end at 5.77 and pass every test above.
     """
-    layout = Layout(("probe",), ((64,),))
-    total = BoundedSum(torch.zeros(64, dtype=torch.float64), plan.clip.bound, layout)
-    end = float(plan.noise.add(total, NoiseAt(ZeroStream(b""), 0)).value.abs().max()) / noise_std
+    end = generator_end(plan, noise_std)
     shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) * plan.clip.bound / noise_std
     chance = float(plan.steps * stats.norm.sf(end - shift))
     return at_most(TAIL, "chance of meeting the generator's end", chance, delta / 1000)
+
+
+def generator_end(plan: Plan, noise_std: float) -> float:
+    """The largest draw, in standard deviations."""
+    layout = Layout(("probe",), ((64,),))
+    total = BoundedSum(torch.zeros(64, dtype=torch.float64), plan.clip.bound, layout)
+    return float(plan.noise.add(total, NoiseAt(ZeroStream(b""), 0)).value.abs().max()) / noise_std
 
 
 def _chi_square(standard: NDArray[np.float64]) -> float:

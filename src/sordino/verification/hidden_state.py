@@ -1,0 +1,90 @@
+"""What can be measured of a hidden-state plan: the steps of its kernel, and that they contract.
+
+The bound for the last iterate leans on maps that bring two iterates no further apart than is claimed, and on a run that
+keeps its iterates to itself. The first is measured here. Nothing that is run can show the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.convex.hidden_run import kernel_plan
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.errors import UsageError
+from sordino.records import Records, as_records
+from sordino.run import PrivateRun
+from sordino.schedule import Constant
+from sordino.verification import verify
+from sordino.verification.synthetic import bounded_sum, fresh_run, hostile, with_poisson
+from sordino.verification.verdict import Finding, Verdict, at_most, equal
+
+NAME = "contraction of steps"
+NOT_CHECKED = (
+    "that nobody sees an iterate before the last one, which the bound takes for granted;",
+    "the bound for the last iterate itself, which is proved and not measured.",
+)
+_EVERY, _MOST_DESCENT = 5, 100  # of hostile rows; steps
+_ROUNDING = 1e-3  # of float32 gradients, whose difference is small beside themselves
+
+
+def verify_hidden_state(plan: NoisyCGD, data: object, *, outputs: int, delta: float = 1e-5, seed: int = 0) -> Verdict:
+    """Tries to refute what a hidden-state plan leans on, on synthetic records of the shape of `data`.
+
+    `outputs` is the public number of classes, or 1.
+
+    >>> from sordino.convex.model import GatedReLU
+    >>> from sordino.sampling import Cyclic
+    >>> plan = NoisyCGD(Cyclic(4, 2), GatedReLU(8), clip=1.0, noise_multiplier=4.0, learning_rate=1.0)
+    >>> rows = torch.zeros(40, 5), torch.zeros(40, dtype=torch.int64)
+    >>> print(verify_hidden_state(plan, rows, outputs=3).says)
+    not refuted
+    """
+    validate.instance(NoisyCGD, plan=plan)
+    if plan.noise_schedule != Constant():
+        raise UsageError("noise that changes from step to step cannot be checked: the noise schedule must be constant.")
+    records = as_records(data)
+    model = plan.model.build(records.template(1).inputs[0].numel(), outputs)
+    kernel = verify(kernel_plan(plan), model, records, delta=delta, seed=seed)
+    return Verdict((*kernel.findings, *_contraction(plan, model, records, seed)))
+
+
+def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) -> Iterator[Finding]:
+    """Two iterates take the same longest step on the same row without noise, and are compared with the claim.
+
+    A step on one row moves along that row's gradient only, and a clipped one does not bend: so the two are taken apart
+    along the gradient, where it is shorter than the clip.
+    """
+    run = fresh_run(with_poisson(kernel_plan(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
+    rate = max(plan.learning_rate_at(step) for step in range(plan.steps))
+    ratios = []
+    for unit in range(0, run._records.num_units, _EVERY):
+        here, slope = _unclipped(plan, run, model, unit)
+        if float(slope.norm()) > 0:
+            there = here + plan.clip / 4 * slope / slope.norm()
+            moved = rate * (slope - _gradient(run, model, there, unit))
+            apart = (1 - rate * plan.strength) * (here - there) - moved
+            ratios.append(float(apart.norm() / (here - there).norm()))
+    claimed = plan.loss.curvature(plan.model.feature_bound, plan.clip).contraction(rate, plan.strength)
+    yield equal(NAME, "whether some row's gradient is ever shorter than the clip", float(bool(ratios)), 1.0)
+    worst = max(ratios, default=0.0)
+    yield at_most(NAME, "distance of two iterates after a step, over that before", worst, claimed + _ROUNDING)
+
+
+def _unclipped(plan: NoisyCGD, run: PrivateRun, model: nn.Module, unit: int) -> tuple[Tensor, Tensor]:
+    """By descent from zero: an iterate at which the row's gradient is at most half the clip, and that gradient."""
+    iterate = torch.zeros(run.layout.size, dtype=torch.float64)
+    for _ in range(_MOST_DESCENT):
+        slope = _gradient(run, model, iterate, unit)
+        if float(slope.norm()) <= plan.clip / 2:
+            return iterate, slope
+        iterate = iterate - slope / 2
+    return iterate, torch.zeros_like(iterate)
+
+
+def _gradient(run: PrivateRun, model: nn.Module, iterate: Tensor, unit: int) -> Tensor:
+    nn.utils.vector_to_parameters(iterate.float(), model.parameters())
+    return bounded_sum(run, torch.tensor([unit]))
