@@ -40,15 +40,23 @@ def write_card(run: Path, out: Path | None = None) -> Path:
     return write_report(run if out is None else out, text, facts)
 
 
-def write_report(folder: Path, text: str, facts: Mapping[str, object]) -> Path:
+def write_report(folder: Path, text: str, facts: Mapping[str, object], *, name: str = "report") -> Path:
     """A page, and its facts beside it. A number that JSON cannot hold, such as an infinite epsilon, becomes null."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "report.json", (json.dumps(_finite(facts), indent=2) + "\n").encode())
-        write_atomically(folder / "report.html", text.encode())
+        write_atomically(folder / f"{name}.json", (facts_as_json(facts) + "\n").encode())
+        write_atomically(folder / f"{name}.html", text.encode())
     except OSError as error:
         raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None
-    return folder / "report.html"
+    return folder / f"{name}.html"
+
+
+def facts_as_json(facts: Mapping[str, object]) -> str:
+    """
+    >>> facts_as_json({"epsilon": math.inf})
+    '{\\n  "epsilon": null\\n}'
+    """
+    return json.dumps(_finite(facts), indent=2, allow_nan=False)
 
 
 def _finite(value: object) -> object:
