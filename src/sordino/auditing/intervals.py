@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from sordino import validate
+
+Counts = NDArray[np.int64]
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
@@ -20,6 +24,19 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[flo
     validate.count(at_least=0, at_most=trials, successes=successes)
     validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
     missed = (1 - confidence) / 2
-    low = float(betaincinv(successes, trials - successes + 1, missed)) if successes else 0.0
-    high = float(betaincinv(successes + 1, trials - successes, 1 - missed)) if successes < trials else 1.0
-    return low, high
+    return 1 - float(largest_chance(trials - successes, trials, missed)), float(
+        largest_chance(successes, trials, missed)
+    )
+
+
+def largest_chance(successes: int | Counts, trials: int | Counts, missed: float) -> NDArray[np.float64]:
+    """The upper end, above which the chance lies at most with a chance of `missed`. Counts may be arrays.
+
+    >>> largest_chance(np.array([0, 10]), 10, 0.05).round(4)
+    array([0.2589, 1.    ])
+    """
+    failures = np.maximum(np.asarray(trials) - successes, 1)  # of none, the chance may be 1
+    found: NDArray[np.float64] = np.where(
+        np.asarray(successes) < trials, betaincinv(np.asarray(successes) + 1.0, failures, 1 - missed), 1.0
+    )
+    return found
