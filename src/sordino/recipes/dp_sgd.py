@@ -75,7 +75,7 @@ class DpSgd:
             noise=stages.noise,
             encoding=stages.encoding,
             views=recipe.make_views(),
-            optimizer=_optimizer(settings, recipe.weight_decay),
+            optimizer=optimizer_of(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
             averaging=parse_averaging(settings.averaging),
             validation=public,
@@ -110,7 +110,8 @@ def encoding_of(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding
     return RandomSparsify(final_rate, epochs=math.ceil(steps / steps_per_epoch), steps_per_epoch=steps_per_epoch)
 
 
-def _optimizer(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+def optimizer_of(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """What makes the optimizer that the settings name, of the parameters that it is given."""
     if settings.optimizer == "adam":
         betas = (settings.momentum, _OF_ADAM[1])
         return lambda parameters: torch.optim.Adam(parameters, lr=settings.lr, betas=betas, weight_decay=decay)
