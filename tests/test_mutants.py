@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from mutants import MUTANTS, OF_OPTIMIZED_NOISE
 from torch import nn
 
 import sordino as so
+from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE, Mutant, planted
 from sordino.optimized import best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromReleases
 from sordino.optimized.noise import OptimizedNoise
@@ -32,22 +32,43 @@ def of_optimized_noise(noise):
     return Verdict(tuple(noise_statistics.examine(plan, model, as_records(DATA), seed=0, delta=1e-5)))
 
 
-def test_there_are_nineteen_mutants():
-    assert len({mutant.name for mutant in MUTANTS}) == 19
+def test_there_are_twenty_two_mutants_and_five_of_optimised_noise():
+    assert len({mutant.name for mutant in MUTANTS}) == 22
+    assert len({mutant.name for mutant in OF_OPTIMIZED_NOISE}) == 5
+
+
+def test_what_was_planted_is_gone_afterwards_also_after_an_error():
+    class Kernel:
+        def add(self):
+            return "honest"
+
+    class Special(Kernel):
+        pass
+
+    def plant(patch):
+        patch.set(Special, "add", lambda self: "mutated")
+        patch.set(Kernel, "add", lambda self: "mutated too")
+
+    with pytest.raises(ZeroDivisionError), planted(Mutant("a mutant", "a check", plant)):
+        assert Special().add() == "mutated" and Kernel().add() == "mutated too"
+        _ = 1 / 0
+    assert Special().add() == Kernel().add() == "honest"
+    assert "add" not in vars(Special)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_mutant_is_caught(mutant, monkeypatch):
-    mutant.plant(monkeypatch)
-    found = verdict()
+def test_the_mutant_is_caught(mutant):
+    with planted(mutant):
+        found = verdict()
     assert not found.passed
     assert mutant.caught_by in found.failed_checks
 
 
 @pytest.mark.parametrize("mutant", OF_OPTIMIZED_NOISE, ids=lambda mutant: mutant.name)
-def test_the_mutant_is_caught_in_optimized_noise(mutant, monkeypatch):
-    mutant.plant(monkeypatch)
-    assert mutant.caught_by in of_optimized_noise(OptimizedNoise(1.0)).failed_checks
+def test_the_mutant_is_caught_in_optimized_noise(mutant):
+    with planted(mutant):
+        found = of_optimized_noise(OptimizedNoise(1.0))
+    assert mutant.caught_by in found.failed_checks
 
 
 @pytest.mark.parametrize("fit", [best_blocks, weighted_laplace, isotropic])

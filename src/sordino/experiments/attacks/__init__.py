@@ -1,0 +1,1 @@
+"""Attacks on what a guarantee promises: audits, planted bugs, and reconstruction."""
