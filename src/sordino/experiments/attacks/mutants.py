@@ -25,7 +25,7 @@ from sordino.noise import Gaussian
 from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Fixed
 from sordino.randomness import Stream
-from sordino.run import PrivateRun
+from sordino.run import Begun, PrivateRun
 from sordino.sampling import Poisson
 from sordino.states import BoundedSum, Dense, Private
 from sordino.verification import accountant, ledger, sampler_statistics, sensitivity
@@ -125,14 +125,14 @@ def _noise_forgets_the_clip_norm(patch: Patches) -> None:
 
 @mutant("noise divided by the batch size", SCALE)
 def _noise_divided_by_the_batch_size(patch: Patches) -> None:
-    honest = PrivateRun._bounded_sum
+    honest = PrivateRun._begun
     drawn: list[int] = []
 
-    def bounded_sum(self: Any, indices: Any, codec: Any, step: int) -> BoundedSum:
+    def begun(self: Any, step: int, indices: Any) -> Begun:
         drawn.append(max(1, len(indices)))
-        return honest(self, indices, codec, step)
+        return honest(self, step, indices)
 
-    patch.set(PrivateRun, "_bounded_sum", bounded_sum)
+    patch.set(PrivateRun, "_begun", begun)
     scaled_noise(patch, lambda total: 1 / drawn[-1] if drawn else 1.0)
 
 
@@ -243,13 +243,12 @@ def _shuffled_batches_accounted_as_poisson(patch: Patches) -> None:
 
 @mutant("divides by the batch that was drawn", SCALE)
 def _divides_by_the_batch_that_was_drawn(patch: Patches) -> None:
-    honest = PrivateRun._private_gradient
+    honest = PrivateRun.finish
 
-    def private_gradient(self: Any, indices: Any) -> Private:
-        released = honest(self, indices)
-        return Private(released.value / max(1, len(indices)), released.layout)
+    def finish(self: Any, begun: Begun, total: BoundedSum) -> Private:
+        return honest(self, begun, total).divide(max(1, len(begun.indices)))
 
-    patch.set(PrivateRun, "_private_gradient", private_gradient)
+    patch.set(PrivateRun, "finish", finish)
 
 
 @mutant("divides by the size of the data times the rate", CONSTANTS)
@@ -270,13 +269,11 @@ def _an_operation_across_examples(patch: Patches) -> None:
 
 @mutant("skips empty batches", LEDGER)
 def _skips_empty_batches(patch: Patches) -> None:
-    def take(self: Any) -> Any:
-        indices = next(self._batches)
-        while not len(indices):
-            indices = next(self._batches)
-        return self._private_gradient(indices)
+    def somebody(run: Any) -> Any:
+        return next(indices for indices in run._batches if len(indices))
 
-    patch.set(PrivateRun, "__next__", take)
+    patch.set(PrivateRun, "__next__", lambda self: self._private_gradient(somebody(self)))
+    patch.set(PrivateRun, "begin", lambda self: self._begun(self._begin_step(), somebody(self)))
 
 
 @mutant("accounts for half the rate", ACCOUNTANT)
