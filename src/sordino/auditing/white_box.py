@@ -10,7 +10,7 @@ and the guarantee holds for any records beside it. The step at which gradients a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ def white_box_scores(
     canaries: int,
     key: Key,
     schedule: Schedule | None = None,
+    on_step: Callable[[int, int], None] = lambda taken, planned: None,
 ) -> Scores:
     """Trains `model` by `plan` on the rows of `data` and so many canaries, and scores these by all that was released.
 
@@ -61,7 +62,7 @@ def white_box_scores(
     records = with_empty_places(as_records(data), canaries)
     run = PrivateRun(plan, model, records, key=key)
     training = Training(model, optimizer, run, divisor=divisor, schedule=schedule or Constant(), averaging=None)
-    return _Watched(training, records.num_units, canaries, key).scores()
+    return _Watched(training, records.num_units, canaries, key).scores(on_step)
 
 
 class _Watched:
@@ -73,10 +74,13 @@ class _Watched:
         self._canaries = GradientCanaries.drawn(run.layout, canaries, length, key.stream("canaries"))
         self._included = coins(canaries, key)
 
-    def scores(self) -> Scores:
+    def scores(self, on_step: Callable[[int, int], None]) -> Scores:
         """Trains to the end, and scores each canary by all that was released."""
-        law = law_of(self._training.run.plan.sampler, self._units)
-        return Scores(law.score(np.stack(list(self._ratios_of_steps()))), self._included)
+        run, ratios = self._training.run, []
+        for found in self._ratios_of_steps():
+            ratios.append(found)
+            on_step(run.steps, len(run))
+        return Scores(law_of(run.plan.sampler, self._units).score(np.stack(ratios)), self._included)
 
     def _ratios_of_steps(self) -> Iterator[Ratios]:
         run = self._training.run

@@ -1,0 +1,117 @@
+"""The black box: canaries are rows of the data set, and only the model that is released in the end is asked about them.
+
+Training is that of the recipe, from its data to its last step. A canary that is out has no usable value in its row, so
+that it adds zeros wherever it is drawn. The score is how much less the trained model is surprised by the canary than
+the model was before training.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.auditing.coins import coins
+from sordino.auditing.places import followed_by
+from sordino.convex.losses import Squared
+from sordino.effects.plain_training import train_plainly
+from sordino.errors import DataError, UsageError
+from sordino.randomness import Key, Stream
+from sordino.recipes.prepared import Prepared
+from sordino.store import RunFolder
+
+_ROWS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True)
+class InputCanaries:
+    """Rows with labels that a model has no reason to believe. `spare` are public rows that are no canary."""
+
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    spare: tuple[Tensor, Tensor] | None = field(repr=False)
+
+    @classmethod
+    def drawn(cls, prepared: Prepared, number: int, randomness: Stream) -> InputCanaries:
+        """Public rows with a wrong label; random patterns where there are too few of them. No private row is used."""
+        classes = prepared.data.facts.num_classes
+        if classes is None:
+            raise UsageError("the black box needs a target of classes, got one that is a number.")
+        public, shift = prepared.public_rows(), randomness.uniforms(number, step=1)
+        if public is None or public.records.num_units < number:
+            return _patterns(prepared, number, randomness, classes)
+        order = torch.from_numpy(randomness.permutation(public.records.num_units, step=0))
+        chosen, others = (public.records.gather(part) for part in (order[:number], order[number:]))
+        wrong = chosen.target + 1 + torch.from_numpy(np.floor(shift * (classes - 1)).astype(np.int64))
+        return cls(chosen.inputs[0], wrong % classes, (others.inputs[0], others.target))
+
+    def places(self, included: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        """Their rows; one that is out cannot be used, and counts as absent."""
+        out = ~torch.from_numpy(included)
+        inputs, labels = self.inputs.clone(), self.labels.clone()
+        if inputs.is_floating_point():
+            inputs[out] = torch.nan
+        labels[out] = -1
+        return inputs, labels
+
+
+def black_box_values(
+    prepared: Prepared, canaries: InputCanaries, seed: int, *, worst_start: bool
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Trains once by the recipe with these canaries. Gives the score of each, and whether it was in.
+
+    `prepared` counts the canaries among its examples. With `worst_start` the first weights are trained on public rows
+    without privacy, so that the gradients of other rows are small (Annamalai and De Cristofaro 2024): the guarantee
+    holds for any first weights.
+    """
+    included, module = coins(len(canaries.labels), Key.from_seed(seed)), deepcopy(prepared.built.module)
+    if worst_start:
+        if canaries.spare is None or len(canaries.spare[1]) == 0:
+            raise DataError("a worst-case start needs public rows that are no canaries, and there are none.")
+        train_plainly(module, *canaries.spare, seed=seed).train(prepared.built.module.training)
+    before = _surprise(module, canaries, prepared)
+    records = followed_by(prepared.records, canaries.places(included))
+    recipe = replace(prepared.recipe, seed=seed, allow_large_delta=True)  # it was chosen for fewer examples
+    built = replace(prepared.built, module=module)
+    with tempfile.TemporaryDirectory() as place:
+        folder = RunFolder(Path(place) / "run")
+        folder.make()
+        audited = replace(prepared, recipe=recipe, built=built, records=records)
+        options = {"resume": False, "draw_again": False, "progress": False}
+        recipe.way.train(audited, folder, **options, on_row=lambda row: None)
+        module.load_state_dict(folder.model(like=module.state_dict()))
+    return before - _surprise(module, canaries, prepared), included
+
+
+def _patterns(prepared: Prepared, number: int, randomness: Stream, classes: int) -> InputCanaries:
+    """Noise in the public range, each with a random label."""
+    like = prepared.records.template(1).inputs[0]
+    size, facts = like[0].numel(), prepared.data.facts
+    drawn = torch.from_numpy(randomness.normals(number * size, step=2)).reshape(number, *like.shape[1:])
+    if facts.input_range is not None and prepared.built.features is None:
+        low, high = facts.input_range
+        drawn = low + (high - low) * torch.special.ndtr(drawn)
+    labels = torch.from_numpy(np.floor(randomness.uniforms(number, step=3) * classes).astype(np.int64))
+    return InputCanaries(drawn.to(like.dtype), labels, None)
+
+
+def _surprise(module: nn.Module, canaries: InputCanaries, prepared: Prepared) -> NDArray[np.float64]:
+    """The loss of each canary."""
+    loss = F.cross_entropy if prepared.recipe.way.has_probabilities else Squared()
+    was_training = module.training
+    module.eval()
+    found = []
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(len(canaries.labels)), _ROWS_AT_A_TIME):
+            outputs = module(canaries.inputs[rows].float()).double()
+            pairs = zip(outputs, canaries.labels[rows], strict=True)
+            found += [float(loss(one[None], label[None])) for one, label in pairs]
+    module.train(was_training)
+    return np.array(found)
