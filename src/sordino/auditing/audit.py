@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -110,6 +110,7 @@ def audit(
     validate.count(at_least=0, at_most=2**32, seed=seed)
     if method not in METHODS:
         raise UsageError(f"method must be one of {', '.join(METHODS)}, got {method!r:.80}.")
+    recipe = replace(recipe, seed=seed)  # of the first weights too
     looked_for = _box(recipe, box, worst_start)
     looked_for.check(recipe)
     seeds = range(seed * 10**5, seed * 10**5 + repeats)
