@@ -104,8 +104,8 @@ def with_batchnorm(module: nn.Module) -> nn.Module:
 
     In eval mode its statistics are constants, so that rows are not mixed; training it with privacy is another matter.
 
-    >>> with_batchnorm(nn.Sequential(nn.GroupNorm(2, 4)))[0]
-    BatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    >>> type(with_batchnorm(nn.Sequential(nn.GroupNorm(2, 4)))[0]).__name__
+    'BatchNorm2d'
     """
     for name, child in module.named_children():
         fresh = nn.BatchNorm2d(child.num_channels) if isinstance(child, nn.GroupNorm) else with_batchnorm(child)

@@ -29,6 +29,11 @@ class Likeness:
     ssim: float
     flat_mse: float
 
+    @property
+    def psnr_or_none(self) -> float | None:
+        """None where it is infinite, which JSON has no number for."""
+        return self.psnr if self.mse else None
+
     @classmethod
     def of(cls, picture: Tensor, reconstruction: Tensor) -> Likeness:
         """Of two pictures, shape (1, channels, height, width)."""
@@ -43,13 +48,14 @@ class Likeness:
 def structural_similarity(first: Tensor, second: Tensor) -> float:
     """SSIM of Wang et al. (2004): a Gaussian window of 11 pixels, standard deviation 1.5, over whole windows only.
 
+    Smaller pictures get the largest odd window that fits.
+
     >>> structural_similarity(torch.rand(1, 1, 12, 12), torch.rand(1, 1, 12, 12)) < 0.9
     True
     """
     channels, *size = first.shape[1:]
-    if min(size) < _WINDOW:
-        raise UsageError(f"pictures must have at least {_WINDOW} by {_WINDOW} pixels for SSIM, got {tuple(size)}.")
-    places = torch.arange(_WINDOW, dtype=torch.float64) - _WINDOW // 2
+    width = min(_WINDOW, *((side - 1) // 2 * 2 + 1 for side in size))
+    places = torch.arange(width, dtype=torch.float64) - width // 2
     line = torch.exp(-places.square() / (2 * _SIGMA**2))
     window = (line[:, None] * line / line.sum() ** 2).expand(channels, 1, -1, -1)
 

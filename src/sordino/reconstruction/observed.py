@@ -37,11 +37,13 @@ class Observed:
         return self.layout.split(self.keep)
 
 
-def observe(gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: float = 0.0, seed: int = 0) -> Observed:
+def observe(
+    gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: float = 0.0, seed: int = 0, row: int = 0
+) -> Observed:
     """The flat gradient with normal noise on each coordinate, and then without those that a mask of `rate` drops.
 
-    The mask is that of `RandomSparsify`, at a rate that does not change. One seed gives one noise, whatever the rate,
-    and masks that grow with it: what is seen at a higher rate is a part of what is seen at a lower one.
+    The mask is that of `RandomSparsify`, at a rate that does not change. One seed gives each `row` one noise, and
+    masks that grow with the rate: what is seen at a higher one is a part of what is seen at a lower one.
 
     >>> seen = observe(torch.ones(10), Layout(("w",), ((10,),)), rate=0.8)
     >>> int(seen.keep.sum()), float(seen.value.sum())
@@ -50,6 +52,6 @@ def observe(gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: f
     validate.between(0, 1e30, noise_std=noise_std)
     sparsify = RandomSparsify(rate, epochs=1, steps_per_epoch=1, schedule=ConstantRate())
     key = Key.from_seed(seed)
-    keep = sparsify.mask(0, layout, key.stream("coding"))
-    noise = torch.from_numpy(key.stream("noise").normals(layout.size, step=0)).to(gradient.dtype)
+    keep = sparsify.mask(row, layout, key.stream("coding"))
+    noise = torch.from_numpy(key.stream("noise").normals(layout.size, step=row)).to(gradient.dtype)
     return Observed((gradient + noise_std * noise).where(keep, 0.0), keep, layout, noise_std, rate)

@@ -17,22 +17,13 @@ from sordino.encodings import RandomSparsify
 from sordino.encodings.rates import ConstantRate
 from sordino.errors import UsageError
 from sordino.randomness import Key
+from sordino.reconstruction.estimated import Estimated
 from sordino.states import Layout
 
-_NORMAL_95 = 1.96
 _STEP = 0.1  # of the quadrature, in the logarithm of t
 _NEGLIGIBLE = 1e-14
 
 Vector = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A mean of draws with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -95,10 +86,7 @@ class SingleLayer:
             keep = masks.mask(attempt, layout, coding).numpy()
             seen = np.where(keep, gradient + self.noise_std * noise.normals(len(gradient), step=attempt), 0.0)
             errors[attempt] = (self.estimate(seen, keep) - x) ** 2
-        if np.isnan(errors).any():
-            return Estimated(math.inf, math.inf, math.inf)
-        mean, sem = float(errors.mean()), float(errors.std(ddof=1)) / math.sqrt(attempts)
-        return Estimated(mean, mean - _NORMAL_95 * sem, mean + _NORMAL_95 * sem)
+        return Estimated.of(errors.tolist())
 
 
 def mean_reciprocal(squares: Vector, kept: int) -> float:
@@ -121,7 +109,7 @@ def mean_reciprocal(squares: Vector, kept: int) -> float:
 
 
 def _mean_product(factors: Vector, kept: int) -> Vector:
-    """Of each row the mean product of `kept` columns, over all sets of so many: E_i[j] from E_(i-1), without a minus."""
+    """Of each row the mean product of `kept` columns, over all sets of so many, by a positive recurrence."""
     means = np.zeros((len(factors), kept + 1))
     means[:, 0] = 1.0
     for i in range(1, factors.shape[1] + 1):
