@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sordino.convex.hidden_run import kernel_plan
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.recipes.prepared import rehearse
 from sordino.recipes.recipe import Recipe
 from sordino.verification import Verdict, verify
-from sordino.verification.hidden_state import NOT_CHECKED, verify_hidden_state
+from sordino.verification.hidden_state import NOT_CHECKED, lasting_kernel, verify_hidden_state
 from sordino.verification.noise_picture import NoisePicture, noise_picture
 
 
@@ -38,7 +37,7 @@ def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
     if isinstance(plan, NoisyCGD):
         outputs = rehearsed.data.facts.num_classes or 1
         verdict = verify_hidden_state(plan, records, outputs=outputs, delta=recipe.delta, seed=seed)
-        noise = noise_picture(kernel_plan(plan), module, records, seed=seed)
+        noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
         return Verified(rehearsed.recipe, verdict, noise, NOT_CHECKED)
     verdict = verify(plan, module, records, delta=recipe.delta, seed=seed)
     return Verified(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())

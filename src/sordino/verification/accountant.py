@@ -31,4 +31,10 @@ def compare() -> Iterator[Finding]:
     for sampler, multiplier, delta, low, high in _GOLDEN:
         event = sampler.compose(Gaussian(multiplier).event, sampler.steps)
         epsilon = privacy_of(event, sampler.adjacency).epsilon(delta)
-        yield Finding(NAME, f"epsilon of {sampler.steps} {sampler.name} steps at noise {multiplier:g}", epsilon, f"[{low}, {high}]", low <= epsilon <= high)
+        yield Finding(
+            NAME,
+            f"epsilon of {sampler.steps} {sampler.name} steps at noise {multiplier:g}",
+            epsilon,
+            f"[{low}, {high}]",
+            low <= epsilon <= high,
+        )

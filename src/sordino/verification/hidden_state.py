@@ -7,16 +7,18 @@ keeps its iterates to itself. The first is measured here. Nothing that is run ca
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from sordino import validate
+from sordino.convex.fading import Fading
 from sordino.convex.hidden_run import kernel_plan
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
 from sordino.records import Records, as_records
-from sordino.run import PrivateRun
+from sordino.run import Plan, PrivateRun
 from sordino.schedule import Constant
 from sordino.verification import verify
 from sordino.verification.synthetic import bounded_sum, fresh_run, hostile, with_poisson
@@ -28,6 +30,7 @@ NOT_CHECKED = (
     "the bound for the last iterate itself, which is proved and not measured.",
 )
 _EVERY, _MOST_DESCENT = 5, 100  # of hostile rows; steps
+_STEPS = 1000
 _ROUNDING = 1e-3  # of float32 gradients, whose difference is small beside themselves
 
 
@@ -44,12 +47,17 @@ def verify_hidden_state(plan: NoisyCGD, data: object, *, outputs: int, delta: fl
     not refuted
     """
     validate.instance(NoisyCGD, plan=plan)
-    if plan.noise_schedule != Constant():
-        raise UsageError("noise that changes from step to step cannot be checked: the noise schedule must be constant.")
     records = as_records(data)
     model = plan.model.build(records.template(1).inputs[0].numel(), outputs)
-    kernel = verify(kernel_plan(plan), model, records, delta=delta, seed=seed)
+    kernel = verify(lasting_kernel(plan), model, records, delta=delta, seed=seed)
     return Verdict((*kernel.findings, *_contraction(plan, model, records, seed)))
+
+
+def lasting_kernel(plan: NoisyCGD) -> Plan:
+    """What the kernel carries out, with noise for as many steps as a verification takes."""
+    if plan.noise_schedule != Constant():
+        raise UsageError("noise that changes from step to step cannot be checked: the noise schedule must be constant.")
+    return replace(kernel_plan(plan), noise=Fading(plan.noise_multiplier, plan.noise_schedule, _STEPS))
 
 
 def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) -> Iterator[Finding]:
@@ -58,7 +66,7 @@ def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) 
     A step on one row moves along that row's gradient only, and a clipped one does not bend: so the two are taken apart
     along the gradient, where it is shorter than the clip.
     """
-    run = fresh_run(with_poisson(kernel_plan(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
+    run = fresh_run(with_poisson(lasting_kernel(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
     rate = max(plan.learning_rate_at(step) for step in range(plan.steps))
     ratios = []
     for unit in range(0, run._records.num_units, _EVERY):
