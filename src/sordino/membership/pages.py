@@ -44,12 +44,12 @@ def _page(found: MembershipAttack) -> str:
         f"{found.population:,} further public rows.",
         "Public rows stand for people who were absent. If they are of another kind, an attack tells the kinds apart, "
         "and may exceed what is allowed without the guarantee being wrong.",
-        "Intervals are 95 %, over rows at this threshold: another training would differ too. A weak attack "
-        "is no proof. What is proved: " + found.guarantee,
+        "Intervals are 95 %, over rows at this threshold: another training would differ. A weak attack is no proof.",
     )
     sections = [
         Section("attacks", "What was found", joined((table(head, rows), paragraphs(*about))), {}, 10),
         Section("curves", "At every threshold", gallery([_curves(found)]), {}, 20),
+        Section("proof", "What is proved", paragraphs(found.guarantee), {}, 30),
     ]
     warning = element("div", paragraphs(f"This page is {found.warning}."), class_="warning")
     return page("Internal", f"{found.title}: members under attack", warning, sections)

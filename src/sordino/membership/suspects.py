@@ -11,7 +11,8 @@ from torch import Tensor
 from sordino import validate
 from sordino.errors import UsageError
 
-MOST_REFERENCES = 256
+FEWEST = 20  # rows of a kind
+_MOST_REFERENCES = 256
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class Suspects:
         return len(self.target)
 
 
+def check_references(references: int) -> None:
+    validate.count(at_least=2, at_most=_MOST_REFERENCES, references=references)
+    if references % 2:
+        raise UsageError(f"references must be an even number, because each has its opposite: got {references}.")
+
+
 def halves(rows: int, references: int, *, seed: int) -> NDArray[np.bool_]:
     """Which rows each reference learns from: a random half, and for every second reference the other half.
 
@@ -48,9 +55,7 @@ def halves(rows: int, references: int, *, seed: int) -> NDArray[np.bool_]:
     >>> halves(4, 2, seed=0).sum(axis=0)
     array([1, 1, 1, 1])
     """
-    validate.count(at_least=2, at_most=MOST_REFERENCES, references=references)
-    if references % 2:
-        raise UsageError(f"references must be an even number, because each has its opposite: got {references}.")
+    check_references(references)
     validate.count(at_least=2, rows=rows)
     generator = np.random.default_rng(seed)
     chosen = np.zeros((references, rows), dtype=bool)
