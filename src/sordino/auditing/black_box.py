@@ -32,25 +32,28 @@ _ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class InputCanaries:
-    """Rows with labels that a model has no reason to believe. `spare` are public rows that are no canary."""
+    """Rows that look like no other, each with a label that nothing but training on it would suggest."""
 
     inputs: Tensor = field(repr=False)
     labels: Tensor = field(repr=False)
-    spare: tuple[Tensor, Tensor] | None = field(repr=False)
 
     @classmethod
     def drawn(cls, prepared: Prepared, number: int, randomness: Stream) -> InputCanaries:
-        """Public rows with a wrong label; random patterns where there are too few of them. No private row is used."""
-        classes = prepared.data.facts.num_classes
-        if classes is None:
+        """Noise with random labels: in the public range where rows are raw, and normal where they are features.
+
+        Rows of the same kind as the others with a wrong label are found far less often: what one of them teaches, the
+        next one with the same label teaches too. No private row is used.
+        """
+        facts, like = prepared.data.facts, prepared.records.template(1).inputs[0]
+        if facts.num_classes is None:
             raise UsageError("the black box needs a target of classes, got one that is a number.")
-        public, shift = prepared.public_rows(), randomness.uniforms(number, step=1)
-        if public is None or public.records.num_units < number:
-            return _patterns(prepared, number, randomness, classes)
-        order = torch.from_numpy(randomness.permutation(public.records.num_units, step=0))
-        chosen, others = (public.records.gather(part) for part in (order[:number], order[number:]))
-        wrong = chosen.target + 1 + torch.from_numpy(np.floor(shift * (classes - 1)).astype(np.int64))
-        return cls(chosen.inputs[0], wrong % classes, (others.inputs[0], others.target))
+        noise = torch.from_numpy(randomness.normals(number * like[0].numel(), step=0))
+        drawn = noise.reshape(number, *like.shape[1:])
+        if facts.input_range is not None and prepared.built.features is None:
+            low, high = facts.input_range
+            drawn = low + (high - low) * torch.special.ndtr(drawn)
+        labels = np.floor(randomness.uniforms(number, step=1) * facts.num_classes).astype(np.int64)
+        return cls(drawn.to(like.dtype), torch.from_numpy(labels))
 
     def places(self, included: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         """Their rows; one that is out cannot be used, and counts as absent."""
@@ -62,20 +65,28 @@ class InputCanaries:
         return inputs, labels
 
 
+def from_worst_start(prepared: Prepared, seed: int) -> Prepared:
+    """The same with first weights that were trained on public rows without privacy.
+
+    The gradients of other rows are small there, and drown a canary's less (Annamalai and De Cristofaro 2024). The
+    guarantee holds for any first weights.
+    """
+    public = prepared.public_rows()
+    if public is None:
+        raise DataError("a worst-case start needs public rows, and the data set has none.")
+    rows, module = public.records.gather(torch.arange(public.records.num_units)), deepcopy(prepared.built.module)
+    train_plainly(module, rows.inputs[0], rows.target, seed=seed).train(prepared.built.module.training)
+    return replace(prepared, built=replace(prepared.built, module=module))
+
+
 def black_box_values(
-    prepared: Prepared, canaries: InputCanaries, seed: int, *, worst_start: bool
+    prepared: Prepared, canaries: InputCanaries, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Trains once by the recipe with these canaries. Gives the score of each, and whether it was in.
 
-    `prepared` counts the canaries among its examples. With `worst_start` the first weights are trained on public rows
-    without privacy, so that the gradients of other rows are small (Annamalai and De Cristofaro 2024): the guarantee
-    holds for any first weights.
+    `prepared` counts the canaries among its examples.
     """
     included, module = coins(len(canaries.labels), Key.from_seed(seed)), deepcopy(prepared.built.module)
-    if worst_start:
-        if canaries.spare is None or len(canaries.spare[1]) == 0:
-            raise DataError("a worst-case start needs public rows that are no canaries, and there are none.")
-        train_plainly(module, *canaries.spare, seed=seed).train(prepared.built.module.training)
     before = _surprise(module, canaries, prepared)
     records = followed_by(prepared.records, canaries.places(included))
     recipe = replace(prepared.recipe, seed=seed, allow_large_delta=True)  # it was chosen for fewer examples
@@ -88,18 +99,6 @@ def black_box_values(
         recipe.way.train(audited, folder, **options, on_row=lambda row: None)
         module.load_state_dict(folder.model(like=module.state_dict()))
     return before - _surprise(module, canaries, prepared), included
-
-
-def _patterns(prepared: Prepared, number: int, randomness: Stream, classes: int) -> InputCanaries:
-    """Noise in the public range, each with a random label."""
-    like = prepared.records.template(1).inputs[0]
-    size, facts = like[0].numel(), prepared.data.facts
-    drawn = torch.from_numpy(randomness.normals(number * size, step=2)).reshape(number, *like.shape[1:])
-    if facts.input_range is not None and prepared.built.features is None:
-        low, high = facts.input_range
-        drawn = low + (high - low) * torch.special.ndtr(drawn)
-    labels = torch.from_numpy(np.floor(randomness.uniforms(number, step=3) * classes).astype(np.int64))
-    return InputCanaries(drawn.to(like.dtype), labels, None)
 
 
 def _surprise(module: nn.Module, canaries: InputCanaries, prepared: Prepared) -> NDArray[np.float64]:

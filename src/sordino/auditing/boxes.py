@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from sordino.accounting import Guarantee
-from sordino.auditing.black_box import InputCanaries, black_box_values
+from sordino.auditing.black_box import InputCanaries, black_box_values, from_worst_start
 from sordino.auditing.last_iterate import last_iterate_scores, on_canaries_alone
 from sordino.auditing.scores import Scores, pooled
 from sordino.auditing.white_box import white_box_scores
@@ -130,11 +130,11 @@ class InRows:
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         prepared = prepare(recipe, progress=False)
         rows = InputCanaries.drawn(prepared, canaries, Key.from_seed(seeds[0]).stream("canaries"))
-        prepared = _counting(prepared, canaries)
+        prepared = _counting(from_worst_start(prepared, seeds[0]) if self.worst_start else prepared, canaries)
         guarantee = prepared.recipe.way.plan(prepared).guarantee(delta=delta, unit=prepared.records.unit)
         found = []
         for taken, seed in enumerate(seeds, start=1):
-            found.append(black_box_values(prepared, rows, seed, worst_start=self.worst_start))
+            found.append(black_box_values(prepared, rows, seed))
             on_step(taken, len(seeds))
         values, included = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return Attacked(Scores(values, included), guarantee)

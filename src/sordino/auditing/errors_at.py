@@ -47,8 +47,11 @@ def errors_at(cuts: Rates, scores: Scores, confidence: float) -> Errors:
 class OfErrors(Protocol):
     """A lower bound on epsilon that follows from the two errors."""
 
-    name: ClassVar[str]
-    assumes: ClassVar[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def assumes(self) -> str: ...
 
     def strength(self, errors: Errors, delta: float) -> Rates:
         """For each cut, a number that rises with epsilon. Never negative."""

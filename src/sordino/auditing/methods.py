@@ -6,8 +6,9 @@ more often than it says. So half of them are held out for the choice, and the th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,8 +40,8 @@ class Method(Protocol):
         ...
 
 
-class OfGuesses(Protocol):
-    """A lower bound on epsilon that follows from a number of right guesses."""
+class Named(Protocol):
+    """A statistic by name, and what it takes for granted."""
 
     @property
     def name(self) -> str: ...
@@ -48,19 +49,21 @@ class OfGuesses(Protocol):
     @property
     def assumes(self) -> str: ...
 
+
+class OfGuesses(Named, Protocol):
+    """A lower bound on epsilon that follows from a number of right guesses."""
+
     def epsilon(self, guesses: Guesses, *, delta: float, confidence: float) -> float: ...
 
 
-@dataclass(frozen=True)
-class ByGuesses:
-    """Guesses who was in and who was out, and abstains where it is not sure. How often is chosen on the other half.
+Statistic = TypeVar("Statistic", bound=Named)
+Choice = TypeVar("Choice")
 
-    >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
-    >>> round(ONE_RUN.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
-    3.44
-    """
 
-    statistic: OfGuesses = field(default_factory=OneRun)
+class _OnHalves(ABC, Generic[Statistic, Choice]):
+    """Chooses on one half, and judges the other by what was chosen."""
+
+    statistic: Statistic
 
     @property
     def name(self) -> str:
@@ -75,18 +78,36 @@ class ByGuesses:
         chosen = self.chosen(held_out, delta=delta, confidence=confidence)
         return self.bound_at(chosen, judged, delta=delta, confidence=confidence)
 
-    def bound_at(self, shares: Shares, scores: Scores, *, delta: float, confidence: float) -> float:
-        """All canaries are judged. The shares must have been fixed before anybody saw their scores."""
+    @abstractmethod
+    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Choice:
+        """What shows most on these canaries."""
+
+    @abstractmethod
+    def bound_at(self, choice: Choice, scores: Scores, *, delta: float, confidence: float) -> float:
+        """All canaries are judged. The choice must have been made before anybody saw their scores."""
+
+
+@dataclass(frozen=True)
+class ByGuesses(_OnHalves[OfGuesses, Shares]):
+    """Guesses who was in and who was out, and abstains where it is not sure. How often is chosen on the other half.
+
+    >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
+    >>> round(ONE_RUN.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
+    3.44
+    """
+
+    statistic: OfGuesses
+
+    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Shares:
+        return max(CANDIDATES, key=lambda shares: self.bound_at(shares, held_out, delta=delta, confidence=confidence))
+
+    def bound_at(self, choice: Shares, scores: Scores, *, delta: float, confidence: float) -> float:
         _check(delta, confidence)
-        return self.statistic.epsilon(shares.of(scores), delta=delta, confidence=confidence)
+        return self.statistic.epsilon(choice.of(scores), delta=delta, confidence=confidence)
 
     def bound_without_split(self, scores: Scores, *, delta: float, confidence: float) -> float:
         """All canaries are judged at shares that are fixed here, once and for all."""
         return self.bound_at(FIXED, scores, delta=delta, confidence=confidence)
-
-    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Shares:
-        """The shares that show most on these canaries."""
-        return max(CANDIDATES, key=lambda shares: self.bound_at(shares, held_out, delta=delta, confidence=confidence))
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
         _check(delta, confidence)
@@ -95,7 +116,7 @@ class ByGuesses:
 
 
 @dataclass(frozen=True)
-class ByCut:
+class ByCut(_OnHalves[OfErrors, float]):
     """Calls canaries from a score on "in", and bounds both errors. The score is chosen on the other half.
 
     >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
@@ -105,30 +126,15 @@ class ByCut:
 
     statistic: OfErrors
 
-    @property
-    def name(self) -> str:
-        return self.statistic.name
-
-    @property
-    def assumes(self) -> str:
-        return self.statistic.assumes
-
-    def bound(self, scores: Scores, randomness: np.random.Generator, *, delta: float, confidence: float) -> float:
-        held_out, judged = scores.halves(randomness)
-        cut = self.chosen(held_out, delta=delta, confidence=confidence)
-        return self.bound_at(cut, judged, delta=delta, confidence=confidence)
-
-    def bound_at(self, cut: float, scores: Scores, *, delta: float, confidence: float) -> float:
-        """All canaries are judged. The cut must have been fixed before anybody saw their scores."""
-        _check(delta, confidence)
-        strength = self.statistic.strength(errors_at(np.array([cut]), scores, confidence), delta)
-        return self.statistic.epsilon(float(strength[0]), delta)
-
     def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> float:
-        """The score from which on calling "in" shows most of these canaries."""
         _check(delta, confidence)
         cuts = np.unique(held_out.values)
         return float(cuts[int(np.argmax(self.statistic.strength(errors_at(cuts, held_out, confidence), delta)))])
+
+    def bound_at(self, choice: float, scores: Scores, *, delta: float, confidence: float) -> float:
+        _check(delta, confidence)
+        strength = self.statistic.strength(errors_at(np.array([choice]), scores, confidence), delta)
+        return self.statistic.epsilon(float(strength[0]), delta)
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
         """Without an error, at the luckiest number of canaries that were out."""
