@@ -2,7 +2,8 @@
 
 import pytest
 
-from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE, Mutant, planted
+from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE
+from sordino.experiments.attacks.planting import Mutant, planted
 from sordino.experiments.attacks.which_tool import Audited, Noticed, audited, noise_verified, verified
 from sordino.optimized import best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromReleases

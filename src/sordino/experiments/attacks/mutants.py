@@ -1,14 +1,13 @@
 """Bugs that were found in differentially private training code, or would be easy to make, each planted in the kernel.
 
-A mutant is a name, the check that should notice it, and a function that plants it. What is planted is put back.
+Each has a name, the check of a verification that should notice it, and a function that plants it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from sordino.accounting import Adjacency, answer
 from sordino.accounting.visible import visible
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
+from sordino.experiments.attacks.planting import Mutant, Patches, Plant
 from sordino.gradients.taped import Taped
 from sordino.noise import Gaussian
 from sordino.optimized.noise import OptimizedNoise
@@ -35,52 +35,6 @@ SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, ac
 LEDGER, CONSTANTS = ledger.STEPS, ledger.CONSTANTS
 
 Draw = Callable[[Stream, int, int], NDArray[Any]]
-
-
-class Patches:
-    """Attributes that were set, and are put back.
-
-    >>> class Clip:
-    ...     norm = 1.0
-    >>> with ExitStack() as stack:
-    ...     Patches(stack).set(Clip, "norm", 2.0)
-    ...     Clip.norm
-    2.0
-    >>> Clip.norm
-    1.0
-    """
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-
-    def set(self, owner: Any, name: str, value: object) -> None:
-        """Of a class or a module. What was inherited is inherited again afterwards."""
-        if name in vars(owner):
-            self._stack.callback(setattr, owner, name, vars(owner)[name])
-        else:
-            self._stack.callback(delattr, owner, name)
-        setattr(owner, name, value)
-
-
-Plant = Callable[[Patches], None]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`caught_by` is the check of a verification that is to notice it."""
-
-    name: str
-    caught_by: str
-    plant: Plant
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """Within, the kernel has the bug. It is gone afterwards, also after an error."""
-    with ExitStack() as stack:
-        mutant.plant(Patches(stack))
-        yield
-
 
 MUTANTS: list[Mutant] = []
 OF_OPTIMIZED_NOISE: list[Mutant] = []

@@ -23,7 +23,8 @@ from sordino.auditing.white_box import white_box_scores
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.errors import SordinoError
-from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE, Mutant, planted
+from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE
+from sordino.experiments.attacks.planting import Mutant, planted
 from sordino.experiments.origin import write_numbers
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
