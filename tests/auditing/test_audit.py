@@ -52,7 +52,7 @@ def test_too_few_canaries_are_said_to_be_too_few(white):
 def test_a_claim_below_what_was_shown_is_refuted(white):
     wrong = replace(white, epsilon=0.5)
     assert wrong.refuted and wrong.says == "REFUTED"
-    assert any("f-dp is above epsilon, which refutes it if" in note for note in wrong.notes)
+    assert any("f-dp is above epsilon, which refutes it, assuming a Gaussian" in note for note in wrong.notes)
 
 
 def test_noise_that_is_too_small_is_refuted(monkeypatch):

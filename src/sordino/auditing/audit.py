@@ -77,7 +77,7 @@ class Audit(Exposed):
             )
         for other in self.bounds:
             if other.epsilon > self.epsilon and other.method != self.method:
-                found.append(f"{other.method} is above epsilon, which refutes it if there are {other.assumes}.")
+                found.append(f"{other.method} is above epsilon, which refutes it, assuming {other.assumes}.")
         return tuple(found)
 
 

@@ -81,7 +81,7 @@ def _bounds(audit: Audit) -> Html:
 
     def draw(axes: Axes) -> None:
         axes.axhline(audit.epsilon, color=INK, linewidth=1.4)
-        axes.annotate("theory", (len(names) - 0.5, audit.epsilon), (0, 3), textcoords="offset points", ha="right")
+        axes.annotate("theory", (len(names) - 0.8, audit.epsilon), (0, 3), textcoords="offset points", ha="right")
         axes.bar(names, [bound.epsilon for bound in audit.bounds], color=ACCENT, width=0.5)
         axes.plot(names, [bound.ceiling for bound in audit.bounds], "_", color=FAINT, markersize=16)
         axes.set(ylabel="epsilon", ylim=(0, 1.15 * max(audit.epsilon, *(bound.epsilon for bound in audit.bounds))))
