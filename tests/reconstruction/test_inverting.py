@@ -41,9 +41,21 @@ def test_the_label_is_read_off_the_last_layer(hidden, pictures, sent):
 def test_coordinates_that_were_not_sent_are_not_compared(hidden, pictures):
     observed = seen(hidden, pictures[:1], 3, rate=0.7)
     whole = hidden.gradients(hidden.normalised(pictures[:1]), torch.tensor([3]))
-    assert float(Wanted.of(observed).distance(whole)) == pytest.approx(0, abs=1e-6)
+    assert Wanted.of(observed).distance(whole)[0] == pytest.approx(0, abs=1e-6)
     other = [g + 100 * ~k for g, k in zip(whole, observed.kept().values(), strict=True)]
-    assert float(Wanted.of(observed).distance(other)) == pytest.approx(0, abs=1e-6)
+    assert Wanted.of(observed).distance(other)[0] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.7])
+def test_the_slope_of_the_cost_is_its_derivative(hidden, pictures, rate):
+    hidden.model.double()
+    observed = seen(hidden, pictures[:1], 3, rate=rate)
+    attack, wanted, label = Inverting(1, total_variation=0.1), Wanted.of(observed), torch.tensor([3])
+    inputs = hidden.normalised(pictures[1:2]).requires_grad_()
+    along = torch.randn(inputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    _, slope = attack._cost(hidden, wanted, inputs, label)
+    ahead, behind = (attack._cost(hidden, wanted, inputs + h * along, label)[0] for h in (1e-6, -1e-6))
+    assert (ahead - behind) / 2e-6 == pytest.approx(float((slope * along).sum()), rel=1e-5)
 
 
 def test_the_cheapest_of_several_starts_counts(hidden, pictures):
@@ -51,8 +63,8 @@ def test_the_cheapest_of_several_starts_counts(hidden, pictures):
     once, often = (Inverting(5, restarts).reconstruct(hidden, observed, STARTS) for restarts in (1, 4))
 
     def cost(found):
-        found = Inverting(5)._cost(hidden, Wanted.of(observed), hidden.normalised(found), torch.tensor([3]))
-        return float(found.detach())
+        inputs = hidden.normalised(found).requires_grad_()
+        return Inverting(5)._cost(hidden, Wanted.of(observed), inputs, torch.tensor([3]))[0]
 
     assert cost(often) <= cost(once) + 1e-5
 

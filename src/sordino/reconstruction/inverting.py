@@ -65,19 +65,23 @@ class Inverting:
         adam = torch.optim.Adam([moved], lr=self.learning_rate)
         decay = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in _DECAYS])
         for _ in range(self.iterations):
-            cost = self._cost(known, wanted, moved, label)
-            (slope,) = torch.autograd.grad(cost, moved)
-            moved.grad = slope.sign()
+            moved.grad = self._cost(known, wanted, moved, label)[1].sign()
             adam.step()
             decay.step()
             with torch.no_grad():
                 moved.clamp_(low, high)
             tick()
-        return float(self._cost(known, wanted, moved, label).detach()), moved.detach()
+        return self._cost(known, wanted, moved, label)[0], moved.detach()
 
-    def _cost(self, known: Known, wanted: Wanted, moved: Tensor, label: Tensor) -> Tensor:
+    def _cost(self, known: Known, wanted: Wanted, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
+        """What a picture costs, and the slope of that by its pixels."""
         gradients = known.gradients(moved, label, differentiable=True)
-        return wanted.distance(gradients) + self.total_variation * total_variation(moved)
+        distance, slopes = wanted.distance(gradients)
+        rough = total_variation(moved)
+        moving = [(g, s) for g, s in zip(gradients, slopes, strict=True) if g.requires_grad]
+        outputs, weights = zip(*moving, (rough, torch.full_like(rough, self.total_variation)), strict=True)
+        (slope,) = torch.autograd.grad(outputs, moved, weights)
+        return distance + self.total_variation * float(rough.detach()), slope
 
 
 @dataclass(frozen=True)
@@ -96,16 +100,24 @@ class Wanted:
         kept = observed.layout.split(observed.keep.to(observed.value.dtype))
         return cls(tuple(direction.values()), None if observed.keep.all() else tuple(kept.values()))
 
-    def distance(self, gradients: Sequence[Tensor]) -> Tensor:
-        """1 - cosine. What is not kept is 0 in the direction, and must be left out of the length only.
+    def distance(self, gradients: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+        """1 - cosine, and its slope by each gradient: (cosine * g / |g| - direction) / |g|, with |g| of what is kept.
+
+        In closed form, because to differentiate this by millions of numbers would take longer than a convolution.
 
         >>> wanted = Wanted((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
         >>> wanted.distance([torch.tensor([2.0, 7.0])])
-        tensor(0.)
+        (0.0, [tensor([0., 0.])])
         """
-        seen = gradients if self.kept is None else [g * k for g, k in zip(gradients, self.kept, strict=True)]
-        along = torch.stack([(g * w).sum() for g, w in zip(gradients, self.direction, strict=True)]).sum()
-        return 1 - along / torch.stack([g.square().sum() for g in seen]).sum().sqrt()
+        found = [g.detach() for g in gradients]
+        seen = found if self.kept is None else [g * k for g, k in zip(found, self.kept, strict=True)]
+        length = float(torch.stack([torch.linalg.vector_norm(g) for g in seen]).norm())
+        if length == 0:
+            return 1.0, [torch.zeros_like(g) for g in seen]
+        along = sum(float((g * w).sum()) for g, w in zip(seen, self.direction, strict=True))
+        cosine = along / length
+        slopes = [(cosine / length * g - w) / length for g, w in zip(seen, self.direction, strict=True)]
+        return 1 - cosine, slopes
 
 
 def total_variation(pictures: Tensor) -> Tensor:
