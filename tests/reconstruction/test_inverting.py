@@ -5,10 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sordino.data import root
 from sordino.errors import UsageError
 from sordino.randomness import Key
-from sordino.reconstruction import Inverting, Known, Likeness, observe
+from sordino.reconstruction import Inverting, Known, Likeness, observe, public_pictures
 from sordino.reconstruction.inverting import Wanted, read_label
+from sordino.reconstruction.known import known_network
 from sordino.reconstruction.reconstructed import Sent, mean_error, reconstruct
 
 STARTS = Key.from_seed(0).stream("starts")
@@ -99,3 +101,13 @@ def test_a_network_is_attacked_in_eval_mode():
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be"):
         Inverting(**wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (root() / "cifar10").exists(), reason="CIFAR-10 is not in the data folder")
+def test_resnet_34_gives_the_shapes_of_a_photograph_away():
+    pixels, target, facts = public_pictures("cifar10", 1)
+    known = known_network("resnet-34-batchnorm", facts, seed=0)
+    found = Inverting(200).reconstruct(known, seen(known, pixels, int(target[0])), STARTS)
+    likeness = Likeness.of(pixels, found)
+    assert likeness.mse < min(0.04, 0.9 * likeness.flat_mse)

@@ -29,7 +29,7 @@ def attack_reconstruct(
     noise: Annotated[float, number("Standard deviation of the noise on each coordinate; 0 for none.")] = 0.0,
     rate: Annotated[float, number("The share of coordinates that a random mask drops.")] = 0.0,
     pictures: Annotated[int, whole_number("How many public pictures, from the first on.")] = 4,
-    iterations: Annotated[int, whole_number("Of inverting: how often a picture is moved.")] = 200,
+    iterations: Annotated[int, whole_number("Of inverting: how often a picture is moved.")] = 400,
     restarts: Annotated[int, whole_number("Of inverting: how many starts; the cheapest end counts.")] = 1,
     total_variation: Annotated[float, number("Of inverting: the price of differences between neighbours.")] = 0.01,
     seed: Annotated[int, whole_number("Of weights, noise, masks and starts.")] = 0,

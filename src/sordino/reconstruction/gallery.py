@@ -10,6 +10,7 @@ from torch import Tensor
 from sordino.reconstruction.reconstructed import Reconstructed
 
 _GAP = 2  # pixels between pictures
+_NAMES = 2  # widths of a picture, for what stands beside a line
 
 
 def draw_gallery(axes: Axes, columns: Sequence[Sequence[Reconstructed]], names: Sequence[str] = ()) -> None:
@@ -32,7 +33,7 @@ def draw_gallery(axes: Axes, columns: Sequence[Sequence[Reconstructed]], names: 
             )
         if names:
             axes.text(-_GAP, step + (line - 1) * tall + size / 2, names[line - 1], ha="right", va="center", fontsize=6)
-    axes.set(xlim=(0, len(first) * step), ylim=(step + len(columns) * tall, 0))
+    axes.set(xlim=(-_NAMES * size if names else 0, len(first) * step), ylim=(step + len(columns) * tall, 0))
     axes.set_axis_off()
 
 

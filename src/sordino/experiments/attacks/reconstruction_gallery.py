@@ -33,7 +33,7 @@ def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path:
     first = next(iter(found.values()))[:SHOWN]
     pixels, _, _ = public_pictures(data, 1 + max(one["row"] for one in first))
     lines = [[_shown(one, pixels[one["row"]]) for one in line[:SHOWN]] for line in found.values()]
-    with drawing(path, width=1.6 + 0.7 * len(first), height=0.7 + 0.9 * len(lines)) as figure:
+    with drawing(path, width=0.75 * (2 + len(first)), height=0.7 + 0.95 * len(lines)) as figure:
         draw_gallery(figure.subplots(), lines, list(found))
     head = ("gradient", "MSE of each", "SSIM of each")
     cells = [
