@@ -23,8 +23,9 @@ def test_every_attack_but_the_black_box_is_made_at_every_epsilon(scale):
 
 
 def test_entries_measure_every_method_and_stay_below_theory():
-    chosen = [entry for entry in AUDIT.entries(Scale.QUICK) if entry.epsilon == 8.0]
-    assert len(chosen) == 4
+    entries = AUDIT.entries(Scale.QUICK)
+    chosen = [entry for entry in entries if entry.epsilon == 8.0 and not entry.method.startswith("black box")]
+    assert len(chosen) == 3
     for entry in chosen:
         found = entry.measure(0)
         assert found.value == found.more["one-run"]

@@ -22,7 +22,7 @@ from sordino.auditing.coins import coins
 from sordino.auditing.places import followed_by
 from sordino.convex.losses import Squared
 from sordino.effects.plain_training import train_plainly
-from sordino.errors import DataError, UsageError
+from sordino.errors import DataError, Interrupted, UsageError
 from sordino.randomness import Key, Stream
 from sordino.recipes.prepared import Prepared
 from sordino.store import RunFolder
@@ -96,7 +96,10 @@ def black_box_values(
         folder.make()
         audited = replace(prepared, recipe=recipe, built=built, records=records)
         options = {"resume": False, "draw_again": False, "progress": False}
-        recipe.way.train(audited, folder, **options, on_row=lambda row: None)
+        try:
+            recipe.way.train(audited, folder, **options, on_row=lambda row: None)
+        except Interrupted:
+            raise Interrupted("the audit was stopped, and keeps nothing: begin it anew.") from None
         module.load_state_dict(folder.model(like=module.state_dict()))
     return before - _surprise(module, canaries, prepared), included
 

@@ -12,7 +12,7 @@ import numpy as np
 from sordino.accounting import Guarantee
 from sordino.auditing.black_box import InputCanaries, black_box_values, from_worst_start
 from sordino.auditing.last_iterate import last_iterate_scores, on_canaries_alone
-from sordino.auditing.scores import Scores, pooled
+from sordino.auditing.scores import Scores, Values, pooled
 from sordino.auditing.white_box import white_box_scores
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
@@ -121,7 +121,7 @@ class InRows:
     @property
     def score(self) -> str:
         start = "first weights trained on public rows" if self.worst_start else "first weights"
-        return f"loss of the canary at the {start}, less that of the trained model"
+        return f"loss of the canary at the {start}, less that of the trained model, beside other trainings if any"
 
     def check(self, recipe: Recipe) -> None:
         if self.worst_start and recipe.method != "dp-sgd":
@@ -136,8 +136,18 @@ class InRows:
         for taken, seed in enumerate(seeds, start=1):
             found.append(black_box_values(prepared, rows, seed))
             on_step(taken, len(seeds))
-        values, included = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return Attacked(Scores(values, included), guarantee)
+        values, included = (np.stack(parts) for parts in zip(*found, strict=True))
+        return Attacked(Scores(_beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
+
+
+def _beside_the_others(values: Values) -> Values:
+    """Scores (trainings, canaries), each less the mean of the same canary over all trainings.
+
+    How much a model learns about a canary from the other rows differs by canary, and far more than what its own place
+    among them changes. The mean is made of what all trainings released and of no coin, so that the theorems hold: a
+    canary of one training is in none of the others.
+    """
+    return values - values.mean(axis=0) if len(values) > 1 else values
 
 
 def _counting(prepared: Prepared, canaries: int) -> Prepared:

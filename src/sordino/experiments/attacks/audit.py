@@ -55,27 +55,26 @@ AUDIT = AuditTable()
 
 def _audited(scale: Scale) -> tuple[tuple[str, Audited, tuple[float, ...]], ...]:
     """What is audited at which epsilons."""
+    small = Recipe("digits", "linear", EPSILONS[0], DELTA, batch_size=144, steps=40)
+    full_batch = small.changed(batch_size=1437, steps=20, lr=0.5, clip=1.0, momentum=0.0)
+    few = partial(Network, full_batch, 50, "black")
     if scale is Scale.QUICK:
-        small = Recipe("digits", "linear", EPSILONS[0], DELTA, batch_size=144, steps=40)
         return (
             ("exact mechanism", Mechanism(canaries=300, runs=2), EPSILONS),
             ("white box, linear", Network(small, 300), EPSILONS),
-            ("black box, linear, worst-case start", Network(small, 300, "black", worst_start=True), (8.0,)),
+            ("black box, linear, worst-case start", few(worst_start=True, repeats=3), (8.0,)),
             ("last iterate, NoisyCGD", LastIterate(300), EPSILONS),
         )
     canaries = 1000 if scale is Scale.CPU else 5000
     whole = Recipe("mnist", "dp-cnn-s", EPSILONS[0], DELTA, batch_size=2048, epochs=40)
-    long = whole.changed(batch_size=3000, steps=100) if scale is Scale.CPU else whole
-    short = whole.changed(epochs=2) if scale is Scale.CPU else whole
+    network = whole.changed(batch_size=3000, steps=100) if scale is Scale.CPU else whole
+    large_batch = Network(whole.changed(batch_size=6000, steps=30), 100, "black", worst_start=True, repeats=5)
     return (
         ("exact mechanism", Mechanism(canaries, runs=20), EPSILONS),
-        ("white box, DP-CNN/S", Network(long, canaries), EPSILONS),
-        ("black box, DP-CNN/S", Network(short, 1000, "black"), (8.0,)),
-        (
-            "black box, DP-CNN/S, worst-case start",
-            Network(short, 1000, "black", worst_start=True),
-            EPSILONS,
-        ),
+        ("white box, DP-CNN/S", Network(network, canaries), EPSILONS),
+        ("black box, linear", few(repeats=20), (8.0,)),
+        ("black box, linear, worst-case start", few(worst_start=True, repeats=20), EPSILONS),
+        ("black box, DP-CNN/S, worst-case start", large_batch, (8.0,)),
         ("last iterate, NoisyCGD", LastIterate(canaries), EPSILONS),
     )
 

@@ -46,6 +46,7 @@ class Network:
     canaries: int
     box: str = "white"
     worst_start: bool = False
+    repeats: int = 1
 
     @property
     def data(self) -> str:
@@ -57,6 +58,7 @@ class Network:
             canaries=self.canaries,
             box=self.box,
             worst_start=self.worst_start,
+            repeats=self.repeats,
             confidence=CONFIDENCE,
             seed=seed,
         )
@@ -67,7 +69,7 @@ class Network:
 
     def settings(self) -> dict[str, Any]:
         said = {name: value for name, value in asdict(self.recipe).items() if value is not None and name != "epsilon"}
-        return {"recipe": said, "canaries": self.canaries, "box": self.box, "worst_start": self.worst_start}
+        return {**asdict(self), "recipe": said}
 
 
 @dataclass(frozen=True)
