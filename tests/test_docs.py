@@ -48,6 +48,15 @@ def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
 
 
+def test_the_page_about_verification_runs_and_refutes_nothing(capsys):
+    names = run_examples("docs/verification.md")
+    assert names["verdict"].passed and "not refuted" in names["page"]
+
+
+def test_the_page_about_members_finds_those_of_a_model_without_privacy(capsys):
+    assert all(roc.auc().low > 0.6 for roc in run_examples("docs/membership.md")["found"].values())
+
+
 def test_the_demo_reaches_ninety_percent_at_epsilon_three(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["digits.py"])
     runpy.run_path(str(ROOT / "examples" / "digits.py"), run_name="__main__")
