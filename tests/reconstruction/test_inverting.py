@@ -92,9 +92,11 @@ def test_a_gradient_of_zeros_and_a_network_without_classes_are_refused(hidden, r
         Inverting(1).check(recursive)
 
 
-def test_a_network_is_attacked_in_eval_mode():
-    network = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 2)).train()
-    assert not Known(network, F.cross_entropy, (1, 2, 2)).model.training
+def test_a_network_is_attacked_in_eval_mode_and_keeps_its_own():
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(100, 2)).train()
+    known = Known(network, F.cross_entropy, (1, 10, 10))
+    first, second = (known.gradient(torch.ones(1, 1, 10, 10), torch.tensor([0])) for _ in range(2))
+    assert torch.equal(first, second) and network.training
 
 
 @pytest.mark.parametrize("wrong", [{"iterations": 0}, {"restarts": 0}, {"total_variation": -1}, {"learning_rate": 0}])

@@ -13,6 +13,7 @@ from sordino import models, validate
 from sordino.data import Facts, load
 from sordino.errors import DataError, UsageError
 from sordino.reconstruction.cnn6 import cnn6, logistic_loss
+from sordino.scoring import evaluating
 from sordino.states import Layout
 
 BATCHNORM = "-batchnorm"
@@ -22,7 +23,7 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Known:
-    """A network in eval mode with what it is given: pixels from 0 to 1, less `mean`, over `std`, one per channel.
+    """A network, used in eval mode, with what it is given: pixels from 0 to 1, less `mean`, over `std`, one per channel.
 
     >>> known = Known(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
     >>> known.gradient(torch.zeros(1, 3, 1, 1), torch.tensor([0])).shape
@@ -36,7 +37,6 @@ class Known:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        self.model.eval()
         if not Layout.of(self.model).size:
             raise UsageError("model must have parameters that are trained, got none: it has no gradient.")
 
@@ -69,7 +69,8 @@ class Known:
 
     def gradients(self, inputs: Tensor, target: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
         """Of the loss of one row, by each parameter."""
-        loss = self.loss(self.model(inputs), target)
+        with evaluating(self.model):
+            loss = self.loss(self.model(inputs), target)
         return torch.autograd.grad(loss, self.parameters, create_graph=differentiable, materialize_grads=True)
 
     def gradient(self, inputs: Tensor, target: Tensor) -> Tensor:
