@@ -23,7 +23,7 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Known:
-    """A network, used in eval mode, with what it is given: pixels from 0 to 1, less `mean`, over `std`, one per channel.
+    """A network, used in eval mode. It is given pixels from 0 to 1, less `mean`, over `std`, one for each channel.
 
     >>> known = Known(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
     >>> known.gradient(torch.zeros(1, 3, 1, 1), torch.tensor([0])).shape
