@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from sordino.cli.attack_members import AttackName, members
-from sordino.errors import DataError, StateError, UsageError
+from sordino.errors import DataError, Interrupted, StateError, UsageError
 from sordino.membership.pages import write_internal
 from sordino.membership.run_attack import attack_run
 from sordino.recipes import Recipe, carry_out
+from sordino.recipes.dp_sgd import DpSgd
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,12 @@ def test_a_folder_without_a_run_and_rows_of_another_shape_are_refused(folder, tm
         attack_run(tmp_path, progress=False)
     with pytest.raises((DataError, UsageError, StateError)):
         attack_run(folder, data="nowhere.csv", progress=False)
+
+
+def test_an_attack_that_is_stopped_says_so_and_writes_nothing(folder, monkeypatch):
+    def stopped(self, prepared, kept, **options):
+        raise Interrupted("stopped after step 3 of 12; nothing is lost, resume it.")
+
+    monkeypatch.setattr(DpSgd, "train", stopped)
+    with pytest.raises(Interrupted, match=r"stopped in reference 1 of 4: nothing was written\."):
+        attack_run(folder, rows=40, progress=False)
