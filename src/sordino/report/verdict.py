@@ -26,9 +26,7 @@ _MOST_NAMES = 40
 
 def check_rows(verdict: Verdict) -> list[tuple[str, str, str]]:
     """One line for each check: its name, what it says, and the comparison that is nearest to what is allowed."""
-    return [
-        (check.name, check.says, f"{check.closest} ({len(check.findings)} compared)") for check in verdict.checks
-    ]
+    return [(check.name, check.says, f"{check.closest} ({len(check.findings)} compared)") for check in verdict.checks]
 
 
 def write_verdict(
