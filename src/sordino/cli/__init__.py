@@ -10,7 +10,8 @@ import sys
 
 import typer
 
-from sordino.cli import data
+from sordino.cli import attack, data
+from sordino.cli.audit import audit
 from sordino.cli.effects import effects
 from sordino.cli.plan import plan
 from sordino.cli.pretrain import pretrain
@@ -19,12 +20,14 @@ from sordino.cli.reproduce import reproduce
 from sordino.cli.runs import models, predict, runs
 from sordino.cli.train import train
 from sordino.cli.tune import tune
+from sordino.cli.verify import verify
 from sordino.errors import SordinoError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (plan, train, tune, pretrain, runs, predict, report, effects, models, reproduce):
+for command in (plan, train, tune, pretrain, runs, predict, report, effects, verify, audit, models, reproduce):
     app.command()(command)
 app.add_typer(data.app, name="data")
+app.add_typer(attack.app, name="attack")
 
 
 @app.callback()

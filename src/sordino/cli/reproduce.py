@@ -10,6 +10,8 @@ import typer
 
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
+from sordino.experiments.attacks.audit import AUDIT
+from sordino.experiments.attacks.reconstruction import RECONSTRUCTION
 from sordino.experiments.entry import Experiment
 from sordino.experiments.fairness.adult import ADULT
 from sordino.experiments.fairness.augmentation import AUGMENTATION
@@ -60,6 +62,8 @@ _ALL: tuple[Experiment, ...] = (
     FREEZING,
     AUGMENTATION,
     ADULT,
+    AUDIT,
+    RECONSTRUCTION,
 )
 _EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
