@@ -57,6 +57,17 @@ def test_the_page_about_members_finds_those_of_a_model_without_privacy(capsys):
     assert all(roc.auc().low > 0.6 for roc in run_examples("docs/membership.md")["found"].values())
 
 
+def test_the_page_about_audits_shows_less_than_is_claimed(capsys):
+    names = run_examples("docs/auditing.md")
+    assert set(names["shown"]) == {"one-run", "f-dp", "gaussian", "clopper-pearson"}
+    assert max(names["shown"].values()) <= names["claimed"]
+
+
+def test_the_page_about_reconstruction_runs():
+    names = run_examples("docs/reconstruction.md")
+    assert names["found"].low <= names["half"].expected_squared_error <= names["found"].high
+
+
 def test_the_demo_reaches_ninety_percent_at_epsilon_three(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["digits.py"])
     runpy.run_path(str(ROOT / "examples" / "digits.py"), run_name="__main__")
