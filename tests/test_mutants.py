@@ -2,12 +2,15 @@
 
 import pytest
 
+from sordino.experiments.attacks import which_tool
 from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE
 from sordino.experiments.attacks.planting import Mutant, planted
 from sordino.experiments.attacks.which_tool import Audited, Noticed, audited, noise_verified, verified
+from sordino.experiments.scale import Scale
 from sordino.optimized import best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromReleases
 from sordino.optimized.noise import OptimizedNoise
+from sordino.verification import Verdict
 
 
 def test_there_are_twenty_two_mutants_and_five_of_optimised_noise():
@@ -100,3 +103,16 @@ def test_a_line_of_the_table_marks_bounds_that_exceed_the_claim():
         "2.00",
     )
     assert Noticed("a bug", (), 1.0, None).line() == ("a bug", "-", "1.0", "-", "-", "-", "-")
+
+
+def test_what_was_measured_of_bugs_is_kept_and_not_measured_again(tmp_path, monkeypatch):
+    bug = Noticed(
+        "a bug", ("noise scale and shape",), 0.5, Audited(5.0, {"one-run": 1.0, "f-dp": 6.0, "gaussian": 2.0}, 3.0)
+    )
+    clean = Noticed("no bug", (), 0.5, None)
+    monkeypatch.setattr(which_tool, "noticed", lambda audit: [clean, bug])
+    monkeypatch.setattr(which_tool, "verified", lambda seed: Verdict(()))
+    first = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path, "a command")
+    monkeypatch.setattr(which_tool, "noticed", lambda audit: pytest.fail("measured again"))
+    again = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path, "a command")
+    assert again == first and "6.00*" in again.lines[2]

@@ -34,6 +34,7 @@ from sordino.randomness import Key
 from sordino.records import as_records
 from sordino.run import Plan
 from sordino.sampling import Poisson
+from sordino.strict_json import parse
 from sordino.verification import Verdict, noise_statistics, verify
 
 METHODS = (ONE_RUN, F_DP, GAUSSIAN)
@@ -120,11 +121,15 @@ class MutantTable:
     def side(self, scale: Scale, folder: Path, command: str) -> Side:
         """A line for each bug, and one without."""
         canaries, repeats, clean = (200, 1, 3) if scale is Scale.QUICK else (1000, 20, 40)
-        found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
-        alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
         numbers = folder / f"which-tool-{scale}.json"
-        kept = {"noticed": [asdict(each) for each in found], "false_alarms": alarms, "clean_verifications": clean}
-        write_numbers(numbers, kept | {"canaries": canaries, "repeats": repeats, "delta": _DELTA}, command)
+        settings = {"canaries": canaries, "repeats": repeats, "clean_verifications": clean, "delta": _DELTA}
+        if (kept := _kept(numbers, settings)) is None:
+            found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
+            alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
+            measured = {"noticed": [asdict(each) for each in found], "false_alarms": alarms}
+            write_numbers(numbers, measured | settings, command)
+        else:
+            found, alarms = kept
         seconds = sum(each.seconds for each in found[1:])
         caught = sum(bool(each.checks) for each in found[1:])
         title = (
@@ -138,6 +143,17 @@ class MutantTable:
 
 
 MUTANT_TABLE = MutantTable()
+
+
+def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[Noticed], int] | None:
+    """What was measured before with these settings: whoever wants it measured anew removes the file."""
+    if not numbers.exists():
+        return None
+    kept = parse(numbers.read_text())
+    if not isinstance(kept, dict) or any(kept.get(name) != value for name, value in settings.items()):
+        return None
+    lines = [fields | {"audit": fields["audit"] and Audited(**fields["audit"])} for fields in kept["noticed"]]
+    return [Noticed(**fields) for fields in lines], kept["false_alarms"]
 
 
 def noticed(audit: Callable[[], Audited | None]) -> Sequence[Noticed]:
