@@ -22,7 +22,7 @@ from sordino.records import Batch, Records
 from sordino.states import Dense, Layout, PerExample
 from sordino.views import Views
 
-_PROBE_ROWS, _TOLERANCE = 6, 1e-3
+_PROBE_ROWS, _FEW, _TOLERANCE = 6, 2, 1e-3
 
 
 @runtime_checkable
@@ -78,7 +78,7 @@ class LossGradient:
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
         self.views.check(template, seeds)
         try:
-            self._gradients(model, template, seeds)
+            self._gradients(model, template.take(slice(0, _FEW)), seeds[:_FEW])
         except UsageError:
             raise
         except Exception as error:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.surroundings import original, pinned, working_dtype
-from sordino.gradients.watching import Forward, called, one_line, watched_forward
+from sordino.gradients.watching import called, calls_of, forward, one_line
 from sordino.records import Batch
 
 
@@ -55,28 +55,28 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
     model, row_loss = original(model), RowLoss.of(loss)
     with pinned(model), torch.enable_grad():
         before = batch.take(slice(0, -1))
-        first, again = watched_forward(model, before.inputs), watched_forward(model, before.inputs)
-        _refuse_outputs_without_rows(model, first.outputs, before)
-        if not _same_rows(first.outputs, again.outputs, range(_rows(before))):
+        outputs = forward(model, before.inputs)
+        _refuse_outputs_without_rows(model, outputs, before)
+        if not _same_rows(outputs, forward(model, before.inputs), range(_rows(before))):
             raise UsageError(
                 "the model answers the same inputs differently twice: it keeps state outside its buffers, or "
                 "draws from a generator of its own."
             )
-        row_loss.check_targets(first.outputs, before.target)
-        gradient = _loss_gradient(row_loss, first.outputs, before)
+        row_loss.check_targets(outputs, before.target)
+        gradient = _loss_gradient(row_loss, outputs, before)
         for place in range(_rows(before)):
             others = [row for row in range(_rows(before)) if row != place]
             after = _with_row_replaced(batch, place)
-            second = watched_forward(model, after.inputs)
-            if not _same_rows(first.outputs, second.outputs, others):
-                layer = _first_mixing(first, second, others)
+            changed = forward(model, after.inputs)
+            if not _same_rows(outputs, changed, others):
+                layer = _first_mixing(model, before, after, others)
                 raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
-            if not _same_rows(gradient, _loss_gradient(row_loss, second.outputs, after), others):
+            if not _same_rows(gradient, _loss_gradient(row_loss, changed, after), others):
                 raise UsageError(
                     "the loss mixes the examples of a batch: write it as a sum over examples, or give a loss that "
                     "takes `reduction`, such as functools.partial(F.cross_entropy, weight=...), and it is summed."
                 )
-        _refuse_other_shape_alone(model, first.outputs, before)
+        _refuse_other_shape_alone(model, outputs, before)
 
 
 def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
@@ -130,8 +130,9 @@ def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
     return True
 
 
-def _first_mixing(first: Forward, second: Forward, others: Sequence[int]) -> str:
-    for one, other in zip(first.calls, second.calls, strict=False):  # a branch may leave layers out
+def _first_mixing(model: nn.Module, before: Batch, after: Batch, others: Sequence[int]) -> str:
+    first, second = calls_of(model, before.inputs), calls_of(model, after.inputs)
+    for one, other in zip(first, second, strict=False):  # a branch may leave layers out
         if _same_rows(one.inputs, other.inputs, others) and not _same_rows(one.outputs, other.outputs, others):
             return one.layer
     return "the model"
@@ -168,7 +169,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> None:
-    alone = watched_forward(model, batch.take(slice(0, 1)).inputs).outputs
+    alone = forward(model, batch.take(slice(0, 1)).inputs)
     for one, many in zip(tree_leaves(alone), tree_leaves(outputs), strict=True):
         if isinstance(one, Tensor) and one.shape != many[:1].shape:
             raise UsageError(

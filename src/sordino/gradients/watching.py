@@ -1,8 +1,8 @@
-"""A forward pass that remembers what every layer was given and gave, and leaves the model as it was."""
+"""Forward passes that leave the model as it was, and can remember what every layer was given and gave."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
 from sordino.gradients.surroundings import device_of, original, working_dtype
+
+Kept = Callable[[Any], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -25,20 +27,22 @@ class LayerCall:
     outputs: list[Tensor]
 
 
-@dataclass(frozen=True)
-class Forward:
-    """The calls of a pass, innermost first, and what the model gave."""
-
-    calls: list[LayerCall]
-    outputs: Any
+def forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    """What the model gives, computed on copies of the parameters and buffers. No graph is left, and no layer's copy."""
+    _, outputs = _carried_out(model, inputs, lambda _: [])
+    return tree_map(_detached, outputs)
 
 
-def watched_forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Forward:
-    """A forward pass on copies of the parameters and buffers, with what every layer was given and gave."""
+def calls_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[LayerCall]:
+    """The calls of layers in such a pass, innermost first. All of them are in memory at once."""
+    return _carried_out(model, inputs, _copies)[0]
+
+
+def _carried_out(model: nn.Module, inputs: tuple[Tensor, ...], kept: Kept) -> tuple[list[LayerCall], Any]:
     tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    with _watched(model) as calls, _own_generator(model):
+    with _watched(model, kept) as calls, _own_generator(model):
         try:
             outputs = functional_call(model, tensors, inputs)
         except UsageError:
@@ -48,12 +52,12 @@ def watched_forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Forward:
             raise UsageError(
                 f"{layer_at_fault(model, error)} fails on synthetic inputs of shape {shapes}: {one_line(error)}"
             ) from error
-    return Forward(calls, outputs)
+    return calls, outputs
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[list[LayerCall]]:
-    """Hooks that record every call of a layer, innermost first, and refuse one that changes its own state."""
+def _watched(model: nn.Module, kept: Kept) -> Iterator[list[LayerCall]]:
+    """Hooks that record what is kept of every call of a layer, and refuse one that changes its own state."""
     calls: list[LayerCall] = []
     pending: list[tuple[list[Tensor], dict[str, Tensor]]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -63,7 +67,7 @@ def _watched(model: nn.Module) -> Iterator[list[LayerCall]]:
         return [*module.named_parameters(recurse=everything), *module.named_buffers(recurse=everything)]
 
     def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
-        pending.append((_copies((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
+        pending.append((kept((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
 
     def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs, state = pending.pop()
@@ -73,7 +77,7 @@ def _watched(model: nn.Module) -> Iterator[list[LayerCall]]:
                     f"{called(names[module], module)} changes its own {name!r} when it is run: what it learns from "
                     "examples would stay in the model. Freeze it (eval mode) or remove it."
                 )
-        calls.append(LayerCall(called(names[module], module), inputs, _copies(output)))
+        calls.append(LayerCall(called(names[module], module), inputs, kept(output)))
 
     hooks = []
     for module in names:
@@ -88,6 +92,10 @@ def _watched(model: nn.Module) -> Iterator[list[LayerCall]]:
 
 def _identical(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _copies(values: Any) -> list[Tensor]:
