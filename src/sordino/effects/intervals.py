@@ -46,10 +46,29 @@ def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS)
     >>> found.value, found.low < 0.43, found.high > 0.57
     (0.5, True, True)
     """
-    generator = np.random.default_rng(seed)
-    values = [statistic(generator.integers(rows, size=rows)) for _ in range(draws)]
-    low, high = np.quantile(values, _ENDS)
+    low, high = np.quantile(_drawn(statistic, rows, seed, draws), _ENDS)
     return Interval(float(statistic(np.arange(rows))), float(low), float(high))
+
+
+def bootstrap_of_distance(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS) -> Interval:
+    """The same of a distance that chance makes larger, such as a mean of sizes: what chance adds is taken off.
+
+    Samples lie as far above the rows as the rows lie above the truth, about. So value and ends are mirrored at what was
+    found on the rows (the basic bootstrap), and no distance is below zero. Where the truth is 0, this is too narrow.
+
+    >>> noise = np.random.default_rng(0).normal(size=400).reshape(20, 20)  # twenty groups, whose true means are all 0
+    >>> found = bootstrap_of_distance(lambda rows: np.abs(noise[:, rows].mean(axis=1)).mean(), 20, seed=0)
+    >>> round(found.value, 2), round(np.abs(noise.mean(axis=1)).mean(), 2)
+    (0.14, 0.2)
+    """
+    found, values = float(statistic(np.arange(rows))), _drawn(statistic, rows, seed, draws)
+    value, low, high = 2 * found - np.array([np.mean(values), *np.quantile(values, _ENDS[::-1])])
+    return Interval(max(0.0, float(value)), max(0.0, float(low)), max(0.0, float(high)))
+
+
+def _drawn(statistic: Statistic, rows: int, seed: int, draws: int) -> list[float]:
+    generator = np.random.default_rng(seed)
+    return [statistic(generator.integers(rows, size=rows)) for _ in range(draws)]
 
 
 def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
