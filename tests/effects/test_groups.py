@@ -106,7 +106,7 @@ def test_the_calibration_error_of_honest_answers_is_small_and_of_sure_ones_large
     logits = 2 * torch.randn(4000, 3, generator=generator)
     honest = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
     found, sure = (calibration_error(scale * logits, honest, seed=0) for scale in (1, 20))
-    assert found.error.value < 0.01
+    assert found.error.value < 0.015
     assert all(each.error.low <= each.error.value <= each.error.high for each in (found, sure))
     assert sure.error.value > 0.15 and "surer than it is right" in sure.words
     assert sum(each.rows for each in found.bins) == 4000 and len(found.bins) <= BINS

@@ -58,7 +58,7 @@ def bootstrap_of_distance(statistic: Statistic, rows: int, *, seed: int, draws: 
 
     >>> noise = np.random.default_rng(0).normal(size=400).reshape(20, 20)  # twenty groups, whose true means are all 0
     >>> found = bootstrap_of_distance(lambda rows: np.abs(noise[:, rows].mean(axis=1)).mean(), 20, seed=0)
-    >>> round(found.value, 2), round(np.abs(noise.mean(axis=1)).mean(), 2)
+    >>> round(found.value, 2), float(np.abs(noise.mean(axis=1)).mean().round(2))
     (0.14, 0.2)
     """
     found, values = float(statistic(np.arange(rows))), _drawn(statistic, rows, seed, draws)
