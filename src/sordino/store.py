@@ -70,6 +70,11 @@ class RunFolder:
         return (self.path / "privacy.json").exists()
 
     @property
+    def may_leave(self) -> bool:
+        """Whether a run put something here that may be given away; recipes and schemas people write themselves."""
+        return any((self.path / name).exists() for name in _FILES if name not in ("recipe.toml", "schema.toml"))
+
+    @property
     def is_finished(self) -> bool:
         """Whether the weights are there and the key, which is deleted after they were written, is not."""
         return (self.path / "model.safetensors").exists() and not self._has_key

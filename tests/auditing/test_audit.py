@@ -172,6 +172,27 @@ def test_the_page_says_that_it_is_internal_and_stays_out_of_runs(white, tmp_path
     assert sorted(path.name for path in run.path.iterdir()) == before
 
 
+def test_a_recipe_beside_which_nothing_lies_is_no_run(tmp_path):
+    app = typer.Typer()
+    app.command()(command)
+    (tmp_path / "recipe.toml").write_text(replace(SMALL, steps=2).text())
+    (tmp_path / "schema.toml").write_text("")
+    called = CliRunner().invoke(app, [str(tmp_path / "recipe.toml"), "--canaries", "100", "--quiet"])
+    assert called.exit_code == 0 and (tmp_path / "recipe.internal" / "audit.html").exists()
+
+
+def test_an_audit_of_a_run_lies_beside_it_and_a_place_inside_is_refused_before_training(tmp_path, monkeypatch):
+    run = carry_out(replace(SMALL, steps=2, seed=0), tmp_path / "run", progress=False)
+    app = typer.Typer()
+    app.command()(command)
+    recipe, options = str(run.path / "recipe.toml"), ["--canaries", "100", "--quiet"]
+    assert CliRunner().invoke(app, [recipe, *options]).exit_code == 0
+    assert (tmp_path / "run.internal" / "audit.json").exists()
+    monkeypatch.setattr("sordino.auditing.audit.audit", lambda *_, **__: pytest.fail("was trained"))
+    refused = CliRunner().invoke(app, [recipe, *options, "--out", str(run.path / "inside")])
+    assert isinstance(refused.exception, UsageError) and "lies in the folder of a run" in str(refused.exception)
+
+
 @pytest.fixture
 def called(tmp_path):
     """The command as a program: what it prints, and its exit code."""

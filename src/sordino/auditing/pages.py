@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sordino.accounting.guarantee import rounded_up
-from sordino.auditing.audit import Audit
+from sordino.auditing.audit import NOT_PRIVATE, Audit
+from sordino.diagnostics.exposed import refuse_in_run
 from sordino.errors import DataError
 from sordino.files import write_atomically
 from sordino.report.markup import Html, element, joined, pairs, paragraphs, table
@@ -19,6 +20,11 @@ from sordino.report.sections import Section
 
 HEADINGS = ("method", "epsilon at least", "at fixed guesses", "ceiling", "assumes")
 _BINS = 40
+
+
+def check_place(folder: Path) -> None:
+    """Refuses the folder of a run before anything is trained."""
+    refuse_in_run(folder / "audit.json", NOT_PRIVATE)
 
 
 def write_audit(audit: Audit, folder: Path) -> Path:

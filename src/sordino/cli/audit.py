@@ -27,7 +27,8 @@ def audit(
     seed: Annotated[int, whole_number("Of canaries, coins and trainings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="A folder for audit.html and audit.json; RECIPE.internal unless said.")
+        Path | None,
+        typer.Option(help="A folder for what is found; RECIPE.internal, or RUN.internal, unless said."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
@@ -36,11 +37,12 @@ def audit(
     from rich.progress import Progress
 
     from sordino.auditing.audit import audit as carry_out
-    from sordino.auditing.pages import HEADINGS, bound_rows, facts, write_audit
+    from sordino.auditing.pages import HEADINGS, bound_rows, check_place, facts, write_audit
     from sordino.recipes import Recipe
     from sordino.report.card import facts_as_json
 
-    wanted = Recipe.read(recipe)
+    wanted, folder = Recipe.read(recipe), out or _beside(recipe)
+    check_place(folder)
     with Progress(console=Console(stderr=True), disable=quiet or as_json) as bar:
         task = bar.add_task("training with canaries", total=None)
         found = carry_out(
@@ -55,7 +57,7 @@ def audit(
             seed=seed,
             on_step=lambda taken, planned: bar.update(task, completed=taken, total=planned),
         )
-    page = write_audit(found, out or recipe.with_name(f"{recipe.stem}.internal"))
+    page = write_audit(found, folder)
     if as_json:
         print(facts_as_json({"verdict": found.says, "notes": list(found.notes)} | asdict(found)))
     else:
@@ -69,3 +71,13 @@ def audit(
         print(page)
     if found.refuted:
         raise typer.Exit(1)
+
+
+def _beside(recipe: Path) -> Path:
+    """Beside the recipe, or beside the run that it is the recipe of."""
+    from sordino.store import RunFolder
+
+    folder = recipe.resolve().parent
+    if RunFolder(folder).may_leave:
+        return folder.with_name(f"{folder.name}.internal")
+    return recipe.with_name(f"{recipe.stem}.internal")

@@ -43,10 +43,15 @@ class Exposed:
     def write(self, path: Path | str) -> None:
         """As JSON, anywhere but in the folder of a run, whose files may leave."""
         path = Path(path)
-        for folder in path.resolve().parents:
-            if RunFolder(folder).is_run or RunFolder(folder).is_begun:
-                raise UsageError(f"{str(path)!r:.200} lies in the folder of a run, and this is {self.warning}.")
+        refuse_in_run(path, self.warning)
         write_atomically(path, (json.dumps(asdict(self), indent=2, default=Tensor.tolist) + "\n").encode())
+
+
+def refuse_in_run(path: Path, warning: str) -> None:
+    """Refuses a place in the folder of a run. To be asked before long work whose result would go there, too."""
+    for folder in path.resolve().parents:
+        if (RunFolder(folder).is_run and RunFolder(folder).may_leave) or RunFolder(folder).is_begun:
+            raise UsageError(f"{str(path)!r:.200} lies in the folder of a run, and this is {warning}.")
 
 
 class ExposedStep:
