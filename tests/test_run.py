@@ -14,6 +14,7 @@ from torch import nn
 
 import sordino as so
 from sordino.encoding import Unchanged
+from sordino.records import Records
 from sordino.states import Dense, Layout, Private
 
 INPUTS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
@@ -73,6 +74,25 @@ def test_micro_batches_are_as_large_as_pays_and_no_larger_than_fits():
     assert so.PrivateRun(plan, model, data).physical_batch_size == 1024
     chosen = [so.PrivateRun(plan, wide, data, memory_mib=mib).physical_batch_size for mib in (4096, 16, 1)]
     assert 32 >= chosen[0] > chosen[1] > chosen[2] == 1
+
+
+@pytest.mark.parametrize(("physical", "sizes"), [(40, [40]), (39, [20, 20]), (16, [14, 13, 13]), (100, [40])])
+def test_micro_batches_of_a_step_are_alike_and_no_larger_than_asked(physical, sizes, monkeypatch):
+    seen, gather = [], Records.gather
+    run = so.PrivateRun(make_plan(so.FixedSize(40, 40, 1)), make_model(), DATA, physical_batch_size=physical)
+    monkeypatch.setattr(Records, "gather", lambda self, indices: seen.append(len(indices)) or gather(self, indices))
+    next(run)
+    assert seen == sizes
+
+
+def test_a_micro_batch_is_a_little_larger_if_that_saves_one():
+    wide = nn.Sequential(nn.ConstantPad1d((0, (1 << 18) - 5), 0.0), nn.Flatten(), nn.Linear(1 << 18, 2))
+
+    def physical(batch_size):
+        data = torch.zeros(999, 5), torch.zeros(999).long()
+        return so.PrivateRun(make_plan(so.FixedSize(batch_size, 999, 1)), wide, data).physical_batch_size
+
+    assert [physical(batch_size) for batch_size in (1, 70, 80)] == [32, 32, 36]  # 80 + 27 or fewer units: three parts
 
 
 def test_micro_batches_do_not_change_dropout_either():

@@ -13,7 +13,7 @@ from sordino.errors import UsageError
 from sordino.gradients.registered import is_registered
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.surroundings import device_of, original, working_dtype
-from sordino.gradients.tape import Unrecorded, record, survey
+from sordino.gradients.tape import Unrecorded, record, survey, survey_like
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.gradients.watching import layer_at_fault, one_line
@@ -108,7 +108,7 @@ class LossGradient:
         if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
             return None
         try:
-            plan = survey(model, batch.take(slice(0, 1)).synthetic().inputs)
+            plan = survey_like(model, batch.inputs, batch.synthetic_row)
             tape = record(model, self._row_loss(), batch.inputs, batch.target, seeds, plan, self.autocast)
         except (Unrecorded, RuntimeError, IndexError):
             return None

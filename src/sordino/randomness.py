@@ -132,8 +132,8 @@ class Stream:
     def normals(self, number: int, *, step: int) -> NDArray[np.float32]:
         """Standard normals up to `LARGEST_NORMAL`, drawn in blocks of fixed size on as many threads as torch may use.
 
-        Guarantee: a block depends on its address only, so the number of threads changes nothing. The radius is taken in
-        float64 from at least 63 bits: in float32 it would end at 5.77 and have an atom at zero.
+        Guarantee: a block depends on its address only, so the number of threads changes nothing. The square of the
+        radius is taken in float64 from at least 63 bits: in float32 it would end at 5.77 squared, with an atom at zero.
         """
         out = np.empty(number, np.float32)
         parts = [out[start : start + NORMALS_PER_BLOCK] for start in range(0, number, NORMALS_PER_BLOCK)]
@@ -146,8 +146,7 @@ class Stream:
         words = self.words(_PAIRS + (len(cosines) + 1) // 2, step=step, block=2 * block)
         radius = self._logarithms(words[: len(cosines)], step, block)
         radius *= -2.0
-        np.sqrt(radius, out=radius)
-        radius = radius.astype(np.float32)
+        radius = np.sqrt(radius.astype(np.float32))
         angle = words[_PAIRS:].view(np.int32)[: len(cosines)].astype(np.float32)
         angle *= np.float32(math.pi * 2.0**-31)
         np.cos(angle, out=cosines)

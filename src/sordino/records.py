@@ -47,6 +47,10 @@ class Batch:
         inputs = tuple(x[rows] for x in self.inputs)
         return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
 
+    def synthetic_row(self) -> tuple[Tensor, ...]:
+        """The inputs of one row with made-up values."""
+        return self.take(slice(0, 1)).synthetic().inputs
+
     def synthetic(self) -> Batch:
         """The same number of rows with made-up values."""
         generator = torch.Generator().manual_seed(_TEMPLATE_SEED)
@@ -99,8 +103,11 @@ class Records:
             rows, units = self.owners.rows_of(indices)
         *inputs, target = (self._arriving(x, last) for x, last in _mark_last(self.rows.take(rows)))
         valid = torch.stack([_finite_rows(x) for x in (*inputs, target)]).all(dim=0)
-        cleaned = tuple(_zero_unless_(valid, self._clamp_(x)) for x in inputs)
-        return Batch(cleaned, _zero_unless_(valid, target), valid, units.to(valid.device), len(indices))
+        invalid = (~valid).nonzero()[:, 0]
+        inputs = [self._clamp_(x) for x in inputs]
+        for x in (*inputs, target) if len(invalid) else ():
+            x.index_fill_(0, invalid, 0)
+        return Batch(tuple(inputs), target, valid, units.to(valid.device), len(indices))
 
     def fingerprint(self, secret: bytes) -> str:
         """A keyed hash by which a run knows its data again. Rows that are read when drawn are looked at in part."""
@@ -235,13 +242,10 @@ def _finite_rows(tensor: Tensor) -> Tensor:
         return torch.ones(len(tensor), dtype=torch.bool, device=tensor.device)
     rows = tensor.reshape(len(tensor), tensor[:1].numel() if len(tensor) else 1)
     finite = rows.sum(dim=1).isfinite()  # one pass: what is not finite stays so in every sum
-    overflown = ~finite
-    finite[overflown] = rows[overflown].isfinite().all(dim=1)
+    overflown = (~finite).nonzero()[:, 0]
+    if len(overflown):
+        finite[overflown] = rows[overflown].isfinite().all(dim=1)
     return finite
-
-
-def _zero_unless_(valid: Tensor, tensor: Tensor) -> Tensor:
-    return tensor.index_fill_(0, (~valid).nonzero()[:, 0], 0)
 
 
 def _synthetic(like: Tensor, num_rows: int, generator: torch.Generator, low: float, high: float) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 from typing import Literal, NoReturn
 
 import torch
@@ -35,6 +36,7 @@ from sordino.states import BoundedSum, Layout, PerExample, Private
 
 _MEMORY_MIB = 256
 _SMALLEST_MICRO_BATCH, _LARGEST_MICRO_BATCH = 32, 1024
+_SLACK = 1.25  # a micro-batch whose size nobody asked for may be larger, where that saves another one
 _OF_NOISE = "noise/"  # before the names of what noise has learnt, among those of the encoding
 
 # What a micro-batch costs whatever its size, in bytes of activations that take thirty times as long: per parameter
@@ -149,7 +151,7 @@ class PrivateRun:
         plan.contribution.check(model, self._records)
         self._model = model
         self.physical_batch_size = (
-            self._units_that_fit(memory_mib) if physical_batch_size == "auto" else physical_batch_size
+            self._units_at_a_time(memory_mib) if physical_batch_size == "auto" else physical_batch_size
         )
         self._coding_state = plan.encoding.init(self.layout)
         self._steps_begun = 0
@@ -283,10 +285,11 @@ class PrivateRun:
 
     def _bounded_sum(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
         """Adds up physical micro-batches: they lie below the codec and the step count and can change neither."""
-        # An empty batch has one empty part, so that a sum is always made.
-        parts = torch.split(indices, self.physical_batch_size)
-        total = self._micro_batch(parts[0], codec, step)
-        for part in parts[1:]:
+        # An empty batch has one empty part, so that a sum is always made. A small part at the end would cost nearly as
+        # much as a large one: all are alike.
+        first, *others = torch.tensor_split(indices, max(1, ceil(len(indices) / self.physical_batch_size)))
+        total = self._micro_batch(first, codec, step)
+        for part in others:
             total += self._micro_batch(part, codec, step)
         return total
 
@@ -307,6 +310,13 @@ class PrivateRun:
 
     def _with_drawn_again(self, event: DpEvent) -> DpEvent:
         return event if self._drawn_again is None else ComposedDpEvent([event, self._drawn_again])
+
+    def _units_at_a_time(self, memory_mib: int) -> int:
+        """As many as fit, or a little more if a step then has one micro-batch less. As public as the expected size."""
+        units = self._units_that_fit(memory_mib)
+        likely_at_most = self.expected_batch_size + 3 * sqrt(self.expected_batch_size)
+        micro_batches = ceil(likely_at_most / (_SLACK * units))
+        return max(units, min(int(_SLACK * units), ceil(likely_at_most / micro_batches)))
 
     def _units_that_fit(self, memory_mib: int) -> int:
         """Public: it depends on the model and on the shape of the data only.

@@ -117,6 +117,14 @@ class Block(ABC):
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         """Adds the sum over rows of weight times gradient to `total`, shape (size,)."""
 
+    def add_as_held(self, total: Tensor, weights: Tensor) -> None:
+        """The same for a `total` in the order in which the gradients are held: `in_order` ends such a sum."""
+        self.add_to(total, weights)
+
+    def in_order(self, total: Tensor) -> Tensor:
+        """A sum that was added up as the gradients are held, in the order of the parameter."""
+        return total
+
     @abstractmethod
     def dense(self) -> Tensor:
         """The gradients themselves, shape (r, size): the definition of everything else here."""
@@ -182,8 +190,12 @@ class Outer(Block):
         return squared_norms_of_factor(self.left) * squared_norms_of_factor(self.right)
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
-        weighted = weights[:, None] * self.left
-        total.view(self.left.shape[1], -1).addmm_(weighted.T, self.right)
+        left, right = self.left, self.right
+        if left.shape[1] < right.shape[1]:  # the narrower factor is the one to copy
+            left = weights[:, None] * left
+        else:
+            right = weights[:, None] * right
+        total.view(left.shape[1], -1).addmm_(left.T, right)
 
     def dense(self) -> Tensor:
         return torch.einsum("ro,ri->roi", self.left, self.right).flatten(1)

@@ -215,11 +215,19 @@ class ByOffset(Block):
         return squares.reshape(offsets, rows).sum(dim=0)
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
+        added = torch.zeros_like(total)
+        self.add_as_held(added, weights)
+        total += self.in_order(added)
+
+    def add_as_held(self, total: Tensor, weights: Tensor) -> None:
         by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
-        sums = torch.matmul(weights, by_row)
-        offsets, others = len(by_row), prod(self.rule.kernel[1:])
-        sums = sums.reshape(offsets, self.rule.groups, -1, self._channels, others).permute(1, 2, 3, 0, 4)
-        total.view(sums.shape).add_(sums)
+        for part, gradients in zip(total.view(len(by_row), -1), by_row, strict=True):
+            part.addmv_(gradients.T, weights)
+
+    def in_order(self, total: Tensor) -> Tensor:
+        offsets, others = len(self.gradients), prod(self.rule.kernel[1:])
+        held = total.reshape(offsets, self.rule.groups, -1, self._channels, others)
+        return held.permute(1, 2, 3, 0, 4).flatten()
 
     def dense(self) -> Tensor:
         offsets, outputs, others = len(self.gradients), self.gradients.shape[2], prod(self.rule.kernel[1:])

@@ -30,4 +30,5 @@ class Linear:
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])
         g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
-        return weight_block(g, x) if self.names[0] else None, Instantiated(g.sum(dim=1)) if self.names[1] else None
+        bias = g[:, 0] if g.shape[1] == 1 else g.sum(dim=1)
+        return weight_block(g, x) if self.names[0] else None, Instantiated(bias) if self.names[1] else None

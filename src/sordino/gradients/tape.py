@@ -28,6 +28,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
 from sordino.gradients.attention import attend, written_out
+from sordino.gradients.cross_entropy import CrossEntropyOfRows
 from sordino.gradients.embedding import embed
 from sordino.gradients.fused_attention import fused
 from sordino.gradients.operations import Recognised, recognise, tensors_in
@@ -79,15 +80,20 @@ _surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
 
 def survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
     """What the model does with a synthetic row, remembered for as long as the model and the row look the same."""
+    return survey_like(model, row, lambda: row)
+
+
+def survey_like(model: nn.Module, rows: tuple[Tensor, ...], make_row: Callable[[], tuple[Tensor, ...]]) -> Survey:
+    """The same with a synthetic row that looks like one of `rows`, made if the answer is not known."""
     model = original(model)
     looks = (
-        tuple((x.shape, x.dtype) for x in row),
+        tuple((x.shape[1:], x.dtype) for x in rows),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
         tuple((module.training, is_registered(module)) for module in model.modules()),
     )
     known = _surveys.get(model)
     if known is None or known[0] != looks:
-        known = _surveys[model] = looks, _survey(model, row)
+        known = _surveys[model] = looks, _survey(model, make_row())
     return known[1]
 
 
@@ -178,7 +184,8 @@ def _forward(
         with recorder, recorder.registered(model):
             values = {**fixed, **trained, **direct}
             outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
-        given = of_outputs(outputs, label.unsqueeze(0))
+        with CrossEntropyOfRows():
+            given = of_outputs(outputs, label.unsqueeze(0))
         if len(recorder.saved) != len(plan.uses):
             raise Unrecorded
         return given, recorder.saved

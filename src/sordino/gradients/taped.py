@@ -70,7 +70,7 @@ class Taped:
             squares[:, p] = block.squared_norms()
         later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
         # One room for all chunks and blocks: memory asked for anew would have to be fetched page by page each time.
-        units_at_a_time, weights = self._units_at_a_time(), []
+        units_at_a_time, weights, formed = self._units_at_a_time(), [], dict[int, Block]()
         sizes = [units_at_a_time * block.size for block in later.values()]
         rooms = dict(zip(later, torch.split(self.like.new_empty(sum(sizes)), sizes), strict=True))
         for units in self._chunks():
@@ -80,15 +80,19 @@ class Taped:
                 formed[p] = block.take(units).formed(rooms[p][:taken])
                 squares[units, p] = formed[p].squared_norms()
             weights.append(by_block(weights_of(squares[units]), self.layout))
-            self._add_to(total, formed, weights[-1])
+            of_blocks = self._for_each_block(weights[-1])
+            for p, block in formed.items():
+                block.add_as_held(total.parts[p], of_blocks[p])
+        for p, block in formed.items():
+            total.parts[p].copy_(block.in_order(total.parts[p]))
         all_weights = torch.cat(weights)
-        self._add_to(total, ready, all_weights)
+        of_blocks = self._for_each_block(all_weights)
+        for p, block in ready.items():
+            block.add_to(total.parts[p], of_blocks[p])
         return total.flat, all_weights
 
-    def _add_to(self, total: _Total, blocks: dict[int, Block], weights: Tensor) -> None:
-        of_blocks = weights.to(self.like.dtype).T.contiguous()
-        for p, block in blocks.items():
-            block.add_to(total.parts[p], of_blocks[p])
+    def _for_each_block(self, weights: Tensor) -> Tensor:
+        return weights.to(self.like.dtype).T.contiguous()
 
     def masked(self, keep: Tensor) -> Taped:
         parts = torch.split(keep, list(self.layout.sizes))

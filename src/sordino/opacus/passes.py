@@ -14,7 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from sordino.contribution import LossGradient
 from sordino.errors import UsageError
 from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
-from sordino.gradients.tape import Pass, Unrecorded, forward, survey
+from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import drawing_by_row, fixed_values, trained_values
 from sordino.records import Batch, as_records
@@ -65,7 +65,7 @@ def forward_pass(model: nn.Module, batch: Batch, seeds: Tensor) -> ForwardPass:
         outputs, spec = tree_flatten(given)
         return ForwardPass([x.flatten(0, 1)[:0] for x in outputs], spec, None, batch, seeds, model)
     try:
-        plan = survey(model, batch.take(slice(0, 1)).synthetic().inputs)
+        plan = survey_like(model, batch.inputs, batch.synthetic_row)
         taped = forward(model, batch.inputs, seeds, plan)
         given = taped.given
     except (Unrecorded, RuntimeError, IndexError):
