@@ -220,9 +220,9 @@ class ByOffset(Block):
         total += self.in_order(added)
 
     def add_as_held(self, total: Tensor, weights: Tensor) -> None:
-        by_row = self.gradients.reshape(len(self.gradients), len(weights), -1)
-        for part, gradients in zip(total.view(len(by_row), -1), by_row, strict=True):
-            part.addmv_(gradients.T, weights)
+        offsets = len(self.gradients)
+        by_row = self.gradients.reshape(offsets, len(weights), -1)
+        total.view(offsets, 1, -1).baddbmm_(weights.expand(offsets, 1, -1), by_row)
 
     def in_order(self, total: Tensor) -> Tensor:
         offsets, others = len(self.gradients), prod(self.rule.kernel[1:])
