@@ -67,7 +67,7 @@ class Bench:
 _RESNET = "resnet-34-batchnorm"
 BENCHES = {
     Scale.QUICK: Bench("two-layer", "digits", 10, (0.0, 0.5, 0.9), Inverting(100)),
-    Scale.CPU: Bench(_RESNET, "cifar10", 4, (0.0, 0.5, 0.9), Inverting(300)),
+    Scale.CPU: Bench(_RESNET, "cifar10", 4, (0.0, 0.5, 0.9, 0.99), Inverting(300)),
     Scale.PAPER: Bench(_RESNET, "cifar10", 40, tuple(tenth / 10 for tenth in range(10)), Inverting(24_000)),
 }
 
