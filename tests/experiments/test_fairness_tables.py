@@ -197,3 +197,24 @@ def test_padding_takes_accuracy_from_real_digits() -> None:
     assert first.measure(0).value > last.measure(0).value + 20
     for entry in (first, last):
         entry.forget(0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (root() / "mnist").is_dir(), reason="needs MNIST in the data folder")
+def test_public_digits_help_less_the_more_private_ones_are_turned_and_then_hurt() -> None:
+    tuned_on, scratch = ([point.entry for point in line] for line in GREY.lines(Scale.QUICK).values())
+    by_angle = [entry.measure(0).value for entry in tuned_on]
+    upright, turned = (entry.measure(0).value for entry in (scratch[0], scratch[-1]))
+    assert by_angle == sorted(by_angle, reverse=True)
+    assert by_angle[0] > upright + 20 and by_angle[-1] < turned - 5
+    for entry in (*tuned_on, scratch[0], scratch[-1]):
+        entry.forget(0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (root() / "mnist").is_dir(), reason="needs MNIST in the data folder")
+def test_a_class_of_few_real_digits_is_lost() -> None:
+    few, *_, many = CLASS_SIZE.entries(Scale.QUICK)
+    assert many.measure(0).value > few.measure(0).value + 30
+    for entry in (few, many):
+        entry.forget(0)
