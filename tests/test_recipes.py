@@ -9,18 +9,23 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import nn
 
 from sordino.accounting import Adjacency
+from sordino.auditing.boxes import InGradients, InRows
 from sordino.averaging import Ema, Tail
 from sordino.data import Facts
+from sordino.encodings import Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.errors import StateError, UsageError
 from sordino.recipes import Recipe, carry_out
 from sordino.recipes.defaults import defaults_for
 from sordino.recipes.hidden_state import batches_of
+from sordino.recipes.prepared import rehearse
 from sordino.recipes.saved_facts import parse_facts
 from sordino.recipes.spelled import parse_augmentation, parse_averaging
 from sordino.sampling import Cyclic
 from sordino.store import RunFolder
+from sordino.tuning.search import Search
 from sordino.views import Crop, Flip, Jitter
 
 LEAST = {"data": "digits", "model": "linear", "epsilon": 3.0, "delta": 1e-4}
@@ -43,6 +48,7 @@ OTHERS = {
     "schedule": "cosine:0.1:0.05",
     "averaging": "ema:0.99",
     "sparsify": 0.5,
+    "freeze": 0.25,
     "trailing_steps": 5,
     "radius": 2.5,
     "views": 4,
@@ -387,12 +393,41 @@ def test_a_sparsified_training_promises_the_same_and_has_its_masks_from_the_reci
     assert seen[0][0] == seen[1][0] and seen[0][1] != seen[1][1]
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
-    with pytest.raises(UsageError, match="sparsify must be"):
-        Recipe(**(LEAST | {"sparsify": rate}))
+def test_a_frozen_training_promises_the_same_and_rests_in_the_end(tmp_path: Path) -> None:
+    seen = []
+    for share in (0.0, 0.77):
+        recipe = Recipe(**(LEAST | {"steps": 8, "batch_size": 400, "freeze": share, "seed": 0, "initial_seed": 1}))
+        folder = carry_out(recipe, tmp_path / str(share), progress=False)
+        assert Recipe.of_run(folder).freeze == share
+        seen.append((folder.privacy()["epsilon"], (folder.path / "model.safetensors").read_bytes()))
+    assert seen[0][0] == seen[1][0] and seen[0][1] != seen[1][1]
 
 
-def test_training_in_hiding_is_not_sparsified() -> None:
-    with pytest.raises(UsageError, match=r"sparsify must be 0 with noisy-cgd, got 0\.5: the proof is about steps"):
-        Recipe(**(LEAST | HIDDEN | {"sparsify": 0.5}))
+def test_the_smallest_weights_of_the_network_that_is_trained_are_frozen_in_quarters() -> None:
+    prepared = rehearse(Recipe(**(LEAST | {"steps": 8, "batch_size": 400, "freeze": 0.77})))
+    assert prepared.recipe.way.plan(prepared).encoding == Freeze.by_magnitude(nn.Linear(1, 1), stages=(2, 4, 6))
+    assert prepared.recipe.way.plan(prepared).encoding.model is prepared.built.module
+    both = rehearse(replace(prepared.recipe, sparsify=0.5))
+    combined = both.recipe.way.plan(both).encoding
+    assert isinstance(combined.first, FreezeByMagnitude) and isinstance(combined.second, RandomSparsify)
+
+
+def test_a_search_and_an_audit_of_gradients_refuse_to_freeze_copies() -> None:
+    recipe = Recipe(**(LEAST | {"freeze": 0.5}))
+    for check in (Search().check, InGradients().check):
+        with pytest.raises(UsageError, match=r"freeze must be 0 .*, got 0\.5: its masks follow the weights"):
+            check(recipe)
+    InRows().check(recipe)
+
+
+@pytest.mark.parametrize("setting", ["sparsify", "freeze"])
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_outside_its_range_is_refused(setting: str, share: float) -> None:
+    with pytest.raises(UsageError, match=f"{setting} must be"):
+        Recipe(**(LEAST | {setting: share}))
+
+
+@pytest.mark.parametrize("setting", ["sparsify", "freeze"])
+def test_training_in_hiding_is_neither_sparsified_nor_frozen(setting: str) -> None:
+    with pytest.raises(UsageError, match=rf"{setting} must be 0 with noisy-cgd, got 0\.5: the proof is about steps"):
+        Recipe(**(LEAST | HIDDEN | {setting: 0.5}))

@@ -63,6 +63,11 @@ class InGradients:
     def check(self, recipe: Recipe) -> None:
         if recipe.method != "dp-sgd":
             raise UsageError(f"gradients are released by dp-sgd only, got {recipe.method}.")
+        if recipe.freeze:
+            raise UsageError(
+                f"freeze must be 0 where canaries are in gradients, got {recipe.freeze!r}: its masks follow the "
+                "weights that are trained, and this audit trains copies. Use --box black."
+            )
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         prepared = _counting(prepare(recipe, progress=False), canaries)

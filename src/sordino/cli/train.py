@@ -43,6 +43,9 @@ def train(
     trailing_steps: Annotated[int | None, whole_number("noisy-cgd: steps of noise alone after the last epoch.")] = None,
     radius: Annotated[float | None, number("noisy-cgd: weights are kept in a ball of this radius.")] = None,
     sparsify: Annotated[float | None, number("Final rate of random sparsification, below 1; 0 for none.")] = None,
+    freeze: Annotated[
+        float | None, number("Share of the weights, the smallest, that rest in the end, below 1; 0 for none.")
+    ] = None,
     views: Annotated[int | None, whole_number("How often each example is seen in a step.")] = None,
     augment: Annotated[str | None, typer.Option(help="What changes each view: flip,crop:4.")] = None,
     sampler: Annotated[str | None, typer.Option(help="How batches are drawn, as in `sordino plan`.")] = None,

@@ -62,6 +62,15 @@ class Neurons:
         return torch.cat(parts)
 
 
+def equal_stages(steps: int, *, stages: int = 3) -> tuple[int, ...]:
+    """Steps that cut a training of `steps` into equal parts. What is too short for so many has fewer.
+
+    >>> equal_stages(400), equal_stages(1)
+    ((100, 200, 300), (0, 1))
+    """
+    return tuple(sorted({round(steps * stage / (stages + 1)) for stage in range(1, stages + 1)}))
+
+
 @dataclass(frozen=True)
 class FreezeByMagnitude:
     """From each step in `stages` on, a larger share of the parameters of `model` rests: `final` from the last on.

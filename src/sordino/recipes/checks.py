@@ -59,6 +59,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "schedule": _text,
     "averaging": _text,
     "sparsify": partial(validate.between, 0, 1, high_open=True),
+    "freeze": partial(validate.between, 0, 1, high_open=True),
     "views": validate.count,
     "augment": _text,
     "sampler": _one_of(*SamplerName),

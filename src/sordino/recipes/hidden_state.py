@@ -38,6 +38,7 @@ _HYPOTHESES: dict[str, tuple[tuple[object, ...], str]] = {
     "momentum": ((0, None), "the proof needs plain steps, and momentum remembers earlier ones"),
     "averaging": (("none", None), "an average is made of iterates that nobody may see"),
     "sparsify": ((0,), "the proof is about steps of the whole gradient"),
+    "freeze": ((0,), "the proof is about steps of the whole gradient, and freezing looks at iterates"),
     "views": ((1,), "a mean of several gradients, clipped, need not be the gradient of a convex loss"),
     "augment": (("none",), "each row has one vector of features, whose norm is bounded"),
 }

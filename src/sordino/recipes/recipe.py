@@ -55,6 +55,7 @@ class Recipe:
     schedule: str | None = None
     averaging: str | None = None
     sparsify: float = 0.0
+    freeze: float = 0.0
     trailing_steps: int | None = None
     radius: float | None = None
     views: int = 1

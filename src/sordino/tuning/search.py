@@ -80,6 +80,11 @@ class Search:
         """Refuses a recipe that the rule is not about, before data is touched."""
         if recipe.method != "dp-sgd":
             raise UsageError(f"the rule {self.rule} is for dp-sgd, got method {recipe.method}: it has no momentum.")
+        if recipe.freeze:
+            raise UsageError(
+                f"freeze must be 0 in a search, got {recipe.freeze!r}: its masks follow the weights that are trained, "
+                "and trials train copies."
+            )
 
     @classmethod
     def read(cls, folder: Path) -> Search:

@@ -18,7 +18,7 @@ from sordino.clipping import ClipByNorm
 from sordino.effects.attacks import Attack, LInfinity, robust_accuracy
 from sordino.encoding import Encoding
 from sordino.encodings import Combined, Freeze, Weights
-from sordino.encodings.freeze_by_magnitude import Together
+from sordino.encodings.freeze_by_magnitude import Together, equal_stages
 from sordino.experiments.entry import Entry, Measured
 from sordino.experiments.fairness.changed import as_pictures, normaliser
 from sordino.experiments.rows import Rows
@@ -52,8 +52,8 @@ class Stages:
     prune: bool = False
 
     def encoding(self, model: nn.Module, steps: int) -> Encoding:
-        begun = [round(steps * stage / (self.count + 1)) for stage in range(1, self.count + 1)]
-        return Freeze.by_magnitude(model, stages=begun, final=self.final, together=self.together, prune=self.prune)
+        stages = equal_stages(steps, stages=self.count)
+        return Freeze.by_magnitude(model, stages=stages, final=self.final, together=self.together, prune=self.prune)
 
 
 @dataclass(frozen=True)
