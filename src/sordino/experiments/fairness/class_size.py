@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from sordino.data import DataSet, Split, load
 from sordino.errors import DataError
-from sordino.experiments.entry import Entry
 from sordino.experiments.fairness.changed import Pictures
-from sordino.experiments.fairness.curves import Point, clean_and_adversarial
+from sordino.experiments.fairness.curves import CurveTable, Point
 from sordino.experiments.fairness.trials import EPSILON, LENET, quick
 from sordino.experiments.scale import Scale
-from sordino.experiments.side import Side
 from sordino.experiments.sparsification.trained import trained
 
 LABEL = 5
@@ -50,32 +46,6 @@ class OneSmallClass(Pictures):
         return replace(loaded, train=private, test=public)
 
 
-@dataclass(frozen=True)
-class ClassSizeTable:
-    """The experiment `class-size`."""
-
-    name: str = "class-size"
-    about: str = (
-        "Test accuracy in percent on class 5 of MNIST, which has fewer rows than the 3,000 of each other class,\n"
-        "epsilon 3, delta 1e-5, zero-out, LeNet. Under attack: the attack of the table `padding`, on all test rows\n"
-        "of the class. Paper: Xu and Chen (2026), appendix E.1."
-    )
-
-    def entries(self, scale: Scale) -> Sequence[Entry]:
-        return tuple(point.entry for point in _points(scale))
-
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
-        return ()
-
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        lines, path = {"LeNet, class 5": _points(scale)}, folder / f"accuracy-{scale}"
-        return (clean_and_adversarial(lines, "rows of class 5", path, command, seeds=seeds),)
-
-
-CLASS_SIZE = ClassSizeTable()
-
-
 def _points(scale: Scale) -> tuple[Point, ...]:
     numbers = zip(SIZES, PAPER, PAPER_ADVERSARIAL, strict=True)
     return tuple(_point(size, clean, adversarial, scale) for size, clean, adversarial in numbers)
@@ -90,3 +60,16 @@ def _point(size: int, paper: float, adversarial: float, scale: Scale) -> Point:
         f"LeNet, {size} rows", OneSmallClass("mnist", size=size), LENET, EPSILON, paper=paper, chosen=_CHOSEN
     )
     return Point(size, entry, adversarial)
+
+
+CLASS_SIZE = CurveTable(
+    "class-size",
+    (
+        "Test accuracy in percent on class 5 of MNIST, which has fewer rows than the 3,000 of each other class,\n"
+        "epsilon 3, delta 1e-5, zero-out, LeNet. Under attack: the attack of the table `padding`, on all test rows\n"
+        "of the class. Paper: Xu and Chen (2026), appendix E.1."
+    ),
+    "LeNet, class 5",
+    "rows of class 5",
+    _points,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from sordino.experiments.fairness.trials import ADVERSARIAL
 from sordino.experiments.ledger import Ledger
 from sordino.experiments.origin import write_numbers
 from sordino.experiments.paired import gain
+from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
 from sordino.report.pictures import ACCENT, FAINT, INK
 
@@ -24,6 +25,28 @@ class Point:
     x: float
     entry: Entry
     paper_adversarial: float | None = None
+
+
+@dataclass(frozen=True)
+class CurveTable:
+    """An experiment that is one line of points: `line` is its name in the picture, `what` is varied along it."""
+
+    name: str
+    about: str
+    line: str
+    what: str
+    points: Callable[[Scale], tuple[Point, ...]]
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        return tuple(point.entry for point in self.points(scale))
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        return ()
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        lines, path = {self.line: self.points(scale)}, folder / f"accuracy-{scale}"
+        return (clean_and_adversarial(lines, self.what, path, command, seeds=seeds),)
 
 
 def clean_and_adversarial(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from sordino.experiments.entry import Entry
 from sordino.experiments.fairness.changed import Padded, Pictures
-from sordino.experiments.fairness.curves import Point, clean_and_adversarial
+from sordino.experiments.fairness.curves import CurveTable, Point
 from sordino.experiments.fairness.trials import EPSILON, AttackedTrial
 from sordino.experiments.scale import Scale
-from sordino.experiments.side import Side
 from sordino.experiments.sparsification.trained import trained
 
 
@@ -38,32 +36,6 @@ EXAMPLES = {Scale.QUICK: 200, Scale.CPU: 10_000, Scale.PAPER: None}
 _CHOSEN = "batch size, clip and epsilon are the paper's; the transformer and the rest are ours, without a search."
 
 
-@dataclass(frozen=True)
-class VitPaddingTable:
-    """The experiment `vit-padding`."""
-
-    name: str = "vit-padding"
-    about: str = (
-        "Test accuracy in percent of a small vision transformer on padded MNIST, epsilon 3, delta 1e-5, zero-out.\n"
-        "Scale `cpu` has 10,000 rows, and is not put beside the paper. Under attack: the attack of the table\n"
-        "`padding`. Paper: Xu and Chen (2026), appendix E.2."
-    )
-
-    def entries(self, scale: Scale) -> Sequence[Entry]:
-        return tuple(point.entry for point in _points(scale))
-
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
-        return ()
-
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        lines, path = {"ViT, mnist": _points(scale)}, folder / f"accuracy-{scale}"
-        return (clean_and_adversarial(lines, "padding in percent", path, command, seeds=seeds),)
-
-
-VIT_PADDING = VitPaddingTable()
-
-
 def _points(scale: Scale) -> tuple[Point, ...]:
     is_paper = scale is Scale.PAPER
     numbers = zip(PADS, PAPER, PAPER_ADVERSARIAL, strict=True)
@@ -81,3 +53,16 @@ def _entry(pixels: int, scale: Scale, paper: float | None) -> Entry:
     pictures = Pictures("mnist", Padded(pixels), EXAMPLES[scale])
     method = f"ViT, padding {Padded(pixels).percent(28)} %"
     return trained(method, pictures, TRIALS[scale], EPSILON, paper=paper, chosen=_CHOSEN)
+
+
+VIT_PADDING = CurveTable(
+    "vit-padding",
+    (
+        "Test accuracy in percent of a small vision transformer on padded MNIST, epsilon 3, delta 1e-5, zero-out.\n"
+        "Scale `cpu` has 10,000 rows, and is not put beside the paper. Under attack: the attack of the table\n"
+        "`padding`. Paper: Xu and Chen (2026), appendix E.2."
+    ),
+    "ViT, mnist",
+    "padding in percent",
+    _points,
+)
