@@ -315,7 +315,7 @@ class PrivateRun:
         """As many as fit, or a little more if a step then has one micro-batch less. As public as the expected size."""
         units = self._units_that_fit(memory_mib)
         likely_at_most = self.expected_batch_size + 3 * sqrt(self.expected_batch_size)
-        micro_batches = ceil(likely_at_most / (_SLACK * units))
+        micro_batches = max(1, ceil(likely_at_most / (_SLACK * units)))
         return max(units, min(int(_SLACK * units), ceil(likely_at_most / micro_batches)))
 
     def _units_that_fit(self, memory_mib: int) -> int:
