@@ -38,7 +38,7 @@ from sordino.states import BoundedSum, Layout
 
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
-_SECONDS = 40.0
+_FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.25
 _TIE = (
     0.02  # sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set
 )
@@ -107,7 +107,7 @@ def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     benchmark = BENCHMARKS[name]
     sizes = _affordable(benchmark, batch_size)
     plain = {size: plain_step(benchmark, batch_size, size) for size in sizes}
-    times = {size: milliseconds(plain[size], 3) for size in sizes}
+    times = {size: milliseconds(plain[size], 5) for size in sizes}
     best = max(size for size in sizes if times[size] <= (1 + _TIE) * min(times.values()))
     ours = private_step(benchmark, batch_size)
     plain_ms, sordino_ms = alternating(plain[best], ours, repeats)
@@ -123,14 +123,29 @@ def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
 
 
 def alternating(one: Callable[[], object], other: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median milliseconds of two steps that take turns, at least three times and then for at most `_SECONDS`.
+    """Median milliseconds of two steps that take turns, `repeats` times or more: see `_again`."""
+    start, turns = time.perf_counter(), list[tuple[list[float], list[float]]]()
+    while _again(len(turns), repeats, start):
+        turns.append((_turn(one), _turn(other)))
+    return median(ms for ours, _ in turns for ms in ours), median(ms for _, theirs in turns for ms in theirs)
 
-    A step is timed after one of its own kind, as in training: caches and the heap are as that one left them.
+
+def _turn(step: Callable[[], object]) -> list[float]:
+    """Milliseconds of steps in a row, as in training: caches and the heap are as a step of the same kind left them.
+
+    The first is not counted. Long steps have one more, short ones as many as fit into a quarter of a second.
     """
-    start, pairs = time.perf_counter(), []
-    while len(pairs) < 3 or (len(pairs) < repeats and time.perf_counter() - start < _SECONDS):
-        pairs.append((_second(one), _second(other)))
-    return median(a for a, _ in pairs), median(b for _, b in pairs)
+    step()
+    start, times = time.perf_counter(), list[float]()
+    while not times or time.perf_counter() - start < _SECONDS_OF_A_TURN:
+        times.append(_once(step))
+    return times
+
+
+def _again(done: int, repeats: int, start: float) -> bool:
+    """Short steps are timed for some seconds, because a few of them can fall into a slow one; long ones less often."""
+    passed = time.perf_counter() - start
+    return done < _FEWEST or passed < _SECONDS_AT_LEAST or (done < repeats and passed < _SECONDS)
 
 
 def noise_milliseconds(model: nn.Module, repeats: int) -> float:
@@ -170,7 +185,10 @@ def opacus_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     for mode in _OPACUS_MODES:
         try:
             step = opacus_step(BENCHMARKS[name].make(), BENCHMARKS[name].batch(batch_size), mode)
-            times[mode] = milliseconds(step, repeats)
+            start, turns = time.perf_counter(), list[list[float]]()
+            while _again(len(turns), repeats, start):
+                turns.append(_turn(step))
+            times[mode] = median(ms for turn in turns for ms in turn)
         except Exception as error:  # whatever the peer raises is its answer
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
     return times
@@ -239,11 +257,6 @@ def _once(step: Callable[[], object]) -> float:
     start = time.perf_counter()
     step()
     return 1e3 * (time.perf_counter() - start)
-
-
-def _second(step: Callable[[], object]) -> float:
-    step()
-    return _once(step)
 
 
 def milliseconds(step: Callable[[], object], repeats: int) -> float:

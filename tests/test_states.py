@@ -75,6 +75,46 @@ def test_a_private_gradient_is_written_where_it_belongs():
     assert model.weight.grad.dtype == torch.float32
 
 
+def test_a_gradient_is_written_over_the_last_one_in_its_memory():
+    model = nn.Linear(3, 2)
+    Private(torch.ones(8, dtype=torch.float64), Layout.of(model)).write_to(model)
+    place = model.weight.grad.data_ptr()
+    Private(torch.full((8,), 3.0, dtype=torch.float64), Layout.of(model)).divide(2).write_to(model)
+    assert model.weight.grad.data_ptr() == place
+    assert model.weight.grad.tolist() == [[1.5] * 3] * 2
+
+
+def test_a_gradient_that_is_written_later_leaves_an_earlier_release_alone():
+    model = nn.Linear(3, 2).double()
+    first = Private(torch.ones(8, dtype=torch.float64), Layout.of(model))
+    first.write_to(model)
+    Private(torch.zeros(8, dtype=torch.float64), Layout.of(model)).write_to(model)
+    assert first.value.tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize("left", ["sparse", "differentiable", "inference"])
+def test_what_was_left_in_a_gradient_does_not_stand_in_the_way(left):
+    model = nn.Linear(3, 2)
+    if left == "sparse":
+        model.weight.grad = torch.zeros(2, 3).to_sparse()
+    elif left == "differentiable":
+        model.weight.grad = model.weight * 2
+    else:
+        with torch.inference_mode():
+            Private(torch.zeros(8), Layout.of(model)).write_to(model)
+    Private(torch.ones(8), Layout.of(model)).write_to(model)
+    assert model.weight.grad.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_quotient_is_a_release_like_any_other():
+    whole = Private(torch.tensor([3.0, 5.0], dtype=torch.float64), Layout(("w",), ((2,),)), noise_square=4.0)
+    half = whole.divide(2).divide(2)
+    assert half.value.tolist() == [0.75, 1.25]
+    assert half.tensors()["w"].tolist() == [0.75, 1.25]
+    assert half.noise_square == 0.0
+    assert "noise_square" not in repr(half)
+
+
 def test_a_private_gradient_of_another_model_is_refused():
     with pytest.raises(UsageError, match="other trainable parameters"):
         Private(torch.zeros(8), Layout.of(nn.Linear(3, 2))).write_to(nn.Linear(2, 3))

@@ -197,16 +197,38 @@ class Private:
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""
         validate.positive(public_number=public_number)
-        return Private(self.value / public_number, self.layout)
+        return _Quotient(self, public_number)
 
     def tensors(self) -> dict[str, Tensor]:
         """One tensor per trainable parameter, by name."""
         return self.layout.split(self.value)
 
+    @torch.no_grad()
     def write_to(self, model: nn.Module) -> None:
-        """Puts each part into `.grad` of the parameter it belongs to, replacing what was there."""
+        """Puts each part into `.grad` of the parameter it belongs to, in place of what was there and in its memory."""
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if Layout(tuple(trained), tuple(tuple(parameter.shape) for parameter in trained.values())) != self.layout:
             raise UsageError("this gradient belongs to a model with other trainable parameters.")
-        for parameter, part in zip(trained.values(), self.tensors().values(), strict=True):
-            parameter.grad = part.to(parameter)
+        dividend, divisor = self._fraction()
+        for parameter, part in zip(trained.values(), self.layout.split(dividend).values(), strict=True):
+            if parameter.grad is None or parameter.grad.layout is not torch.strided or parameter.grad.is_inference():
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(part).div_(divisor)
+
+    def _fraction(self) -> tuple[Tensor, float]:
+        return self.value, 1.0
+
+
+class _Quotient(Private):
+    """A release divided by a number, when somebody asks for it: a model is given it without a vector in between."""
+
+    def __init__(self, dividend: Private, divisor: float) -> None:
+        vars(self).update(layout=dividend.layout, noise_square=0.0, _dividend=dividend.value, _divisor=divisor)
+
+    @cached_property
+    def value(self) -> Tensor:
+        dividend, divisor = self._fraction()
+        return dividend / divisor
+
+    def _fraction(self) -> tuple[Tensor, float]:
+        return vars(self)["_dividend"], vars(self)["_divisor"]

@@ -16,13 +16,13 @@ from sordino.errors import UsageError
 
 
 @contextmanager
-def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[None]:
+def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[torch.dtype]:
     """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back.
 
     `autocast` lets torch choose that lower precision for the products it knows to bear it, as in plain training.
     """
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(working_dtype(model))
+    around, own = torch.get_default_dtype(), working_dtype(model)
+    torch.set_default_dtype(own)
     try:
         with (
             torch.inference_mode(False),
@@ -32,9 +32,9 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[No
             _attributes_kept(model),
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")  # right, only slower
-            yield
+            yield own
     finally:
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(around)
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

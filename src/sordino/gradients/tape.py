@@ -123,9 +123,8 @@ def record(
 ) -> Tape:
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
-    with pinned(model, autocast), torch.enable_grad():
-        labels = _usable(target, working_dtype(model))
-        passed = _forward(model, objective, inputs, labels, seeds, plan)
+    with pinned(model, autocast) as dtype, torch.enable_grad():
+        passed = _forward(model, objective, inputs, _usable(target, dtype), seeds, plan, dtype)
         losses, usable = passed.given
         return passed.tape(losses, usable)
 
@@ -135,8 +134,8 @@ def forward(
 ) -> Pass:
     """The first half of `record`, for a loss that is not known yet: what is given is the model's outputs."""
     model = original(model)
-    with pinned(model, autocast), torch.enable_grad():
-        return _forward(model, lambda outputs, _: outputs, inputs, seeds, seeds, plan)
+    with pinned(model, autocast) as dtype, torch.enable_grad():
+        return _forward(model, lambda outputs, _: outputs, inputs, seeds, seeds, plan, dtype)
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,11 +168,13 @@ def _forward(
     labels: Tensor,
     seeds: Tensor,
     plan: Survey,
+    dtype: torch.dtype,
 ) -> Pass:
     # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
-    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    fixed = {name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers()) if name not in trained}
-    dtype, order = working_dtype(model), tuple(trained)
+    parameters = tuple(model.named_parameters())
+    trained = {name: p.detach() for name, p in parameters if p.requires_grad}
+    fixed = {name: x.detach() for name, x in (*parameters, *model.named_buffers()) if name not in trained}
+    order = tuple(trained)
     direct = {name: trained.pop(name) for name in plan.direct}
     names = {id(value): name for name, value in trained.items()}
 
