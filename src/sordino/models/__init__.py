@@ -16,3 +16,4 @@ from sordino.models.scatter_linear import ScatterLinear as ScatterLinear
 from sordino.models.tanh_cnn import dp_cnn as dp_cnn
 from sordino.models.tanh_cnn import dp_cnn_small as dp_cnn_small
 from sordino.models.vit import vit as vit
+from sordino.models.vit import vit_small as vit_small

@@ -21,7 +21,7 @@ from sordino.models.resnet import resnet18, resnet20, resnet34
 from sordino.models.scatter_cnn import h_cnn, h_cnn_small
 from sordino.models.scatter_linear import ScatterLinear
 from sordino.models.tanh_cnn import dp_cnn, dp_cnn_small
-from sordino.models.vit import PATCH, vit
+from sordino.models.vit import PATCH, vit, vit_small
 
 Shape = tuple[int, ...]
 Features = Callable[[Tensor], Tensor]
@@ -184,6 +184,12 @@ _MODELS = {
         "LeNet-5 with tanh: 61,706 parameters on grey pictures, 62,006 on colour",
         _28_OR_32,
         lambda shape, outputs: lenet(shape[0], shape[1], outputs),
+        _pixels,
+    ),
+    "vit-s": _Model(
+        "a vision transformer, two blocks of width 64, grey pictures of 28 pixels: 104,970 parameters",
+        _GREY_28,
+        lambda shape, outputs: vit_small(outputs),
         _pixels,
     ),
     "vit": _Model(
