@@ -1,0 +1,87 @@
+"""`sordino predict` refuses in one line what it cannot take: unfinished runs, other data, changed or hostile files."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from killed_commands import killed_at
+from table_of_people import NEW
+from training_commands import DIGITS
+from training_commands import copied as copied
+from training_commands import digits as digits
+from training_commands import elsewhere as elsewhere
+from training_commands import quick as quick
+
+from sordino.tensors import load_tensors, save_tensors
+
+
+def test_an_unfinished_run_predicts_nothing(refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert killed_at(25, [*DIGITS, "--out", "run"], monkeypatch)
+    assert "is not finished: resume it first" in refused("predict", "run", "--data", "digits")
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "said"),
+    [
+        ("two-patch", 3, "the model takes (1, 8, 8)"),
+        ("new.csv", 2, "is a table, and the model was not trained on one"),
+        ("nowhere", 3, "is no data set and no readable"),
+        ("none.npz", 3, "cannot be read"),
+    ],
+)
+def test_data_that_a_model_cannot_take_is_refused(data: str, code: int, said: str, digits: Path, refused) -> None:
+    Path("new.csv").write_text(NEW)
+    assert said in refused("predict", digits, "--data", data, code=code)
+
+
+def test_predictions_are_not_written_where_they_cannot_be(digits: Path, refused) -> None:
+    Path("folder").mkdir()
+    assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "folder", code=3)
+    assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "no/where", code=3)
+
+
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path("executed"),)
+
+
+def test_a_pickle_in_place_of_a_model_is_refused_unexecuted(copied: Path, refused) -> None:
+    (copied / "model.safetensors").write_bytes(pickle.dumps(Evil()))
+    assert "is not a safetensors file" in refused("predict", copied, "--data", "digits", code=5)
+    assert not Path("executed").exists()
+
+
+def test_weights_that_are_not_finite_are_refused(copied: Path, refused) -> None:
+    weights = load_tensors(copied / "model.safetensors").tensors
+    next(iter(weights.values())).view(-1)[0] = torch.nan
+    save_tensors(copied / "model.safetensors", weights)
+    assert "not finite" in refused("predict", copied, "--data", "digits", code=5)
+
+
+def test_weights_of_another_architecture_are_refused(copied: Path, refused, run) -> None:
+    run(*DIGITS, "--model", "mlp", "--steps", 1, "--out", "mlp")
+    shutil.copy("mlp/model.safetensors", copied)
+    assert "is of another model" in refused("predict", copied, "--data", "digits", code=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("facts.json", '"input_shape": [', '"input_shape": ["8", '),
+        ("facts.json", '"num_classes": 10', '"num_classes": 1000000000'),
+        ("facts.json", "    1,\n    8", "    16777216,\n    8"),
+        ("facts.json", "{", ""),
+        ("recipe.toml", '"linear"', '"h-cnn"'),
+        ("recipe.toml", '"linear"', '"evil"'),
+        ("recipe.toml", "epsilon", "epsilom"),
+    ],
+)
+def test_a_changed_run_is_refused_before_memory_is_taken(name: str, old: str, new: str, copied: Path, refused) -> None:
+    text = (copied / name).read_text()
+    assert old in text
+    (copied / name).write_text(text.replace(old, new, 1))
+    refused("predict", copied, "--data", "digits", code=5)

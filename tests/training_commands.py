@@ -1,0 +1,66 @@
+"""Commands that train a little in an empty folder, and what their runs leave and print.
+
+A file imports the fixtures that it needs; `quick` and `elsewhere` then hold for each of its tests.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sordino import journal as journal_module
+from sordino.cli import main
+
+TARGET = ["--epsilon", "3", "--delta", "1e-4", "--quiet"]
+DIGITS = ["train", "--data", "digits", "--model", "linear", *TARGET, "--batch-size", "100", "--steps", "4"]
+FILES = {"recipe.toml", "facts.json", "metrics.jsonl", "model.safetensors", "privacy.json"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """One thread and few rows on the way: what is tested here is what commands do, not what they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_module, "_MARKS", 2)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    """A finished run on digits with a seed. Tests that change it take a copy."""
+    out = tmp_path_factory.mktemp("digits") / "run"
+    with pytest.raises(SystemExit) as ended:
+        main([*DIGITS, "--seed", "0", "--out", str(out)])
+    assert ended.value.code == 0
+    return out
+
+
+@pytest.fixture
+def copied(digits: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits, tmp_path / "copied"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def last_row(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def answers(printed: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(printed)))
