@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from typing import Any
 
 import sordino as so
 from bench.models import BENCHMARKS
-from bench.step import alternating, milliseconds, origin, private_step
+from bench.step import alternating, milliseconds, origin, private_step, turn
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.states import Layout
 
@@ -37,7 +38,7 @@ def measure(name: str, batch_size: int, rate: float, repeats: int) -> dict[str, 
     for kind, refresh in {"per_epoch": 1, "per_step": STEPS_PER_EPOCH}.items():
         whole = private_step(benchmark, batch_size)
         sparse = private_step(benchmark, batch_size, sparsify(rate, refresh))
-        whole_ms, sparse_ms = alternating(whole, sparse, repeats)
+        whole_ms, sparse_ms = alternating(partial(turn, whole), partial(turn, sparse), repeats)
         added = (sparse_ms + drawn_beside[kind]) / whole_ms - 1
         row |= {f"{kind}_ms": sparse_ms, f"{kind}_without_ms": whole_ms, f"{kind}_adds": added}
     return row

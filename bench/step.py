@@ -6,8 +6,9 @@
     python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
 A plain step is forward, backward and SGD at plain PyTorch's best physical batch size. Ours adds sampling, clipping and
-cryptographic noise, at the physical batch size that it chooses by itself. Each row is measured in processes of its own:
-one for time, in which the two alternate, and one per side for the peak of memory above what the imports take.
+cryptographic noise, at the physical batch size that it chooses by itself. Each side of a row has processes of its own,
+one for time, which take turns, and one for the peak of memory above what the imports take: in one process, what the
+other side leaves in the heap would decide how much memory has to be fetched page by page.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sordino.states import BoundedSum, Layout
 
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
-_FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.25
+_FEWEST, _SECONDS, _SECONDS_AT_LEAST = 3, 40.0, 4.0
 _TIE = (
     0.02  # sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set
 )
@@ -102,42 +103,79 @@ def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode:
     return step
 
 
+class Stepper:
+    """A side in a process of its own, which takes a turn when it is asked to."""
+
+    def __init__(self, *work: str) -> None:
+        self._process = subprocess.Popen(_worker(*work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def turn(self) -> list[float]:
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None and answers is not None
+        asked.write("turn\n")
+        asked.flush()
+        times: list[float] = json.loads(answers.readline())
+        return times
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def take_turns(step: Callable[[], object]) -> None:
+    """The other end of a `Stepper`."""
+    for _ in sys.stdin:
+        print(json.dumps(turn(step)), flush=True)
+
+
 def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
     """Median milliseconds of a plain and a private step, alternating."""
-    benchmark = BENCHMARKS[name]
-    sizes = _affordable(benchmark, batch_size)
-    plain = {size: plain_step(benchmark, batch_size, size) for size in sizes}
-    times = {size: milliseconds(plain[size], 5) for size in sizes}
-    best = max(size for size in sizes if times[size] <= (1 + _TIE) * min(times.values()))
-    ours = private_step(benchmark, batch_size)
-    plain_ms, sordino_ms = alternating(plain[best], ours, repeats)
-    noise_ms = noise_milliseconds(benchmark.make(), repeats)
+    best = _in_process("plain-size", name, batch_size, 0)
+    plain, ours = Stepper("plain", name, str(batch_size), str(best)), Stepper("private", name, str(batch_size), "0")
+    plain_ms, sordino_ms = alternating(plain.turn, ours.turn, repeats)
+    plain.close()
+    ours.close()
+    noise_ms = _in_process("noise", name, batch_size, repeats)
     return {
         "plain_ms": plain_ms,
         "sordino_ms": sordino_ms,
         "plain_physical": best,
-        "parameters": Layout.of(benchmark.make()).size,
+        "parameters": Layout.of(BENCHMARKS[name].make()).size,
         "noise_ms": noise_ms,
         "noise_share": noise_ms / (sordino_ms - noise_ms),
     }
 
 
-def alternating(one: Callable[[], object], other: Callable[[], object], repeats: int) -> tuple[float, float]:
+def best_plain_size(name: str, batch_size: int, _: int) -> int:
+    """The physical batch size at which plain training is fastest, or the largest of those that are as fast."""
+    benchmark = BENCHMARKS[name]
+    sizes = _affordable(benchmark, batch_size)
+    times = {size: milliseconds(plain_step(benchmark, batch_size, size), 5) for size in sizes}
+    return max(size for size in sizes if times[size] <= (1 + _TIE) * min(times.values()))
+
+
+Turn = Callable[[], list[float]]
+
+
+def alternating(one: Turn, other: Turn, repeats: int) -> tuple[float, float]:
     """Median milliseconds of two steps that take turns, `repeats` times or more: see `_again`."""
     start, turns = time.perf_counter(), list[tuple[list[float], list[float]]]()
     while _again(len(turns), repeats, start):
-        turns.append((_turn(one), _turn(other)))
+        turns.append((one(), other()))
     return median(ms for ours, _ in turns for ms in ours), median(ms for _, theirs in turns for ms in theirs)
 
 
-def _turn(step: Callable[[], object]) -> list[float]:
-    """Milliseconds of steps in a row, as in training: caches and the heap are as a step of the same kind left them.
+def turn(step: Callable[[], object], *, seconds: float = 0.5) -> list[float]:
+    """Milliseconds of steps in a row, as in training: caches and the heap are as steps of the same kind left them.
 
-    The first is not counted. Long steps have one more, short ones as many as fit into a quarter of a second.
+    As many as fit into so many seconds, after some that are not counted; of long steps one, after another.
     """
-    step()
+    _steps(step, seconds / 4)
+    return _steps(step, seconds)
+
+
+def _steps(step: Callable[[], object], seconds: float) -> list[float]:
     start, times = time.perf_counter(), list[float]()
-    while not times or time.perf_counter() - start < _SECONDS_OF_A_TURN:
+    while not times or time.perf_counter() - start < seconds:
         times.append(_once(step))
     return times
 
@@ -179,16 +217,13 @@ def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
     return _peak() - before
 
 
-def opacus_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
+def opacus_row(name: str, batch_size: int, _: int) -> dict[str, Any]:
     """Milliseconds by mode; a mode that does not support the model has its message instead."""
     times: dict[str, Any] = {}
     for mode in _OPACUS_MODES:
         try:
             step = opacus_step(BENCHMARKS[name].make(), BENCHMARKS[name].batch(batch_size), mode)
-            start, turns = time.perf_counter(), list[list[float]]()
-            while _again(len(turns), repeats, start):
-                turns.append(_turn(step))
-            times[mode] = median(ms for turn in turns for ms in turn)
+            times[mode] = median(turn(step, seconds=_SECONDS_AT_LEAST))
         except Exception as error:  # whatever the peer raises is its answer
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
     return times
@@ -210,7 +245,7 @@ def sweep(repeats: int) -> dict[str, Any]:
 def _sweep_point(width: int, batch_size: int, repeats: int) -> dict[str, Any]:
     benchmark = Benchmark(lambda: mlp(width), (784,))
     plain, ours = plain_step(benchmark, batch_size, batch_size), private_step(benchmark, batch_size)
-    plain_ms, sordino_ms = alternating(plain, ours, repeats)
+    plain_ms, sordino_ms = alternating(lambda: turn(plain), lambda: turn(ours), repeats)
     parameters = Layout.of(mlp(width)).size
     return {"batch_size": batch_size, "parameters": parameters, "plain_ms": plain_ms, "sordino_ms": sordino_ms}
 
@@ -225,7 +260,7 @@ def _exponent(points: list[tuple[int, float]]) -> float:
 
 def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
     """One row of the table."""
-    timed = _in_process("time", name, batch_size, repeats)
+    timed = time_row(name, batch_size, repeats)
     plain_mib = _in_process("plain-memory", name, batch_size, timed["plain_physical"])
     our_mib = _in_process("private-memory", name, batch_size, 0)
     row = {"model": name, "batch_size": batch_size, **timed}
@@ -233,14 +268,17 @@ def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[
     row["peak_memory_ratio"] = our_mib / max(plain_mib, 1.0)
     row["ratio_to_best_opacus"] = None
     if "opacus" in peers:
-        row["opacus_ms"] = _in_process("opacus", name, batch_size, 2)
+        row["opacus_ms"] = _in_process("opacus", name, batch_size, 0)
         best = min((ms for ms in row["opacus_ms"].values() if isinstance(ms, float)), default=None)
         row["ratio_to_best_opacus"] = timed["sordino_ms"] / best if best else None
     return row
 
 
 _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
-    "time": time_row,
+    "plain-size": best_plain_size,
+    "plain": lambda name, size, physical: take_turns(plain_step(BENCHMARKS[name], size, physical)),
+    "private": lambda name, size, _: take_turns(private_step(BENCHMARKS[name], size)),
+    "noise": lambda name, size, repeats: noise_milliseconds(BENCHMARKS[name].make(), repeats),
     "plain-memory": plain_memory,
     "private-memory": private_memory,
     "opacus": opacus_row,
@@ -249,8 +287,12 @@ _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
 
 
 def _in_process(work: str, name: str, batch_size: int, number: int) -> Any:
-    command = [sys.executable, "-W", "ignore", "-m", "bench.step", "--worker", work, name, str(batch_size), str(number)]
+    command = _worker(work, name, str(batch_size), str(number))
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def _worker(*work: str) -> list[str]:
+    return [sys.executable, "-W", "ignore", "-m", "bench.step", "--worker", *work]
 
 
 def _once(step: Callable[[], object]) -> float:

@@ -28,6 +28,7 @@ from sordino.clipping import Clip
 from sordino.contribution import Contribution
 from sordino.encoding import Codec, Encoding, State, Unchanged
 from sordino.errors import UsageError
+from sordino.heap import keep_what_is_freed
 from sordino.noise import LearningNoise, Noise, NoiseAt, check_tail, warn_if_hopeless
 from sordino.randomness import Key
 from sordino.records import Batch
@@ -163,6 +164,7 @@ class PrivateRun:
         self._coding, self._dropout = key.stream("coding"), key.stream("dropout")
         self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
         self._noise_state = self._check_stages_fit()
+        keep_what_is_freed()
         self._budget.charge(plan.event, plan.adjacency, what="training run")
 
     @property
