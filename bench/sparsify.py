@@ -38,7 +38,7 @@ def measure(name: str, batch_size: int, rate: float, repeats: int) -> dict[str, 
     for kind, refresh in {"per_epoch": 1, "per_step": STEPS_PER_EPOCH}.items():
         whole = private_step(benchmark, batch_size)
         sparse = private_step(benchmark, batch_size, sparsify(rate, refresh))
-        whole_ms, sparse_ms = alternating(partial(turn, whole), partial(turn, sparse), repeats)
+        whole_ms, sparse_ms = alternating([partial(turn, whole), partial(turn, sparse)], repeats)
         added = (sparse_ms + drawn_beside[kind]) / whole_ms - 1
         row |= {f"{kind}_ms": sparse_ms, f"{kind}_without_ms": whole_ms, f"{kind}_adds": added}
     return row

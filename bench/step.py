@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -39,7 +40,7 @@ from sordino.states import BoundedSum, Layout
 
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
-_FEWEST, _SECONDS, _SECONDS_AT_LEAST = 3, 40.0, 4.0
+_FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.5
 _TIE = (
     0.02  # sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set
 )
@@ -127,21 +128,29 @@ def take_turns(step: Callable[[], object]) -> None:
         print(json.dumps(turn(step)), flush=True)
 
 
-def time_row(name: str, batch_size: int, repeats: int) -> dict[str, Any]:
-    """Median milliseconds of a plain and a private step, alternating."""
-    best = _in_process("plain-size", name, batch_size, 0)
-    plain, ours = Stepper("plain", name, str(batch_size), str(best)), Stepper("private", name, str(batch_size), "0")
-    plain_ms, sordino_ms = alternating(plain.turn, ours.turn, repeats)
-    plain.close()
-    ours.close()
+def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
+    """Median milliseconds of a plain and a private step that take turns, and of the fastest mode of a peer."""
+    size, opacus = _in_process("plain-size", name, batch_size, 0), dict[str, Any]()
+    sides = [("plain", size), ("private", 0)]
+    if "opacus" in peers:
+        opacus = _in_process("opacus", name, batch_size, 0)
+        known = {mode: ms for mode, ms in opacus.items() if isinstance(ms, float)}
+        sides += [("opacus-mode", _OPACUS_MODES.index(min(known, key=known.__getitem__)))] if known else []
+    steppers = [Stepper(side, name, str(batch_size), str(number)) for side, number in sides]
+    plain_ms, sordino_ms, *opacus_ms = alternating([stepper.turn for stepper in steppers], repeats)
+    for stepper in steppers:
+        stepper.close()
     noise_ms = _in_process("noise", name, batch_size, repeats)
     return {
         "plain_ms": plain_ms,
         "sordino_ms": sordino_ms,
-        "plain_physical": best,
+        "plain_physical": size,
         "parameters": Layout.of(BENCHMARKS[name].make()).size,
         "noise_ms": noise_ms,
         "noise_share": noise_ms / (sordino_ms - noise_ms),
+        "ratio_to_plain": sordino_ms / plain_ms,
+        "ratio_to_best_opacus": sordino_ms / opacus_ms[0] if opacus_ms else None,
+        **({"opacus_ms": opacus} if opacus else {}),
     }
 
 
@@ -149,28 +158,31 @@ def best_plain_size(name: str, batch_size: int, _: int) -> int:
     """The physical batch size at which plain training is fastest, or the largest of those that are as fast."""
     benchmark = BENCHMARKS[name]
     sizes = _affordable(benchmark, batch_size)
-    times = {size: milliseconds(plain_step(benchmark, batch_size, size), 5) for size in sizes}
+    turns = [partial(turn, plain_step(benchmark, batch_size, size)) for size in sizes]
+    times = dict(zip(sizes, alternating(turns, _FEWEST), strict=True))
     return max(size for size in sizes if times[size] <= (1 + _TIE) * min(times.values()))
 
 
 Turn = Callable[[], list[float]]
 
 
-def alternating(one: Turn, other: Turn, repeats: int) -> tuple[float, float]:
-    """Median milliseconds of two steps that take turns, `repeats` times or more: see `_again`."""
-    start, turns = time.perf_counter(), list[tuple[list[float], list[float]]]()
-    while _again(len(turns), repeats, start):
-        turns.append((one(), other()))
-    return median(ms for ours, _ in turns for ms in ours), median(ms for _, theirs in turns for ms in theirs)
+def alternating(sides: list[Turn], repeats: int) -> list[float]:
+    """Median milliseconds of steps that take turns, `repeats` times or more: see `_again`."""
+    start, rounds, times = time.perf_counter(), 0, [list[float]() for _ in sides]
+    while _again(rounds, repeats, start):
+        for side, taken in zip(sides, times, strict=True):
+            taken += side()
+        rounds += 1
+    return [median(taken) for taken in times]
 
 
-def turn(step: Callable[[], object], *, seconds: float = 0.5) -> list[float]:
+def turn(step: Callable[[], object]) -> list[float]:
     """Milliseconds of steps in a row, as in training: caches and the heap are as steps of the same kind left them.
 
-    As many as fit into so many seconds, after some that are not counted; of long steps one, after another.
+    As many as fit into half a second, after some that are not counted; of long steps one, after another.
     """
-    _steps(step, seconds / 4)
-    return _steps(step, seconds)
+    _steps(step, _SECONDS_OF_A_TURN / 4)
+    return _steps(step, _SECONDS_OF_A_TURN)
 
 
 def _steps(step: Callable[[], object], seconds: float) -> list[float]:
@@ -223,7 +235,7 @@ def opacus_row(name: str, batch_size: int, _: int) -> dict[str, Any]:
     for mode in _OPACUS_MODES:
         try:
             step = opacus_step(BENCHMARKS[name].make(), BENCHMARKS[name].batch(batch_size), mode)
-            times[mode] = median(turn(step, seconds=_SECONDS_AT_LEAST))
+            times[mode] = median(turn(step))
         except Exception as error:  # whatever the peer raises is its answer
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
     return times
@@ -245,7 +257,7 @@ def sweep(repeats: int) -> dict[str, Any]:
 def _sweep_point(width: int, batch_size: int, repeats: int) -> dict[str, Any]:
     benchmark = Benchmark(lambda: mlp(width), (784,))
     plain, ours = plain_step(benchmark, batch_size, batch_size), private_step(benchmark, batch_size)
-    plain_ms, sordino_ms = alternating(lambda: turn(plain), lambda: turn(ours), repeats)
+    plain_ms, sordino_ms = alternating([partial(turn, plain), partial(turn, ours)], repeats)
     parameters = Layout.of(mlp(width)).size
     return {"batch_size": batch_size, "parameters": parameters, "plain_ms": plain_ms, "sordino_ms": sordino_ms}
 
@@ -260,18 +272,15 @@ def _exponent(points: list[tuple[int, float]]) -> float:
 
 def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
     """One row of the table."""
-    timed = time_row(name, batch_size, repeats)
+    timed = time_row(name, batch_size, repeats, peers)
     plain_mib = _in_process("plain-memory", name, batch_size, timed["plain_physical"])
     our_mib = _in_process("private-memory", name, batch_size, 0)
-    row = {"model": name, "batch_size": batch_size, **timed}
-    row["ratio_to_plain"] = timed["sordino_ms"] / timed["plain_ms"]
-    row["peak_memory_ratio"] = our_mib / max(plain_mib, 1.0)
-    row["ratio_to_best_opacus"] = None
-    if "opacus" in peers:
-        row["opacus_ms"] = _in_process("opacus", name, batch_size, 0)
-        best = min((ms for ms in row["opacus_ms"].values() if isinstance(ms, float)), default=None)
-        row["ratio_to_best_opacus"] = timed["sordino_ms"] / best if best else None
-    return row
+    return {"model": name, "batch_size": batch_size, **timed, "peak_memory_ratio": our_mib / max(plain_mib, 1.0)}
+
+
+def _opacus_turns(name: str, batch_size: int, mode: int) -> None:
+    benchmark = BENCHMARKS[name]
+    take_turns(opacus_step(benchmark.make(), benchmark.batch(batch_size), _OPACUS_MODES[mode]))
 
 
 _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
@@ -282,6 +291,7 @@ _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
     "plain-memory": plain_memory,
     "private-memory": private_memory,
     "opacus": opacus_row,
+    "opacus-mode": _opacus_turns,
     "sweep": lambda name, size, repeats: sweep(repeats),
 }
 
