@@ -1,5 +1,7 @@
 """A gradient's privacy state is its type, and no state has arithmetic that could undo it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +115,8 @@ def test_a_quotient_is_a_release_like_any_other():
     assert half.tensors()["w"].tolist() == [0.75, 1.25]
     assert half.noise_square == 0.0
     assert "noise_square" not in repr(half)
+    other = replace(half, value=torch.tensor([1.0, 2.0]))
+    assert other.value.tolist() == [1.0, 2.0] and other.divide(2).value.tolist() == [0.5, 1.0]
 
 
 def test_a_private_gradient_of_another_model_is_refused():

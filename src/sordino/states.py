@@ -197,7 +197,7 @@ class Private:
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""
         validate.positive(public_number=public_number)
-        return _Quotient(self, public_number)
+        return _Quotient.of(self.value, public_number, self.layout)
 
     def tensors(self) -> dict[str, Tensor]:
         """One tensor per trainable parameter, by name."""
@@ -222,8 +222,11 @@ class Private:
 class _Quotient(Private):
     """A release divided by a number, when somebody asks for it: a model is given it without a vector in between."""
 
-    def __init__(self, dividend: Private, divisor: float) -> None:
-        vars(self).update(layout=dividend.layout, noise_square=0.0, _dividend=dividend.value, _divisor=divisor)
+    @classmethod
+    def of(cls, dividend: Tensor, divisor: float, layout: Layout) -> _Quotient:
+        quotient = object.__new__(cls)
+        vars(quotient).update(layout=layout, noise_square=0.0, _undivided=(dividend, divisor))
+        return quotient
 
     @cached_property
     def value(self) -> Tensor:
@@ -231,4 +234,6 @@ class _Quotient(Private):
         return dividend / divisor
 
     def _fraction(self) -> tuple[Tensor, float]:
-        return vars(self)["_dividend"], vars(self)["_divisor"]
+        """One that was made by `dataclasses.replace` has a value of its own."""
+        fraction: tuple[Tensor, float] = vars(self)["_undivided"] if "_undivided" in vars(self) else super()._fraction()
+        return fraction
