@@ -16,9 +16,9 @@ class Killed(BaseException):
     """Stands for the end of a process: nothing after it runs, and the system lets its locks go."""
 
 
-def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Runs a command that ends after so many of the moments in which something may be half done."""
-    remaining = moment
+def ending_after(calls: int):
+    """Makes functions of which, taken together, only so many calls come to an end."""
+    remaining = calls
 
     def ending(original):
         def call(*positional, **named):
@@ -30,6 +30,12 @@ def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 
         return call
 
+    return ending
+
+
+def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Runs a command that ends after so many of the moments in which something may be half done."""
+    ending = ending_after(moment)
     with monkeypatch.context() as patch:
         for owner, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Training, "step")):
             patch.setattr(owner, name, ending(getattr(owner, name)))

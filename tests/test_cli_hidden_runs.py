@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from killed_commands import Killed, killed_at, process
-from training_commands import FILES, TARGET, answers, contents, last_row
+from training_commands import FILES, TARGET, answers, contents, finished, last_row
 from training_commands import elsewhere as elsewhere
 from training_commands import quick as quick
 
@@ -26,11 +26,7 @@ HIDDEN += ["--batch-size", "500", "--epochs", "2", "--trailing-steps", "2"]
 @pytest.fixture(scope="module")
 def hidden(tmp_path_factory) -> Path:
     """A finished run of which only the end is seen."""
-    out = tmp_path_factory.mktemp("hidden") / "run"
-    with pytest.raises(SystemExit) as ended:
-        main([*HIDDEN, "--seed", "0", "--out", str(out)])
-    assert ended.value.code == 0
-    return out
+    return finished(HIDDEN, tmp_path_factory.mktemp("hidden") / "run")
 
 
 def test_a_hidden_run_leaves_the_files_of_any_other(hidden: Path, run) -> None:

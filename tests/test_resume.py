@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from killed_commands import Killed, ending_after
 from torch import nn
 
 import sordino as so
@@ -32,10 +33,6 @@ GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, LABELS = torch.randn(200, 6, generator=GENERATOR), torch.randint(0, 3, (200,), generator=GENERATOR)
 PUBLIC = Public((INPUTS[:50], LABELS[:50]))
 STEPS = 12
-
-
-class Killed(BaseException):
-    """Stands for the end of a process: nothing after it runs, and the system lets its locks go."""
 
 
 def trained(out: Path, **changes) -> so.Fitted:
@@ -85,18 +82,7 @@ def uninterrupted(tmp_path_factory) -> dict[str, bytes]:
 
 def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends the process after so many of the moments in which something may be half done: steps, syncs and renames."""
-    remaining = calls
-
-    def ending(original):
-        def call(*arguments, **named):
-            nonlocal remaining
-            remaining -= 1
-            if remaining < 0:
-                raise Killed
-            return original(*arguments, **named)
-
-        return call
-
+    ending = ending_after(calls)
     monkeypatch.setattr(os, "fsync", ending(os.fsync))
     monkeypatch.setattr(os, "replace", ending(os.replace))
     monkeypatch.setattr(Training, "step", ending(Training.step))

@@ -42,9 +42,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Path:
     """A finished run on digits with a seed. Tests that change it take a copy."""
-    out = tmp_path_factory.mktemp("digits") / "run"
+    return finished(DIGITS, tmp_path_factory.mktemp("digits") / "run")
+
+
+def finished(arguments: list[str], out: Path) -> Path:
+    """Runs a command that trains with a seed, and ends well."""
     with pytest.raises(SystemExit) as ended:
-        main([*DIGITS, "--seed", "0", "--out", str(out)])
+        main([*arguments, "--seed", "0", "--out", str(out)])
     assert ended.value.code == 0
     return out
 
