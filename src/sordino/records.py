@@ -93,16 +93,18 @@ class Records:
         """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch."""
         if indices.dtype != torch.int64 or indices.ndim != 1:
             raise UsageError(f"indices must be int64 and 1-D, got {indices.dtype} of shape {tuple(indices.shape)}.")
-        if bool(((indices < 0) | (indices >= self.num_units)).any()):
+        in_order = indices if bool((indices.diff() > 0).all()) else indices.sort().values  # as samplers give them
+        if len(in_order) and not (in_order[0] >= 0 and in_order[-1] < self.num_units):
             raise UsageError(f"indices must be in 0..{self.num_units - 1}.")
-        if bool((indices.sort().values.diff() == 0).any()):  # twice in one batch would be twice the sensitivity
+        if in_order is not indices and bool((in_order.diff() == 0).any()):
+            # Twice in one batch would be twice the sensitivity.
             raise UsageError(f"a unit joins a batch at most once, got {len(indices)} indices with repetitions.")
         if self.owners is None:
             rows, units = indices, torch.arange(len(indices))
         else:
             rows, units = self.owners.rows_of(indices)
         *inputs, target = (self._arriving(x, last) for x, last in _mark_last(self.rows.take(rows)))
-        valid = torch.stack([_finite_rows(x) for x in (*inputs, target)]).all(dim=0)
+        valid = _all_of([_finite_rows(x) for x in (*inputs, target) if x.is_floating_point()], like=target)
         invalid = (~valid).nonzero()[:, 0]
         inputs = [self._clamp_(x) for x in inputs]
         for x in (*inputs, target) if len(invalid) else ():
@@ -236,10 +238,16 @@ def _mark_last(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, bool]]:
     return [(x, position == len(tensors) - 1) for position, x in enumerate(tensors)]
 
 
+def _all_of(conditions: list[Tensor], like: Tensor) -> Tensor:
+    """Whether all of them hold, for each row of `like`."""
+    if len(conditions) == 1:
+        return conditions[0]
+    everywhere = torch.ones(len(like), dtype=torch.bool, device=like.device)
+    return torch.stack([everywhere, *conditions]).all(dim=0)
+
+
 def _finite_rows(tensor: Tensor) -> Tensor:
     """Whether each row is finite throughout. A row with no entries is."""
-    if not tensor.is_floating_point():
-        return torch.ones(len(tensor), dtype=torch.bool, device=tensor.device)
     rows = tensor.reshape(len(tensor), tensor[:1].numel() if len(tensor) else 1)
     finite = rows.sum(dim=1).isfinite()  # one pass: what is not finite stays so in every sum
     overflown = (~finite).nonzero()[:, 0]

@@ -37,12 +37,12 @@ from sordino.states import BoundedSum, Layout, PerExample, Private
 
 _MEMORY_MIB = 256
 _SMALLEST_MICRO_BATCH, _LARGEST_MICRO_BATCH = 32, 1024
-_SLACK = 1.25  # a micro-batch whose size nobody asked for may be larger, where that saves another one
+_SLACK = 1.1  # a micro-batch whose size nobody asked for may be larger, where that saves another one
 _OF_NOISE = "noise/"  # before the names of what noise has learnt, among those of the encoding
 
-# What a micro-batch costs whatever its size, in bytes of activations that take thirty times as long: per parameter
+# What a micro-batch costs whatever its size, in bytes of activations that take twenty times as long: per parameter
 # tensor for the operations around it, and per parameter for the passes over its sum.
-_BYTES_PER_TENSOR, _BYTES_PER_PARAMETER = 4 << 20, 40
+_BYTES_PER_TENSOR, _BYTES_PER_PARAMETER = 3 << 20, 40
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class PrivateRun:
     def _units_that_fit(self, memory_mib: int) -> int:
         """Public: it depends on the model and on the shape of the data only.
 
-        So many that what each micro-batch costs anyway is a thirtieth of it, if they fit. More would not be faster but
+        So many that what each micro-batch costs anyway is a twentieth of it, if they fit. More would not be faster but
         slower: the system takes large buffers back, and hands them out again page by page.
         """
         bytes_per_row = self.plan.contribution.bytes_per_row(self._model, self._records)

@@ -46,21 +46,42 @@ def _pair(setting: int | tuple[int, ...] | list[int]) -> list[int]:
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest value of each window. Its gradient goes where it came from."""
+    """The largest value of each window. Its gradient goes where it came from.
+
+    Pieces of the batch go through torch's kernels one by one. Between the passes a place within a picture takes two
+    bytes, or four, where torch has eight: of a network with small convolutions they would be half of the memory.
+    """
 
     @staticmethod
     def forward(context: Any, x: Tensor, settings: tuple[Any, ...]) -> Tensor:
-        pieces = torch.split(x, max(1, _NUMBERS_AT_A_TIME // max(1, x[0].numel()))) if len(x) else (x,)
-        pooled = [
-            aten.max_pool2d_with_indices(piece.contiguous(memory_format=torch.channels_last), *settings)
-            for piece in pieces
-        ]
+        pictures, values, places = _pictures_at_a_time(x), torch.empty(0), torch.empty(0)
+        for start in range(0, max(1, len(x)), pictures):
+            piece = x[start : start + pictures].contiguous(memory_format=torch.channels_last)
+            of_values, of_places = aten.max_pool2d_with_indices(piece, *settings)
+            if start == 0:
+                shape = len(x), *of_values.shape[1:]
+                values, places = x.new_empty(shape), x.new_empty(shape, dtype=_smallest_for(x[:1, :1].numel()))
+            values[start : start + pictures] = of_values
+            places[start : start + pictures] = of_places
         context.settings = settings
-        context.save_for_backward(x, torch.cat([places.contiguous() for _, places in pooled]))
-        return torch.cat([values.contiguous() for values, _ in pooled])
+        context.save_for_backward(x, places)
+        return values
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         x, places = context.saved_tensors
-        returned = aten.max_pool2d_with_indices_backward(gradient.contiguous(), x, *context.settings, places)
+        returned = torch.empty_like(x, memory_format=torch.contiguous_format)
+        pieces = (torch.split(tensor, _pictures_at_a_time(x)) for tensor in (x, gradient, places, returned))
+        for piece, of_gradient, of_places, out in zip(*pieces, strict=True):
+            aten.max_pool2d_with_indices_backward.grad_input(
+                of_gradient.contiguous(), piece, *context.settings, of_places.long(), grad_input=out
+            )
         return returned, None
+
+
+def _smallest_for(numbers: int) -> torch.dtype:
+    return torch.int16 if numbers <= torch.iinfo(torch.int16).max else torch.int32
+
+
+def _pictures_at_a_time(x: Tensor) -> int:
+    return max(1, _NUMBERS_AT_A_TIME // max(1, x[:1].numel()))

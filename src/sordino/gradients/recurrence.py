@@ -111,13 +111,13 @@ class _Unrolled(torch.autograd.Function):
     @staticmethod
     def vmap(
         info: Any, axes: tuple[int | None, ...], cell: Cell, *tensors: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    ) -> tuple[tuple[Tensor, ...], int]:
         """All rows at once: a row is some more sequences for the cell, in which sequences never meet."""
         if any(axis is not None for axis in axes[1:4]):
             raise RuntimeError("the weights of a recurrent layer differ from row to row.")  # the other way answers
         of_rows = zip(tensors[3:], axes[4:], strict=True)
         result = _unrolled(cell, *tensors[:3], *(_folded(x, axis, info.batch_size) for x, axis in of_rows))
-        return tuple(x.reshape(info.batch_size, -1, *x.shape[1:]) for x in result), (0,) * len(result)
+        return tuple(x.reshape(info.batch_size, -1, *x.shape[1:]) for x in result), 0
 
 
 def _folded(x: Tensor | None, axis: int | None, rows: int) -> Tensor | None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.errors import DataError, UsageError
+from sordino.gradients.rowwise import on_rows
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -48,8 +49,8 @@ class RowLoss:
         """The loss of a batch of one, and whether its labels are usable. Others are replaced, not looked up."""
         usable = torch.ones((), dtype=torch.bool, device=target.device)
         if self.has_class_labels and not target.is_floating_point():
-            known = (target == self.ignored_label) | ((target >= 0) & (target < num_classes(outputs)))
-            target, usable = torch.where(known, target, 0), known.all()
+            known = partial(_known_labels, classes=num_classes(outputs), ignored=self.ignored_label)
+            target, usable = on_rows(partial(known, axis=0), partial(known, axis=1), target)
         return self.single(self.summed(outputs, target)), usable
 
     def single(self, value: Tensor) -> Tensor:
@@ -68,6 +69,12 @@ class RowLoss:
                 f"class labels must be whole numbers, got {target.dtype} of shape {tuple(target.shape)} per batch: "
                 "cast them to int64, or give class probabilities in the shape of the model's output."
             )
+
+
+def _known_labels(target: Tensor, *, classes: int, ignored: int, axis: int) -> tuple[Tensor, Tensor]:
+    """Labels that exist, with zeros for the others; and whether all from `axis` on do."""
+    known = ((target >= 0) & (target < classes)).logical_or_(target == ignored)
+    return torch.where(known, target, 0), known.flatten(axis).all(dim=axis)
 
 
 def num_classes(outputs: Any) -> int:

@@ -13,13 +13,28 @@ import torch
 from torch import Tensor
 
 try:  # torch keeps these names to itself, and may rename them: then rows are taken one by one, which is slow
-    from torch._C._functorch import _add_batch_dim, _unwrap_batched, peek_interpreter_stack
+    from torch._C._functorch import _add_batch_dim, _remove_batch_dim, _unwrap_batched, peek_interpreter_stack
     from torch._functorch.autograd_function import VmapInfo
     from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
+    from torch._functorch.predispatch import lazy_load_decompositions
+    from torch._functorch.vmap import vmap_increment_nesting
 
     SHORT_WAY = True
 except ImportError:
     SHORT_WAY = False
+
+
+def mapped(of_one: Callable[..., list[Tensor]], tensors: list[Tensor], rows: int, randomness: str) -> list[Tensor]:
+    """`vmap(of_one)(*tensors)` over the first axes, of which each has `rows` rows.
+
+    Torch's own takes trees of arguments apart and checks them, which costs more than a small layer's products.
+    """
+    if not SHORT_WAY:
+        return torch.vmap(of_one, randomness=randomness)(*tensors)
+    lazy_load_decompositions()
+    with vmap_increment_nesting(rows, randomness) as level:
+        results = of_one(*(_add_batch_dim(x, 0, level) for x in tensors))
+        return [_remove_batch_dim(x, level, rows, 0) for x in results]
 
 
 def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, *others: Tensor | None) -> Any:
@@ -35,7 +50,8 @@ def apply(function: type[torch.autograd.Function], *operands: Any) -> Any:
     """`function.apply`, and under `vmap` straight to `function.vmap`.
 
     Torch gets there as well, but binds a signature and takes trees apart on the way, which costs more than a small
-    layer's products. Operands and results are tensors, or tuples of them.
+    layer's products. Operands are tensors, or whatever is not of a row; the result is a tensor, or a tuple of tensors
+    with the rows along the same axis.
     """
     if not SHORT_WAY or peek_interpreter_stack() is None:
         return function.apply(*operands)  # type: ignore[no-untyped-call]
@@ -49,10 +65,10 @@ def apply(function: type[torch.autograd.Function], *operands: Any) -> Any:
         if all(axis is None for axis in axes):
             return apply(function, *operands)
         info = VmapInfo(around.batch_size(), around.randomness())
-        result, result_axes = function.vmap(info, axes, *values)  # type: ignore[no-untyped-call]
+        result, axis = function.vmap(info, axes, *values)  # type: ignore[no-untyped-call]
     if isinstance(result, Tensor):
-        return _add_batch_dim(result, result_axes, level)
-    return tuple(_add_batch_dim(x, axis, level) for x, axis in zip(result, result_axes, strict=True))
+        return _add_batch_dim(result, axis, level)
+    return tuple(_add_batch_dim(x, axis, level) for x in result)
 
 
 class _OnRows(torch.autograd.Function):

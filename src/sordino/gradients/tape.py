@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -24,8 +25,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sordino.gradients.attention import attend, written_out
 from sordino.gradients.cross_entropy import CrossEntropyOfRows
@@ -35,7 +37,7 @@ from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.registered import Registered, is_registered, registered_layers
-from sordino.gradients.rowwise import apply
+from sordino.gradients.rowwise import apply, mapped
 from sordino.gradients.rules import Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
@@ -178,29 +180,33 @@ def _forward(
     direct = {name: trained.pop(name) for name in plan.direct}
     names = {id(value): name for name, value in trained.items()}
 
-    def of_one(
-        zeros: list[Tensor], direct: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor
-    ) -> tuple[Any, list[Tensor]]:
-        recorder = _Recorder(plan, names, zeros)
-        with recorder, recorder.registered(model):
-            values = {**fixed, **trained, **direct}
-            outputs = functional_call(model, values, tuple(x.unsqueeze(0) for x in row))
-        with CrossEntropyOfRows():
-            given = of_outputs(outputs, label.unsqueeze(0))
-        if len(recorder.saved) != len(plan.uses):
-            raise Unrecorded
-        return given, recorder.saved
-
     rows = tuple(_usable(x, dtype) for x in inputs)
     zero = torch.zeros((), dtype=dtype, device=seeds.device)
     zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
     copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
+    shape_of_given: list[TreeSpec] = []
 
-    def attempt(randomness: str) -> Any:
-        return vmap(of_one, randomness=randomness)(zeros, copies, rows, labels)
+    def of_one(*tensors: Tensor) -> list[Tensor]:
+        each = iter(tensors)
+        recorder = _Recorder(plan, names, list(islice(each, len(zeros))))
+        of_row = dict(zip(direct, islice(each, len(direct)), strict=True))
+        *row, label = (x.unsqueeze(0) for x in each)
+        with recorder, recorder.registered(model):
+            outputs = functional_call(model, {**fixed, **trained, **of_row}, tuple(row))
+        with CrossEntropyOfRows():
+            given, shape = tree_flatten(of_outputs(outputs, label))
+        if len(recorder.saved) != len(plan.uses):
+            raise Unrecorded
+        shape_of_given.append(shape)
+        return [*given, *recorder.saved]
 
-    given, saved = drawing_by_row(attempt, seeds)
-    return Pass(given, order, plan.uses, tuple(saved), zeros, copies, dtype)
+    def attempt(randomness: str) -> list[Tensor]:
+        return mapped(of_one, [*zeros, *copies.values(), *rows, labels], len(seeds), randomness)
+
+    results = drawing_by_row(attempt, seeds)
+    shape = shape_of_given.pop()
+    given = tree_unflatten(results[: shape.num_leaves], shape)
+    return Pass(given, order, plan.uses, tuple(results[shape.num_leaves :]), zeros, copies, dtype)
 
 
 def _usable(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
 
-_NUMBERS_IN_CACHE = 1 << 22
+_NUMBERS_IN_CACHE = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
