@@ -7,6 +7,9 @@ from test_tape import MODELS, make, random
 from torch import nn
 
 import sordino as so
+from sordino.gradients.blocks import RoundedProducts
+from sordino.gradients.convolution import RoundedPatches
+from sordino.gradients.projections import Stacked
 from sordino.gradients.taped import Taped
 from sordino.records import as_records
 
@@ -71,3 +74,25 @@ def test_other_precisions_are_refused(wrong):
 
 def test_the_models_named_here_exist():
     assert set(NAMES) <= set(MODELS)
+
+
+@pytest.mark.parametrize("name", ["sequence", "sliding conv", "self-attention"])
+def test_products_in_half_precision_are_clipped_as_they_are_added(name):
+    """Norms of exact products would not bound the sum of rounded ones, nor the other way round."""
+    model, inputs = make(name)
+    each = gradients(model, inputs, torch.bfloat16)
+    rounded = [block for block in leaves(each.blocks) if isinstance(block, (RoundedProducts, RoundedPatches))]
+    assert rounded
+    weights = torch.rand(each.num_units, generator=torch.Generator().manual_seed(1))
+    for block in rounded:
+        dense = block.dense()
+        total = torch.zeros(block.size)
+        block.add_to(total, weights)
+        torch.testing.assert_close(total, weights @ dense, rtol=1e-5, atol=1e-6 * float(dense.abs().max()))
+        torch.testing.assert_close(block.squared_norms(), dense.double().square().sum(dim=1), rtol=1e-5, atol=0.0)
+        assert torch.equal(dense, dense.to(torch.bfloat16).float())  # they are rounded, so the above can fail
+
+
+def leaves(blocks):
+    for block in blocks:
+        yield from leaves(block.pieces) if isinstance(block, Stacked) else (block,)

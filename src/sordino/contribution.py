@@ -49,7 +49,8 @@ class LossGradient:
     Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
     row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros.
 
-    With `autocast` torch.bfloat16 the two passes compute in mixed precision. Norms and sums do not.
+    With `autocast` torch.bfloat16 the two passes compute in mixed precision, and so do the products that form a row's
+    gradient. Norms and sums are float32 and up, and are those of the gradients as they were rounded.
 
     >>> from sordino.records import as_records
     >>> batch = as_records((torch.ones(4, 3), torch.zeros(4))).gather(torch.tensor([0, 2]))

@@ -267,15 +267,10 @@ class Products(Block):
             return Instantiated(self.dense())
         rows, _, outputs = self.left.shape
         out = room.view(rows, outputs, -1)
-        return Instantiated(torch.bmm(self.left.transpose(1, 2), self.right, out=out).flatten(1))
+        return Instantiated(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
-        """The places of rows of one unit are places of the unit, if all units have as many."""
-        rows = equal_rows(starts)
-        if not rows:
-            return super().of_units(starts)
-        places = rows * self.left.shape[1]
-        return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (self.left, self.right)))
+        return joined_places(self, starts) or super().of_units(starts)
 
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
@@ -313,9 +308,26 @@ def weight_block(g: Tensor, x: Tensor) -> Block:
     """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
     places, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
     if places == 1:
-        return Outer(g[:, 0], x[:, 0])
-    gram = gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs)
-    return GramProducts(g, x) if gram else Products(g, x)
+        return Outer(g[:, 0], x[:, 0].to(g.dtype))
+    if gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs):
+        return GramProducts(g, x.to(g.dtype))
+    return Products(g, x) if x.dtype == g.dtype else RoundedProducts(g, x)
+
+
+def joined_places(products: Products | RoundedProducts, starts: tuple[int, ...]) -> Block | None:
+    """The places of rows of one unit are places of the unit, if all units have as many."""
+    rows = equal_rows(starts)
+    if not rows:
+        return None
+    places = rows * products.left.shape[1]
+    return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (products.left, products.right)))
+
+
+def write_products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """left[k] times right[k] for all k, into `out`, whose precision may be higher than that of the factors."""
+    if out.dtype == left.dtype:
+        return torch.bmm(left, right, out=out)
+    return out.copy_(torch.bmm(left, right))
 
 
 def equal_rows(starts: tuple[int, ...]) -> int:
@@ -339,6 +351,36 @@ class FormedLater(Block):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
+
+
+@dataclass(frozen=True, repr=False)
+class RoundedProducts(FormedLater):
+    """As `Products`, multiplied in the half precision of `right`.
+
+    Norms and sum are both of the rounded products, so that the clip bounds what is added.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.left.shape[2] * self.right.shape[2]
+
+    def take(self, rows: slice) -> RoundedProducts:
+        return RoundedProducts(self.left[rows], self.right[rows])
+
+    def formed(self, room: Tensor | None = None) -> Instantiated:
+        rows, _, outputs = self.left.shape
+        room = self.left.new_empty(rows * self.size) if room is None else room
+        left = self.left.transpose(1, 2).to(self.right.dtype)
+        return Instantiated(write_products(left, self.right, room.view(rows, outputs, -1)).flatten(1))
+
+    def of_units(self, starts: tuple[int, ...]) -> Block:
+        return joined_places(self, starts) or super().of_units(starts)
+
+    def dense(self) -> Tensor:
+        return self.formed().matrix
 
 
 def places_of(block: Block) -> tuple[Tensor, Tensor] | None:

@@ -13,15 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, gram, gram_is_cheaper, squared_norms, sum_of_products
+from sordino.gradients.blocks import (
+    Block,
+    Instantiated,
+    gram,
+    gram_is_cheaper,
+    squared_norms,
+    sum_of_products,
+    write_products,
+)
 from sordino.gradients.rowwise import merged, on_rows
-from sordino.gradients.rules import Tag
+from sordino.gradients.rules import MultipliesAsItRan, Tag
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(MultipliesAsItRan):
     """y[o, t] = sum over offsets k and channels c of W[o, c, k] x[c, stride * t + dilation * k]."""
 
     names: tuple[str | None, str | None]
@@ -49,7 +57,8 @@ class Convolution:
         settings = {name: arguments[name] for name in ("stride", "padding", "dilation", "groups")}
         convolve = partial(_CONVOLUTIONS[len(self.kernel)], **settings)
         of_rows = merged(convolve, batched_axes=len(self.kernel) + 2)
-        return tag(on_rows(convolve, of_rows, x, arguments["weight"], arguments["bias"])), x
+        output = tag(on_rows(convolve, of_rows, x, arguments["weight"], arguments["bias"]))
+        return output, x.to(output.dtype)
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         axes = len(self.kernel)
@@ -67,7 +76,9 @@ class Convolution:
         gram = self.groups == 1 and gram_is_cheaper(
             places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
         )
-        return GramPatches(self, x, g) if gram else Patches(self, x, g)
+        if gram:
+            return GramPatches(self, x.to(g.dtype), g)
+        return Patches(self, x, g) if x.dtype == g.dtype else RoundedPatches(self, x, g)
 
     def padded(self, x: Tensor) -> Tensor:
         sides = [side for pair in reversed(self.padding) for side in pair]
@@ -120,14 +131,14 @@ class Patches(Block):
         shape = rows, channels, *rule.kernel[1:], stride, length // stride, *others
         patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
         patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
-        g = self.g.reshape(rows * groups, outputs // groups, -1)
-        room = x.new_empty(rows * self.size) if room is None else room
+        g = self.g.reshape(rows * groups, outputs // groups, -1).to(x.dtype)
+        room = self.g.new_empty(rows * self.size) if room is None else room
         by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
         for offset, gradients in enumerate(by_offset):
             start, phase = divmod(dilation * offset, stride)
             start *= prod(others)
             shifted = patches[:, :, phase, start : start + g.shape[2]]
-            torch.bmm(g, shifted.transpose(1, 2), out=gradients)
+            write_products(g, shifted.transpose(1, 2), gradients)
         return ByOffset(rule, by_offset)
 
     def _padded_to_whole_phases(self) -> Tensor:
@@ -180,6 +191,20 @@ class GramPatches(Patches):
             )
             of_patches += of_pixels[(slice(None), *cuts, *cuts)]
         return sum_of_products(of_patches.reshape(of_outputs.shape), of_outputs)
+
+
+@dataclass(frozen=True, repr=False)
+class RoundedPatches(Patches):
+    """The same in half precision. Norms and sum are both of the rounded products: the clip bounds what is added.
+
+    The sum of plain training would not be that of these gradients, but off by their rounding.
+    """
+
+    def take(self, rows: slice) -> RoundedPatches:
+        return RoundedPatches(self.rule, self.x[rows], self.g[rows])
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        self.formed().add_to(total, weights)
 
 
 @dataclass(frozen=True, repr=False)

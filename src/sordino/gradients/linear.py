@@ -10,11 +10,11 @@ from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated, weight_block
 from sordino.gradients.rowwise import on_rows
-from sordino.gradients.rules import Tag
+from sordino.gradients.rules import MultipliesAsItRan, Tag
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(MultipliesAsItRan):
     """y = x W^T + b, at one place per row or at many."""
 
     names: tuple[str | None, str | None]
@@ -25,7 +25,8 @@ class Linear:
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         x = arguments["input"]
-        return tag(on_rows(F.linear, F.linear, x, arguments["weight"], arguments["bias"])), x
+        output = tag(on_rows(F.linear, F.linear, x, arguments["weight"], arguments["bias"]))
+        return output, x.to(output.dtype)
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])

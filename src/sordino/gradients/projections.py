@@ -19,7 +19,7 @@ from torch.overrides import wrap_torch_function
 from sordino.gradients.blocks import Block
 from sordino.gradients.linear import Linear
 from sordino.gradients.rowwise import on_rows
-from sordino.gradients.rules import Tag
+from sordino.gradients.rules import MultipliesAsItRan, Tag
 
 
 def _seen_by_modes(
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Projections:
+class Projections(MultipliesAsItRan):
     """The rule of `projections`. The last name is that of the bias."""
 
     names: tuple[str | None, ...]
@@ -67,7 +67,7 @@ class Projections:
         outputs = projections(**arguments)
         tagged = torch.split(tag(_side_by_side(outputs)), [y.numel() for y in outputs])
         results = [flat.reshape(y.shape) for flat, y in zip(tagged, outputs, strict=True)]
-        return results, _side_by_side(arguments["inputs"])
+        return results, _side_by_side(arguments["inputs"]).to(outputs[0].dtype)
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         *weights, bias = self.names

@@ -15,8 +15,8 @@ from torch import Tensor
 try:  # torch keeps these names to itself, and may rename them: then rows are taken one by one, which is slow
     from torch._C._functorch import _add_batch_dim, _remove_batch_dim, _unwrap_batched, peek_interpreter_stack
     from torch._functorch.autograd_function import VmapInfo
-    from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
     from torch._functorch.predispatch import lazy_load_decompositions
+    from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
     from torch._functorch.vmap import vmap_increment_nesting
 
     SHORT_WAY = True

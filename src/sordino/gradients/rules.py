@@ -33,3 +33,10 @@ class Rule(Protocol):
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         """One block per name. Both tensors have the rows in front, then the axes that the operation saw."""
         ...
+
+
+class MultipliesAsItRan:
+    """A rule that saves its input in the precision that the operation ran in, and multiplies in it too.
+
+    Of other rules, what was saved is given back in the model's own precision.
+    """

@@ -38,7 +38,7 @@ from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.registered import Registered, is_registered, registered_layers
 from sordino.gradients.rowwise import apply, mapped
-from sordino.gradients.rules import Rule
+from sordino.gradients.rules import MultipliesAsItRan, Rule
 from sordino.gradients.surroundings import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
 
@@ -159,8 +159,12 @@ class Pass:
         """The second half. `losses[r]` is a function of what was given for row `r`; the pass is used up."""
         gradients = _gradients(losses, [*self.zeros, *self.copies.values()])
         direct = dict(zip(self.copies, gradients[len(self.zeros) :], strict=True))
-        saved = tuple(_usable(x.detach(), self.dtype) for x in self.saved)
+        saved = tuple(self._as_needed(use.rule, x.detach()) for use, x in zip(self.uses, self.saved, strict=True))
         return Tape(self.names, self.uses, saved, tuple(gradients[: len(self.zeros)]), direct, usable, self.dtype)
+
+    def _as_needed(self, rule: Rule, saved: Tensor) -> Tensor:
+        as_it_is = isinstance(rule, MultipliesAsItRan) and saved.dtype == torch.bfloat16
+        return saved if as_it_is else _usable(saved, self.dtype)
 
 
 def _forward(

@@ -15,7 +15,8 @@ from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
 from sordino.states import Layout, WeightsOf, by_block
 
-_NUMBERS_IN_CACHE = 1 << 20
+# What is formed at a time: so many numbers, or of large gradients those of a few units, as long as a cache holds them.
+_NUMBERS_AT_A_TIME, _NUMBERS_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,12 +110,16 @@ class Taped:
             yield slice(start, start + chunk)
 
     def _units_at_a_time(self) -> int:
-        """As many as have their gradients in cache, and the same number for each thread."""
+        """As many as have their gradients in cache, and the same number for each thread.
+
+        Fewer would have more calls of small products; more would take memory, and no less time.
+        """
         numbers = sum(block.numbers_formed for block in self.blocks if block.is_formed_later)
         if not numbers:
             return self.num_units
+        units = max(_NUMBERS_AT_A_TIME / numbers, min(_FEW_UNITS, _NUMBERS_IN_CACHE / numbers))
         threads = torch.get_num_threads()
-        return min(self.num_units, threads * max(1, round(_NUMBERS_IN_CACHE / numbers / threads)))
+        return min(self.num_units, threads * max(1, round(units / threads)))
 
     def _zeros(self) -> _Total:
         flat = self.like.new_zeros(self.layout.size)
