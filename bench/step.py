@@ -41,9 +41,8 @@ from sordino.states import BoundedSum, Layout
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
 _FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.5
-_TIE = (
-    0.02  # sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set
-)
+# Sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set.
+_TIE = 0.05
 _OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 
 
