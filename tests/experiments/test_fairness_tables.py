@@ -16,11 +16,11 @@ from sordino.encodings import Combined, FreezeByMagnitude
 from sordino.experiments.fairness import changed, class_size, trials, tuned
 from sordino.experiments.fairness.adult import ADULT, GROUPS, ROWS, by_group
 from sordino.experiments.fairness.augmentation import AUGMENTATION
-from sordino.experiments.fairness.changed import Pictures
+from sordino.experiments.fairness.changed import Padded, Pictures
 from sordino.experiments.fairness.class_size import CLASS_SIZE
 from sordino.experiments.fairness.freezing import FREEZING
 from sordino.experiments.fairness.padding import PADDING
-from sordino.experiments.fairness.rotation import GREY, ROTATION
+from sordino.experiments.fairness.rotation import COLOUR, GREY, ROTATION
 from sordino.experiments.fairness.trials import ADVERSARIAL, LENET, Stages, quick, within
 from sordino.experiments.fairness.tuned import Learning
 from sordino.experiments.fairness.vit_padding import TRIALS, VIT_PADDING
@@ -217,4 +217,26 @@ def test_a_class_of_few_real_digits_is_lost() -> None:
     few, *_, many = CLASS_SIZE.entries(Scale.QUICK)
     assert many.measure(0).value > few.measure(0).value + 30
     for entry in (few, many):
+        entry.forget(0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (root() / "mnist").is_dir(), reason="needs MNIST in the data folder")
+def test_padding_takes_robustness_from_a_transformer_before_it_takes_accuracy() -> None:
+    """At an epsilon of 20, because so few rows teach a transformer nothing at 3."""
+    trial = replace(TRIALS[Scale.CPU], attacked=200)
+    half, most = (
+        trial.to_epsilon(Pictures("mnist", Padded(pixels), 6_000).rows(trial), 20.0, 0) for pixels in (14, 42)
+    )
+    assert half.more[ADVERSARIAL] > most.more[ADVERSARIAL] + 15
+    assert abs(half.value - most.value) < 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (root() / "cifar10").is_dir(), reason="needs CIFAR-10 in the data folder")
+def test_public_colour_pictures_help_less_the_more_private_ones_are_turned() -> None:
+    tuned_on, _ = ([point.entry for point in line] for line in COLOUR.lines(Scale.QUICK).values())
+    upright, turned = (entry.measure(0).value for entry in (tuned_on[0], tuned_on[-1]))
+    assert upright > turned + 3
+    for entry in (tuned_on[0], tuned_on[-1]):
         entry.forget(0)
