@@ -13,58 +13,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-_NUMBERS_AT_A_TIME = 1 << 14
-_SMALL_SQUARE = 1e-30
-_ROUNDING = 2.0**-22  # of a sum in float32, relative to the sum of the sizes of what is added
+from sordino.gradients.norms import gram, squared_norms, squared_norms_of_factor, sum_of_products, unit_rows
 
 # What was measured, in multiplications of a plain matrix product: a batch of small products against one large one, a
 # number that is written once and read twice, a small product in float64, a number that is read, added and written.
 _BATCHED, _FORMED, _SMALL, _ADDED = 1.2, 30, 3.0, 110
-
-
-def squared_norms(matrix: Tensor) -> Tensor:
-    """The squared norm of each row in float64, from float32 norms of short pieces.
-
-    A float32 norm of ten million numbers is off by 4e-4; of 16,384 it is off by about 1e-6, at the price of no copy.
-    """
-    rows, numbers = matrix.shape
-    pieces, rest = divmod(numbers, _NUMBERS_AT_A_TIME)
-    if not pieces:
-        norms: Tensor = torch.linalg.vector_norm(matrix, dim=1)
-        return norms.double().square_()
-    whole = matrix[:, : numbers - rest].reshape(rows, pieces, _NUMBERS_AT_A_TIME)
-    squares: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square_().sum(dim=1)
-    return squares + squared_norms(matrix[:, numbers - rest :]) if rest else squares
-
-
-def squared_norms_of_factor(matrix: Tensor) -> Tensor:
-    """The same of a factor of gradients, where what vanishes in float32 matters: the other factor may be large."""
-    squares = squared_norms(matrix)
-    small = (squares < _SMALL_SQUARE).nonzero()[:, 0]
-    return squares.index_copy(0, small, matrix[small].double().square().sum(dim=1)) if len(small) else squares
-
-
-def gram(vectors: Tensor) -> Tensor:
-    """<v_t, v_u> for all places of each row, shape (r, t, t). In float64, because what is summed of it may cancel."""
-    vectors = vectors.double()
-    return torch.bmm(vectors, vectors.transpose(1, 2))
-
-
-def sum_of_products(one: Tensor, other: Tensor) -> Tensor:
-    """Of two Gram matrices, shape (r, t, t): a squared norm per row.
-
-    The sum that goes with it is taken in float32, and where places cancel leaves a rounding of what cancelled. The norm
-    is raised by as much, or a record of huge numbers that cancel would escape the clip.
-    """
-    norms = torch.einsum("rtu,rtu->r", one, other).clamp(min=0).sqrt()
-    magnitudes = (one.diagonal(dim1=1, dim2=2) * other.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(dim=1)
-    return (norms + _ROUNDING * magnitudes).square()
-
-
-def _unit_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their lengths, and the lengths; those near zero count as 1e-30."""
-    lengths = squared_norms_of_factor(matrix).sqrt().clamp(min=1e-30)
-    return matrix / lengths.to(matrix.dtype)[:, None], lengths
 
 
 def gram_is_cheaper(
@@ -227,7 +180,7 @@ class MaskedOuter(Block):
         A square that vanishes in float32 counts as the smallest one that does not: a norm may be taken for larger than
         it is, never for smaller, or a record with one huge number under the mask would escape the clip.
         """
-        (g, g_length), (x, x_length) = (_unit_rows(factor) for factor in (self.outer.left, self.outer.right))
+        (g, g_length), (x, x_length) = (unit_rows(factor) for factor in (self.outer.left, self.outer.right))
         vanished = self.size * 4 * torch.finfo(torch.float32).tiny
         shares = ((g.square_() @ self.mask) * x.square_()).sum(dim=1, dtype=torch.float64) + vanished
         return shares * (g_length * x_length).square()
@@ -270,7 +223,12 @@ class Products(Block):
         return Instantiated(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
-        return joined_places(self, starts) or super().of_units(starts)
+        """The places of rows of one unit are places of the unit, if all units have as many."""
+        rows = equal_rows(starts)
+        if not rows:
+            return super().of_units(starts)
+        places = rows * self.left.shape[1]
+        return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (self.left, self.right)))
 
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
@@ -304,6 +262,30 @@ class GramProducts(Products):
         return sum_of_products(gram(self.left), gram(self.right))
 
 
+@dataclass(frozen=True, repr=False)
+class RoundedProducts(Products):
+    """The same, multiplied in the half precision of `right`.
+
+    Norms and sum are both of the rounded products, so that the clip bounds what is added. The sum of plain training
+    would not be that of these gradients, but off by their rounding.
+    """
+
+    def take(self, rows: slice) -> RoundedProducts:
+        return RoundedProducts(self.left[rows], self.right[rows])
+
+    def formed(self, room: Tensor | None = None) -> Instantiated:
+        rows, _, outputs = self.left.shape
+        room = self.left.new_empty(rows * self.size) if room is None else room
+        left = self.left.transpose(1, 2).to(self.right.dtype)
+        return Instantiated(write_products(left, self.right, room.view(rows, outputs, -1)).flatten(1))
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        self.formed().add_to(total, weights)
+
+    def dense(self) -> Tensor:
+        return self.formed().matrix
+
+
 def weight_block(g: Tensor, x: Tensor) -> Block:
     """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
     places, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
@@ -312,15 +294,6 @@ def weight_block(g: Tensor, x: Tensor) -> Block:
     if gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs):
         return GramProducts(g, x.to(g.dtype))
     return Products(g, x) if x.dtype == g.dtype else RoundedProducts(g, x)
-
-
-def joined_places(products: Products | RoundedProducts, starts: tuple[int, ...]) -> Block | None:
-    """The places of rows of one unit are places of the unit, if all units have as many."""
-    rows = equal_rows(starts)
-    if not rows:
-        return None
-    places = rows * products.left.shape[1]
-    return weight_block(*(side.reshape(-1, places, side.shape[2]) for side in (products.left, products.right)))
 
 
 def write_products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -351,36 +324,6 @@ class FormedLater(Block):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
-
-
-@dataclass(frozen=True, repr=False)
-class RoundedProducts(FormedLater):
-    """As `Products`, multiplied in the half precision of `right`.
-
-    Norms and sum are both of the rounded products, so that the clip bounds what is added.
-    """
-
-    left: Tensor
-    right: Tensor
-
-    @property
-    def size(self) -> int:
-        return self.left.shape[2] * self.right.shape[2]
-
-    def take(self, rows: slice) -> RoundedProducts:
-        return RoundedProducts(self.left[rows], self.right[rows])
-
-    def formed(self, room: Tensor | None = None) -> Instantiated:
-        rows, _, outputs = self.left.shape
-        room = self.left.new_empty(rows * self.size) if room is None else room
-        left = self.left.transpose(1, 2).to(self.right.dtype)
-        return Instantiated(write_products(left, self.right, room.view(rows, outputs, -1)).flatten(1))
-
-    def of_units(self, starts: tuple[int, ...]) -> Block:
-        return joined_places(self, starts) or super().of_units(starts)
-
-    def dense(self) -> Tensor:
-        return self.formed().matrix
 
 
 def places_of(block: Block) -> tuple[Tensor, Tensor] | None:

@@ -13,15 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import (
-    Block,
-    Instantiated,
-    gram,
-    gram_is_cheaper,
-    squared_norms,
-    sum_of_products,
-    write_products,
-)
+from sordino.gradients.blocks import Block, Instantiated, gram_is_cheaper, write_products
+from sordino.gradients.norms import gram, squared_norms, sum_of_products
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
 

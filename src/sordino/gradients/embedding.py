@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, gram, sum_of_products
+from sordino.gradients.blocks import Block
+from sordino.gradients.norms import gram, sum_of_products
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import Tag
 
