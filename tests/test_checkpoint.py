@@ -110,13 +110,44 @@ def test_a_run_that_never_was_cannot_be_resumed(tmp_path: Path) -> None:
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     here = module.surroundings()
-    monkeypatch.setattr(module, "surroundings", lambda: here | {"threads": "64"})
+    monkeypatch.setattr(module, "surroundings", lambda *_: here | {"threads": "64"})
 
 
 def test_steps_that_cannot_be_repeated_exactly_are_not_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere(monkeypatch)
     with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match=r"threads \d+, here it is 64"):
         checkpoints.load(IDENTITY)
+
+
+def test_steps_are_not_repeated_on_another_device(folder: Path) -> None:
+    elsewhere = torch.device("meta")
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match="device cpu, here it is meta"):
+        checkpoints.load(IDENTITY, elsewhere)
+
+
+def test_steps_are_not_repeated_where_sums_are_in_the_order_of_arrival(folder: Path) -> None:
+    parallel = torch.device("meta")
+    with Checkpoints.open(folder) as checkpoints:
+        checkpoints.save(STATE, parallel)
+        with pytest.raises(StateError, match=r"on meta without torch\.use_deterministic_algorithms"):
+            checkpoints.load(IDENTITY, parallel)
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert checkpoints.load(IDENTITY, parallel).progress == STATE.progress
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert checkpoints.load(IDENTITY, parallel, draw_again_every=1).progress.renewals == 1
+
+
+def test_steps_are_not_repeated_with_products_of_another_precision(folder: Path) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        torch.set_float32_matmul_precision("medium")
+        try:
+            with pytest.raises(StateError, match=r"begun with rounded products \{\}"):
+                checkpoints.load(IDENTITY)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        assert checkpoints.load(IDENTITY).progress == STATE.progress
 
 
 def test_drawing_again_renews_the_key_and_counts_what_may_have_begun(

@@ -82,7 +82,7 @@ def test_a_hidden_run_goes_on_elsewhere_for_nothing_and_needs_no_drawing_again(
     assert killed_at(20, [*HIDDEN, "--seed", "0", "--out", "run"], monkeypatch)
     promised = Path("run/privacy.json").read_bytes()
     here = checkpoint_module.surroundings()
-    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     said = refused("train", "--quiet", "--resume", "run", "--draw-again")
     assert "is not needed with noisy-cgd: nobody has seen the steps" in said
     run("train", "--quiet", "--resume", "run")
@@ -103,7 +103,7 @@ def test_elsewhere_no_other_end_is_drawn_beside_one_that_was_measured(
             main([*HIDDEN, "--seed", "0", "--out", "run"])
     assert Path("run/metrics.jsonl").exists()
     here = checkpoint_module.surroundings()
-    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     run("train", "--quiet", "--resume", "run")
     assert contents(Path("run")) == contents(hidden)
 

@@ -56,7 +56,7 @@ def test_steps_drawn_again_are_paid_for_and_stay_in_what_is_printed(
 ) -> None:
     assert killed_at(25, [*DIGITS, "--seed", "0", "--out", "run"], monkeypatch)
     here = checkpoint_module.surroundings()
-    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     assert "at the price of a larger epsilon" in refused("train", "--quiet", "--resume", "run", code=5)
     printed = run("train", "--quiet", "--resume", "run", "--draw-again")
     epsilon = json.loads(Path("run/privacy.json").read_text())["epsilon"]

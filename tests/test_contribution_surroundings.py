@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +14,7 @@ from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
 from sordino.contribution import LossGradient
+from sordino.gradients.surroundings import in_full_precision, rounded_products
 from sordino.records import as_records
 from sordino.states import Layout
 
@@ -62,6 +66,44 @@ def test_what_is_set_around_changes_nothing() -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def told_to_round() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_norms_and_sums_are_of_unrounded_products_whatever_torch_is_told(told_to_round: None) -> None:
+    """Where products are rounded, a sum is longer than the norms that it was clipped by."""
+    seen = []
+
+    class Looking:
+        @in_full_precision
+        def look(self) -> None:
+            seen.append(rounded_products())
+
+    around = rounded_products()
+    Looking().look()
+    assert around["matrices on cpu"] == "bf16"
+    assert seen == [{}]
+    assert rounded_products() == around
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_one_setting_for_all_products_is_heeded_after_a_step_as_before() -> None:
+    backends: Any = torch.backends
+    one = backends.fp32_precision
+    try:
+        backends.fp32_precision = "tf32"
+        LossGradient(F.cross_entropy).of(mlp(), gathered(*vectors(), labels()), torch.arange(ROWS)).squared_norms()
+        assert rounded_products()["convolutions on cpu"] == "tf32"
+        backends.fp32_precision = "ieee"
+        assert "convolutions on cpu" not in rounded_products()
+    finally:
+        backends.fp32_precision = one
 
 
 def test_a_tensor_made_inside_the_model_has_the_precision_of_its_parameters() -> None:

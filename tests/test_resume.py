@@ -168,7 +168,7 @@ def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
     out = tmp_path / "run"
     assert killed(out, 18)
     here = checkpoint_module.surroundings()
-    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     with pytest.raises(StateError, match="with torch"):
         trained(out, resume=True)
     fitted = trained(out, resume=True, draw_again=True)
@@ -189,6 +189,7 @@ def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
         ({"schedule": Cosine()}, "schedule"),
         ({"averaging": None}, "schedule"),
         ({"views": None}, "views"),
+        ({"autocast": torch.bfloat16}, "precision"),  # its sums are others, and must not get the same noise
         ({"optimizer": None}, "optimizer"),
         ({"loss": nn.functional.multi_margin_loss}, "loss"),
     ],
@@ -245,7 +246,7 @@ def test_being_asked_to_stop_ends_the_step_and_loses_nothing(
         with pytest.raises(Interrupted, match="stopped after step 5 of 12"):
             trained(tmp_path / "run")
     here = checkpoint_module.surroundings()
-    monkeypatch.setattr(checkpoint_module, "surroundings", lambda: here | {"torch": "9.9"})  # at rest: anywhere
+    monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})  # at rest: anywhere
     trained(tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == uninterrupted
 

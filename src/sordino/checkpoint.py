@@ -29,6 +29,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes, write_atomically
+from sordino.gradients.surroundings import rounded_products
 from sordino.randomness import Key
 from sordino.tensors import load_tensors, save_tensors
 
@@ -82,19 +83,35 @@ class Checkpoint:
         return size if isinstance(size, int) else 1
 
 
-def surroundings() -> dict[str, str]:
+_CPU = torch.device("cpu")
+
+
+def surroundings(device: torch.device = _CPU) -> dict[str, str]:
     """What the arithmetic of a step depends on besides its state: a step is repeated exactly only where these agree.
 
     >>> sorted(surroundings())
-    ['onednn', 'processor', 'sordino', 'threads', 'torch']
+    ['device', 'onednn', 'processor', 'rounded products', 'sordino', 'threads', 'torch']
     """
     return {
+        "device": _described(device),
+        "rounded products": json.dumps(rounded_products()),
         "sordino": version("sordino"),
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
         "processor": f"{os.uname().machine} {torch.backends.cpu.get_cpu_capability()}",
         "onednn": str(torch.backends.mkldnn.enabled),
     }
+
+
+def _described(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
+
+
+def repeats_exactly(device: torch.device) -> bool:
+    """Whether the same step gives the same bits there. Elsewhere than on a CPU sums are in the order of arrival."""
+    return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
 
 class Checkpoints:
@@ -155,21 +172,23 @@ class Checkpoints:
         """A secret for fingerprints of the data: without it nobody can test a guess of the data against them."""
         return self._key.stream("fingerprint").secret
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint, device: torch.device = _CPU) -> None:
         """Replaces the last checkpoint. It is on the disk before this returns."""
         about = {
             "format": _FORMAT,
             "progress": vars(checkpoint.progress),
             "values": dict(checkpoint.values),
             "identity": dict(checkpoint.identity),
-            "surroundings": surroundings(),
+            "surroundings": surroundings(device),
         }
         text = json.dumps(about, allow_nan=False)
         seal = self._seal(text, checkpoint.tensors)
         save_tensors(self._path, checkpoint.tensors, {"about": text, "seal": seal}, private=True)
 
-    def load(self, identity: Mapping[str, str], *, draw_again_every: int | None = None) -> Checkpoint:
-        """The last checkpoint, if it is of this run and its steps can be repeated bit for bit.
+    def load(
+        self, identity: Mapping[str, str], device: torch.device = _CPU, *, draw_again_every: int | None = None
+    ) -> Checkpoint:
+        """The last checkpoint, if it is of this run and its steps can be repeated bit for bit on `device`.
 
         Where they cannot, because torch, the processor or the number of threads is another, it is refused; with
         `draw_again_every` (the sampler's period) it comes with a renewed key instead, and with what that costs.
@@ -185,18 +204,18 @@ class Checkpoints:
             if about["identity"].get(name) != value:
                 raise StateError(f"the checkpoint in {str(self.folder)!r} is of another run: its {name} differs.")
         checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"], dict(identity))
-        different = [name for name, value in surroundings().items() if about["surroundings"].get(name) != value]
-        if not different or checkpoint.progress.begun_until == checkpoint.progress.step:
+        if checkpoint.progress.begun_until == checkpoint.progress.step:
+            return checkpoint
+        obstacle = _obstacle(about["surroundings"], surroundings(device), device)
+        if obstacle is None:
             return checkpoint
         if draw_again_every is None:
-            name = different[0]
-            before, now = about["surroundings"].get(name), surroundings()[name]
             raise StateError(
-                f"the run was begun with {name} {before}, here it is {now}: its last steps cannot be repeated exactly. "
+                f"{obstacle}: its last steps cannot be repeated exactly. "
                 "Resume it there, or draw them again with fresh noise at the price of a larger epsilon."
             )
         checkpoint = replace(checkpoint, progress=checkpoint.progress.renewed(draw_again_every))
-        self.save(checkpoint)  # the old key is given up before the new one is used
+        self.save(checkpoint, device)  # the old key is given up before the new one is used
         return checkpoint
 
     def destroy(self) -> None:
@@ -229,6 +248,16 @@ class Checkpoints:
             seal.update(f"{len(name)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             seal.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return seal.hexdigest()
+
+
+def _obstacle(before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> str | None:
+    """Why a step that was begun would not be the same once more, if there is a reason."""
+    for name, value in now.items():
+        if before.get(name) != value:
+            return f"the run was begun with {name} {before.get(name)}, here it is {value}"
+    if not repeats_exactly(device):
+        return f"the run was begun on {device.type} without torch.use_deterministic_algorithms(True)"
+    return None
 
 
 def _locked(folder: Path) -> int:

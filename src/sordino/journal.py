@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
+
 from sordino.accounting import Guarantee, privacy_of
 from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import StateError, UsageError
@@ -28,6 +30,7 @@ class Journal:
     def __init__(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         self._folder, self._checkpoints = folder, checkpoints
         self._progress, self._identity = Progress(), dict[str, str]()
+        self._device = torch.device("cpu")
         self._saved_at = time.monotonic()
 
     @classmethod
@@ -48,16 +51,22 @@ class Journal:
         return cls.begin(folder, key)
 
     def last_checkpoint(
-        self, plan: Plan, records: Records, settings: Mapping[str, str], *, draw_again: bool
+        self,
+        plan: Plan,
+        records: Records,
+        settings: Mapping[str, str],
+        device: torch.device,
+        *,
+        draw_again: bool,
     ) -> Checkpoint | None:
         """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
         stages = (plan.sampler, plan.clip, plan.noise, plan.encoding)
-        self._identity = {"plan": repr(stages), "data": data, **settings}
+        self._device, self._identity = device, {"plan": repr(stages), "data": data, **settings}
         if self._checkpoints.is_empty:
             return None
         period = plan.sampler.period if draw_again else None
-        checkpoint = self._checkpoints.load(self._identity, draw_again_every=period)
+        checkpoint = self._checkpoints.load(self._identity, device, draw_again_every=period)
         self._progress = checkpoint.progress
         return checkpoint
 
@@ -100,7 +109,7 @@ class Journal:
     def _save(self, training: Training, *, begun_until: int) -> None:
         self._progress = replace(self._progress, step=training.run.steps, begun_until=begun_until)
         checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
-        self._checkpoints.save(checkpoint)
+        self._checkpoints.save(checkpoint, self._device)
         self._saved_at = time.monotonic()
 
 

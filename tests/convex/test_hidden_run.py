@@ -115,7 +115,7 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
 def test_on_other_hardware_the_hidden_steps_are_drawn_again_for_free(tmp_path, monkeypatch):
     killed(5, monkeypatch, out=tmp_path / "run")
     here = checkpoint.surroundings()
-    monkeypatch.setattr(checkpoint, "surroundings", lambda: here | {"torch": "9.9"})
+    monkeypatch.setattr(checkpoint, "surroundings", lambda *_: here | {"torch": "9.9"})
     found = fitted(out=tmp_path / "run", resume=True)
     assert found.guarantee.epsilon == make().guarantee(delta=1e-3).epsilon
     assert not torch.equal(weights(found), weights(fitted()))

@@ -41,11 +41,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_full_precision(method: Method) -> Method:
-    """A method whose products of matrices no autocast around it may turn into half precision."""
+    """A method whose products of float32 matrices nothing around it may round: no autocast, no TF32, no bfloat16.
+
+    Norms and sums must be of the same numbers. A sum whose factors were rounded to ten bits, as graphics cards do with
+    convolutions unless told not to, could be a two-thousandth longer than the clip that was computed for it.
+    """
 
     @wraps(method)
     def precise(*args: Any) -> Any:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _unrounded_products():
             return method(*args)
 
     return cast(Method, precise)
@@ -73,6 +77,51 @@ def working_dtype(model: nn.Module) -> torch.dtype:
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first parameter."""
     return next(model.parameters()).device
+
+
+def rounded_products() -> dict[str, str]:
+    """Which products of float32 torch rounds the factors of, and to what. On a CPU only those it was told to.
+
+    >>> torch.set_float32_matmul_precision("medium")
+    >>> rounded_products()["matrices on cpu"]
+    'bf16'
+    >>> torch.set_float32_matmul_precision("highest")
+    """
+    settings = {name: backend.fp32_precision for name, backend in _MULTIPLYING.items()}
+    return {name: how for name, how in settings.items() if how not in ("none", "ieee")}
+
+
+_BACKENDS: Any = torch.backends
+_MULTIPLYING: dict[str, Any] = {
+    "matrices on cpu": _BACKENDS.mkldnn.matmul,
+    "convolutions on cpu": _BACKENDS.mkldnn.conv,
+    "recurrences on cpu": _BACKENDS.mkldnn.rnn,
+}
+if _BACKENDS.cuda.is_built():
+    _MULTIPLYING |= {
+        "matrices on cuda": _BACKENDS.cuda.matmul,
+        "convolutions on cuda": _BACKENDS.cudnn.conv,
+        "recurrences on cuda": _BACKENDS.cudnn.rnn,
+    }
+
+
+@contextmanager
+def _unrounded_products() -> Iterator[None]:
+    rounded = rounded_products()
+    try:
+        for name in rounded:
+            _MULTIPLYING[name].fp32_precision = "ieee"
+        yield
+    finally:
+        for name, how in rounded.items():
+            _set_back(_MULTIPLYING[name], how)
+
+
+def _set_back(backend: Any, how: str) -> None:
+    """To what it follows, if that gives the same."""
+    backend.fp32_precision = "none"
+    if backend.fp32_precision != how:
+        backend.fp32_precision = how
 
 
 @contextmanager
