@@ -15,6 +15,7 @@ from training_commands import quick as quick
 from sordino.checkpoint import Checkpoints
 from sordino.randomness import Key
 from sordino.store import RunFolder
+from sordino.tensors import load_tensors
 
 
 def test_a_run_leaves_recipe_facts_measures_model_and_promise_and_nothing_else(digits: Path) -> None:
@@ -114,6 +115,7 @@ def test_a_second_process_does_not_take_back_what_the_first_began(refused, monke
     [
         ["--optimizer", "adam", "--lr", "0.01", "--schedule", "cosine:0.1", "--averaging", "ema:0.9"],
         ["--sampler", "shuffled", "--model", "mlp", "--views", "2", "--augment", "jitter:0.1"],
+        ["--precision", "bfloat16", "--model", "mlp"],
         [
             "--sampler",
             "cyclic",
@@ -133,6 +135,15 @@ def test_every_option_reaches_the_recipe(options: list[str], run) -> None:
     recipe = Path("out/recipe.toml").read_text()
     for name, value in zip(options[::2], options[1::2], strict=True):
         assert re.search(rf'^{name[2:].replace("-", "_")} = "?{re.escape(value)}(\.0)?"?$', recipe, re.MULTILINE)
+
+
+def test_half_precision_moves_the_weights_a_little_and_the_promise_not_at_all(digits: Path, run) -> None:
+    run(*DIGITS, "--seed", 0, "--precision", "bfloat16", "--out", "halved")
+    whole, halved = (RunFolder(folder) for folder in (digits, Path("halved")))
+    assert halved.privacy()["epsilon"] == whole.privacy()["epsilon"]
+    one, other = (load_tensors(folder.path / "model.safetensors").tensors for folder in (whole, halved))
+    far = {name: float((one[name] - other[name]).norm() / one[name].norm()) for name in one}
+    assert all(0 < distance < 0.05 for distance in far.values()), far
 
 
 def test_tensorboard_gets_public_quantities_only(run) -> None:

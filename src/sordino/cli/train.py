@@ -48,6 +48,7 @@ def train(
     ] = None,
     views: Annotated[int | None, whole_number("How often each example is seen in a step.")] = None,
     augment: Annotated[str | None, typer.Option(help="What changes each view: flip,crop:4.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of the passes: float32, or bfloat16 to save time.")] = None,
     sampler: Annotated[str | None, typer.Option(help="How batches are drawn, as in `sordino plan`.")] = None,
     adjacency: Annotated[str | None, typer.Option(help="Which data sets are neighbours.")] = None,
     expected_examples: Annotated[int | None, whole_number("With add-or-remove: a public number.")] = None,

@@ -11,6 +11,7 @@ from sordino.errors import UsageError
 from sordino.planning import SamplerName
 from sordino.recipes.methods import METHODS
 from sordino.recipes.networks import names
+from sordino.recipes.spelled import PRECISIONS
 
 _LARGEST_SEED = 2**63 - 1
 _MOST_GATES = 1 << 16
@@ -62,6 +63,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "freeze": partial(validate.between, 0, 1, high_open=True),
     "views": validate.count,
     "augment": _text,
+    "precision": _one_of(*PRECISIONS),
     "sampler": _one_of(*SamplerName),
     "adjacency": _one_of(*Adjacency),
     "expected_examples": validate.count,

@@ -76,6 +76,7 @@ class DpSgd:
             noise=stages.noise,
             encoding=stages.encoding,
             views=recipe.make_views(),
+            autocast=recipe.autocast,
             optimizer=optimizer_of(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
             averaging=parse_averaging(settings.averaging),
@@ -98,9 +99,14 @@ def _stages(prepared: Prepared) -> Plan:
     sparsified = encoding_of(recipe.sparsify, sampler.steps, steps_per_epoch)
     frozen = _freezing(prepared.built.module, recipe.freeze, sampler.steps)
     encodings = [encoding for encoding in (frozen, sparsified) if encoding is not None]
-    gradient = LossGradient(_loss(prepared), views=recipe.make_views())
+    gradient = gradient_of(prepared)
     encoding = Combined(*encodings) if len(encodings) == 2 else encodings[0] if encodings else Unchanged()
     return Plan(sampler, gradient, ClipByNorm(settings.clip), Gaussian(1.0), encoding)
+
+
+def gradient_of(prepared: Prepared) -> LossGradient:
+    """Of the loss that goes with the labels, in the precision and in the views that the recipe says."""
+    return LossGradient(_loss(prepared), prepared.recipe.autocast, prepared.recipe.make_views())
 
 
 def _loss(prepared: Prepared) -> Callable[..., Tensor]:

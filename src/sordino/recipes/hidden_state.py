@@ -41,6 +41,7 @@ _HYPOTHESES: dict[str, tuple[tuple[object, ...], str]] = {
     "freeze": ((0,), "the proof is about steps of the whole gradient, and freezing looks at iterates"),
     "views": ((1,), "a mean of several gradients, clipped, need not be the gradient of a convex loss"),
     "augment": (("none",), "each row has one vector of features, whose norm is bounded"),
+    "precision": (("float32",), "a gradient that was rounded need not be that of a convex loss"),
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 
 from sordino.accounting import Adjacency
 from sordino.calibration import check_target
@@ -19,7 +20,7 @@ from sordino.recipes.checks import CHECKS
 from sordino.recipes.defaults import Settings
 from sordino.recipes.methods import METHODS, Method
 from sordino.recipes.networks import CONVEX_NAMES
-from sordino.recipes.spelled import parse_augmentation, parse_averaging
+from sordino.recipes.spelled import PRECISIONS, parse_augmentation, parse_averaging
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 from sordino.strict_toml import LARGEST_TEXT, Table
@@ -60,6 +61,7 @@ class Recipe:
     radius: float | None = None
     views: int = 1
     augment: str = "none"
+    precision: str = "float32"
     sampler: str | None = None
     adjacency: str | None = None
     expected_examples: int | None = None
@@ -175,6 +177,11 @@ class Recipe:
     def make_views(self) -> Views:
         """Each row as often as asked, changed by what `augment` names."""
         return Views(self.views, parse_augmentation(self.augment))
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """In which half precision products are taken, if in any."""
+        return PRECISIONS[self.precision]
 
 
 def _of_first_weights(seed: int) -> int:

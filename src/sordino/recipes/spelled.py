@@ -1,12 +1,16 @@
-"""Averages and augmentations as a person spells them in a recipe."""
+"""Precisions, averages and augmentations as a person spells them in a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from sordino.averaging import Averaging, Ema, Tail
 from sordino.errors import UsageError
 from sordino.views import Crop, Flip, Jitter, Transform
+
+PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # what autocast is told
 
 
 def parse_averaging(text: str) -> Averaging | None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 
-import torch.nn.functional as F
-
 from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
 from sordino.encoding import Unchanged
 from sordino.noise import Gaussian
 from sordino.planning import make_sampler
-from sordino.recipes.dp_sgd import encoding_of
+from sordino.recipes.dp_sgd import encoding_of, gradient_of
 from sordino.recipes.prepared import Prepared
 from sordino.recipes.spelled import parse_averaging
 from sordino.run import Plan
@@ -29,12 +26,10 @@ def task_of(prepared: Prepared, score: Score) -> Task:
     recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
     sampler = make_sampler(recipe.question(examples, settings.batch_size))
     encoding = encoding_of(recipe.sparsify, sampler.steps, max(1, round(examples / settings.batch_size)))
-    loss = F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
-    gradient = LossGradient(loss, views=recipe.make_views())
     optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.lr, recipe.weight_decay)
     return Task(
         lambda: copy.deepcopy(prepared.built.module),
-        Plan(sampler, gradient, ClipByNorm(settings.clip), Gaussian(1.0), encoding or Unchanged()),
+        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding or Unchanged()),
         optimizer,
         score,
         divisor=settings.batch_size,
