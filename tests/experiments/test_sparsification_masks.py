@@ -10,10 +10,11 @@ from made_up import noise_for_pictures
 
 from sordino.data import root
 from sordino.encodings import ConstantRate, Cooling
+from sordino.experiments.ledger import Ledger
 from sordino.experiments.scale import Scale
-from sordino.experiments.sparsification import trained
+from sordino.experiments.sparsification import communicated, trained
 from sordino.experiments.sparsification.communicated import WIRES, kept_share, traffic
-from sordino.experiments.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, Masks, sent
+from sordino.experiments.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, Masks, messages
 
 SIZE = 26_010  # of DP-CNN/S
 
@@ -26,7 +27,14 @@ def found(tmp_path_factory):
     part = replace(setting.sent_part, examples=8)
     with pytest.MonkeyPatch.context() as patch:
         noise_for_pictures(patch, tmp_path_factory.mktemp("data"))
-        return tuple(sent(replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2)))
+        setting, ledger = (
+            replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2),
+            Ledger(tmp_path_factory.mktemp("kept") / "sent.jsonl"),
+        )
+        found = tuple(messages(setting, ledger, "command"))
+        patch.setattr(communicated, "federated_sgd", None)  # what is kept is not sent again
+        assert tuple(messages(setting, ledger, "command")) == found
+        return found
 
 
 def test_every_kind_of_masks_is_compared_at_both_epsilons():

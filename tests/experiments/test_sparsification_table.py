@@ -17,6 +17,7 @@ from sordino.experiments.reproduce import reproduce
 from sordino.experiments.rows import network_rows
 from sordino.experiments.scale import Scale
 from sordino.experiments.sparsification.table import (
+    CNN,
     FRAMEWORKS,
     HOUSE_NUMBERS,
     NONE,
@@ -25,14 +26,14 @@ from sordino.experiments.sparsification.table import (
     SPARSIFICATION,
     Choice,
 )
-from sordino.experiments.sparsification.training import unfinished
+from sordino.experiments.sparsification.training import HalvedTrial, unfinished
 from sordino.training import Training
 
 needs_clothes = pytest.mark.skipif(not is_complete("fashion-mnist", root()), reason="Fashion-MNIST is not there")
 
 
 def test_every_point_of_the_search_keeps_the_clip_over_one_minus_the_momentum():
-    for framework in FRAMEWORKS:
+    for framework in (*FRAMEWORKS, CNN):
         usual = framework.usual.clip / (1 - framework.usual.momentum)
         for choice in (*SEARCHED[NONE], *SEARCHED[RANDOM]):
             trial = choice.of(framework.usual)
@@ -47,7 +48,7 @@ def test_with_and_without_sparsification_get_the_same_search_and_at_most_six_poi
     assert all(choice.final_rate in (0.5, 0.7, 0.9) for choice in SEARCHED[RANDOM])
 
 
-@pytest.mark.parametrize("framework", [*FRAMEWORKS, *HOUSE_NUMBERS], ids=lambda one: f"{one.title} {one.data}")
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, CNN, *HOUSE_NUMBERS], ids=lambda one: f"{one.title} {one.data}")
 def test_only_one_of_a_pair_is_sparsified(framework):
     for place in (0, 1):
         assert framework.chosen[NONE][place].final_rate == 0
@@ -58,6 +59,23 @@ def test_house_numbers_are_left_to_the_paper_scale():
     data = {scale: {entry.data for entry in SPARSIFICATION.entries(scale)} for scale in Scale}
     assert "svhn" in data[Scale.PAPER]
     assert "svhn" not in data[Scale.QUICK] | data[Scale.CPU]
+
+
+def test_the_large_network_is_trained_in_half_precision_unless_all_is_as_in_the_paper():
+    for scale in Scale:
+        trained = [entry.settings["training"] for entry in SPARSIFICATION.entries(scale) if "DP-CNN, " in entry.method]
+        assert {text.startswith("HalvedTrial(") for text in trained} == {scale is not Scale.PAPER}
+
+
+@needs_clothes
+def test_a_halved_trial_is_the_same_but_for_its_products():
+    rows = network_rows("fashion-mnist", "dp-cnn-s", examples=500)
+    trial = replace(Choice(0.5).of(FRAMEWORKS[0].usual), batch_size=100, epochs=1.0)
+    halved = HalvedTrial(**vars(trial))
+    one, other = (each.fitted(rows, 3.0, 0) for each in (trial, halved))
+    assert one.guarantee.epsilon == other.guarantee.epsilon
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    assert all(0 < float((a - b).norm() / a.norm()) < 0.1 for a, b in pairs)
 
 
 def test_steps_shrink_with_epsilon():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from sordino import validate
 from sordino.errors import UsageError
 from sordino.experiments.entry import Entry, Experiment
 from sordino.experiments.ledger import Ledger
-from sordino.experiments.origin import origin, write_numbers
+from sordino.experiments.once import measured_once
+from sordino.experiments.origin import write_numbers
 from sordino.experiments.page import page
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
@@ -73,10 +73,5 @@ def _run(entries: Sequence[Entry], ledger: Ledger, seeds: int, command: str, pro
         for seed in range(seeds):
             for entry in entries:
                 bar.update(task, description=f"{entry.name}, seed {seed}")
-                if not ledger.has(entry, seed=seed):
-                    begun = time.monotonic()
-                    measured = entry.measure(seed)
-                    seconds = time.monotonic() - begun
-                    ledger.add(entry, seed=seed, measured=measured, seconds=seconds, origin=origin(command))
-                    entry.forget(seed)
+                measured_once(entry, ledger, seed=seed, command=command)
                 bar.advance(task)

@@ -9,10 +9,12 @@ from pathlib import Path
 from sordino.communication import Dense, IndexCoded, SeedCoded, Wire, federated_sgd
 from sordino.encodings import RandomSparsify
 from sordino.experiments.drawing import drawing
+from sordino.experiments.entry import Entry, Measured
 from sordino.experiments.origin import write_numbers
 from sordino.experiments.rows import Rows
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
+from sordino.experiments.sparsification.trained import Part
 from sordino.experiments.sparsification.training import DELTA, Trial
 from sordino.report.pictures import ACCENT, DASHES, FAINT, INK
 from sordino.states import Layout
@@ -32,6 +34,17 @@ class Communicated:
     up: int
     down: int
     kept: float
+
+
+def sent(trial: Trial, masks: str, part: Part, *, clients: int, wire: Wire) -> Entry:
+    """A federated run as something to measure once: no byte depends on its seed."""
+
+    def measure(seed: int) -> Measured:
+        found = communicated(trial, masks, part.rows(trial), clients=clients, wire=wire)
+        return Measured(found.up + found.down, asdict(found))
+
+    settings = part.settings(trial) | {"clients": clients, "wire": wire.name}
+    return Entry(f"{masks}, {wire.name}", part.data, None, None, settings, measure)
 
 
 def communicated(trial: Trial, masks: str, rows: Rows, *, clients: int, wire: Wire) -> Communicated:

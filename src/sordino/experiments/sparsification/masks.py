@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from sordino.encodings import ConstantRate, Cooling
 from sordino.encodings.rates import RateSchedule
 from sordino.experiments.entry import Entry
+from sordino.experiments.ledger import Ledger
+from sordino.experiments.once import measured_once
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
-from sordino.experiments.sparsification.communicated import WIRES, Communicated, communicated, traffic
+from sordino.experiments.sparsification.communicated import WIRES, Communicated, sent, traffic
 from sordino.experiments.sparsification.trained import Part, trained
 from sordino.experiments.sparsification.training import Sparsity, Trial
 
@@ -96,20 +99,20 @@ class MaskAblation:
 
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        return (traffic(tuple(sent(SETTINGS[scale])), scale, folder, command),)
+        found = messages(SETTINGS[scale], Ledger(folder / "sent.jsonl"), command)
+        return (traffic(tuple(found), scale, folder, command),)
 
 
 SPARSIFICATION_ABLATION = MaskAblation()
 
 
-def sent(setting: Setting) -> Iterator[Communicated]:
-    """A federated run for each kind of masks, final rate and wire format."""
-    for masks in KINDS:
-        for rate in setting.rates:
-            trial = masks.of(setting.sent, rate)
-            for wire in WIRES:
-                rows = setting.sent_part.rows(trial)
-                yield communicated(trial, str(masks), rows, clients=setting.clients, wire=wire)
+def messages(setting: Setting, ledger: Ledger, command: str) -> Iterator[Communicated]:
+    """A federated run for each kind of masks, final rate and wire format, unless the ledger has it."""
+    for masks, rate, wire in product(KINDS, setting.rates, WIRES):
+        trial = masks.of(setting.sent, rate)
+        entry = sent(trial, str(masks), setting.sent_part, clients=setting.clients, wire=wire)
+        measured_once(entry, ledger, seed=0, command=command)
+        yield Communicated(**ledger.of(entry)[0]["more"])
 
 
 def _entries(setting: Setting) -> Iterator[Entry]:

@@ -11,7 +11,7 @@ from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
 from sordino.experiments.sparsification.gains import gains
 from sordino.experiments.sparsification.trained import AllBut, trained
-from sordino.experiments.sparsification.training import Sparsity, Trial
+from sordino.experiments.sparsification.training import HalvedTrial, Sparsity, Trial
 
 NONE, RANDOM = "none", "RS"
 EPSILONS = (3.0, 1.0)
@@ -106,7 +106,12 @@ CNN = Framework(
     chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9))},
     how=_PUBLISHED,
 )
-FRAMEWORKS = (SMALL_CNN, SMALL_SCATTERING, SCATTERING, CNN)
+HALVED_CNN = replace(
+    CNN,
+    usual=HalvedTrial(**vars(CNN.usual)),
+    how=f"{_PUBLISHED} DP-CNN multiplies in bfloat16 at this scale, which saves a quarter of its time.",
+)
+FRAMEWORKS = (SMALL_CNN, SMALL_SCATTERING, SCATTERING)
 HOUSE_NUMBERS = (
     replace(SCATTERING, data="svhn", paper={NONE: (85.9, 80.7), RANDOM: (86.8, 82.2)}),
     replace(CNN, data="svhn", paper={NONE: (83.4, 76.0), RANDOM: (84.5, 79.1)}),
@@ -142,7 +147,7 @@ SPARSIFICATION = SparsificationTable()
 
 def _frameworks(scale: Scale) -> Sequence[Framework]:
     """House numbers come last: their files are large, and what is run before them is kept."""
-    return (*FRAMEWORKS, *HOUSE_NUMBERS) if scale is Scale.PAPER else FRAMEWORKS
+    return (*FRAMEWORKS, CNN, *HOUSE_NUMBERS) if scale is Scale.PAPER else (*FRAMEWORKS, HALVED_CNN)
 
 
 def _entries(scale: Scale) -> Iterator[Entry]:

@@ -95,6 +95,7 @@ class Trial:
             clip=self.clip,
             encoding=self.encoding_of(model, len(rows)),
             views=self.seen,
+            autocast=self.autocast,
             optimizer=self.optimizer,
             averaging=self.average,
             test=rows.test,
@@ -121,7 +122,7 @@ class Trial:
     def plan(self, sampler: Sampler, noise_multiplier: float, examples: int) -> Plan:
         """What is released on so many rows."""
         clip, noise = ClipByNorm(self.clip), Gaussian(noise_multiplier)
-        return Plan(sampler, LossGradient(F.cross_entropy), clip, noise, self.encoding(examples))
+        return Plan(sampler, LossGradient(F.cross_entropy, self.autocast), clip, noise, self.encoding(examples))
 
     def poisson(self, examples: int) -> Poisson:
         return Poisson(self.batch_size / examples, self.steps(examples), ADJACENCY)
@@ -143,6 +144,11 @@ class Trial:
         """How each row is seen: once, as it is."""
         return None
 
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """In which half precision products are taken: in none."""
+        return None
+
     def build(self, facts: Facts, seed: int) -> nn.Module:
         return models.build(self.network, facts, seed=seed).module
 
@@ -152,6 +158,15 @@ class Trial:
     @property
     def average(self) -> Averaging | None:
         return parse_averaging(self.averaging)
+
+
+@dataclass(frozen=True)
+class HalvedTrial(Trial):
+    """The same with products in bfloat16, in three quarters of the time. Norms, sums, noise and weights are float32."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        return torch.bfloat16
 
 
 def outcome_of(fitted: Fitted) -> Measured:
