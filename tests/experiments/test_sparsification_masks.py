@@ -27,10 +27,8 @@ def found(tmp_path_factory):
     part = replace(setting.sent_part, examples=8)
     with pytest.MonkeyPatch.context() as patch:
         noise_for_pictures(patch, tmp_path_factory.mktemp("data"))
-        setting, ledger = (
-            replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2),
-            Ledger(tmp_path_factory.mktemp("kept") / "sent.jsonl"),
-        )
+        setting = replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2)
+        ledger = Ledger(tmp_path_factory.mktemp("kept") / "sent.jsonl")
         found = tuple(messages(setting, ledger, "command"))
         patch.setattr(communicated, "federated_sgd", None)  # what is kept is not sent again
         assert tuple(messages(setting, ledger, "command")) == found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -104,16 +104,28 @@ class Patches(Block):
         return self._by_offset(room)
 
     def _by_offset(self, room: Tensor | None = None) -> ByOffset:
-        """Patches are laid out along all axes but the first, along which they slide: a shift is a slice of memory.
+        """Per row, group and offset along the first axis one product of matrices.
 
-        With a stride along the first axis, each of its phases is laid out on its own. Per row, group and offset along
-        the first axis this is one product of matrices, (outputs, places) by (places, channels and other offsets).
+        It is (outputs, places) by (places, channels and other offsets).
         """
-        rule, groups = self.rule, self.rule.groups
+        rule, groups, (rows, outputs) = self.rule, self.rule.groups, self.g.shape[:2]
+        g = self.g.reshape(rows * groups, outputs // groups, -1).to(self.x.dtype)
+        room = self.g.new_empty(rows * self.size) if room is None else room
+        by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
+        for gradients, shifted in zip(by_offset, self._shifted(), strict=True):
+            write_products(g, shifted.transpose(1, 2), gradients)
+        return ByOffset(rule, by_offset)
+
+    def _shifted(self) -> Iterator[Tensor]:
+        """The patches at each offset along the first axis: (row and group, channels and other offsets, places).
+
+        They are laid out along all axes but the first, along which they slide: a shift is a slice of memory. With a
+        stride along the first axis, each of its phases is laid out on its own.
+        """
+        rule, x = self.rule, self._padded_to_whole_phases()
         stride, dilation = rule.stride[0], rule.dilation[0]
-        x = self._padded_to_whole_phases()
         rows, channels, length, *_ = x.shape
-        outputs, _, *others = self.g.shape[1:]
+        first, *others = self.g.shape[2:]
         step_row, step_channel, step_first, *steps = x.stride()
         other_steps = (
             *_times(rule.dilation[1:], steps),
@@ -123,16 +135,10 @@ class Patches(Block):
         )
         shape = rows, channels, *rule.kernel[1:], stride, length // stride, *others
         patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
-        patches = patches.reshape(rows * groups, -1, stride, length // stride * prod(others))
-        g = self.g.reshape(rows * groups, outputs // groups, -1).to(x.dtype)
-        room = self.g.new_empty(rows * self.size) if room is None else room
-        by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
-        for offset, gradients in enumerate(by_offset):
+        patches = patches.reshape(rows * rule.groups, -1, stride, length // stride * prod(others))
+        for offset in range(rule.kernel[0]):
             start, phase = divmod(dilation * offset, stride)
-            start *= prod(others)
-            shifted = patches[:, :, phase, start : start + g.shape[2]]
-            write_products(g, shifted.transpose(1, 2), gradients)
-        return ByOffset(rule, by_offset)
+            yield patches[:, :, phase].narrow(2, start * prod(others), first * prod(others))
 
     def _padded_to_whole_phases(self) -> Tensor:
         x, stride = self.rule.padded(self.x), self.rule.stride[0]
@@ -195,6 +201,16 @@ class RoundedPatches(Patches):
 
     def take(self, rows: slice) -> RoundedPatches:
         return RoundedPatches(self.rule, self.x[rows], self.g[rows])
+
+    def _shifted(self) -> Iterator[Tensor]:
+        """Each shift is laid out on its own: a product in half precision would copy a slice of memory before it."""
+        rule, x = self.rule, self.rule.padded(self.x)
+        step_row, step_channel, *steps = x.stride()
+        shape = *x.shape[:2], *rule.kernel[1:], *self.g.shape[2:]
+        strides = step_row, step_channel, *_times(rule.dilation[1:], steps[1:]), *_times(rule.stride, steps)
+        for offset in range(rule.kernel[0]):
+            shifted = x[:, :, rule.dilation[0] * offset :].as_strided(shape, strides)
+            yield shifted.reshape(len(x) * rule.groups, -1, prod(self.g.shape[2:]))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
