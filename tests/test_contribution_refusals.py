@@ -43,6 +43,18 @@ def test_other_parameters_than_single_or_double_precision_are_refused(dtype: tor
         LossGradient(F.cross_entropy).check(model, records_of(labels()))
 
 
+def test_a_model_where_nobody_can_tell_how_it_multiplies_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"must lie on cpu or cuda, got meta: use model\.to"):
+        LossGradient(F.cross_entropy).check(mlp().to("meta"), records_of(labels()))
+
+
+def test_a_model_on_two_devices_is_refused() -> None:
+    model = mlp()
+    model[0].to("meta")
+    with pytest.raises(UsageError, match="on one device, got cpu and meta"):
+        LossGradient(F.cross_entropy).check(model, records_of(labels()))
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [

@@ -40,10 +40,20 @@ sordino.replace_batchnorm(model), or public statistics in eval mode.
                 f"parameter {name!r} has a gradient hook, which is not run for single examples: remove it."
             )
     working_dtype(model)
+    _refuse_devices(model)
     for name, module in original(model).named_modules():
         for refused, reason in _refusals(module):
             if refused:
                 raise UsageError(f"{called(name, module)} {reason}.")
+
+
+def _refuse_devices(model: nn.Module) -> None:
+    """Norms are float64 and must be exact: only on these devices is it known how to make sure that they are."""
+    found = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(found) > 1:
+        raise UsageError(f"all parameters must lie on one device, got {' and '.join(found)}.")
+    if torch.device(found[0]).type not in ("cpu", "cuda"):
+        raise UsageError(f"the model must lie on cpu or cuda, got {found[0]}: use model.to('cpu').")
 
 
 def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
