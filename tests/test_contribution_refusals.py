@@ -44,7 +44,7 @@ def test_other_parameters_than_single_or_double_precision_are_refused(dtype: tor
 
 
 def test_a_model_where_nobody_can_tell_how_it_multiplies_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"must lie on cpu or cuda, got meta: use model\.to"):
+    with pytest.raises(UsageError, match=r"must lie on cpu or cuda, got meta"):
         LossGradient(F.cross_entropy).check(mlp().to("meta"), records_of(labels()))
 
 

@@ -53,7 +53,7 @@ def _refuse_devices(model: nn.Module) -> None:
     if len(found) > 1:
         raise UsageError(f"all parameters must lie on one device, got {' and '.join(found)}.")
     if torch.device(found[0]).type not in ("cpu", "cuda"):
-        raise UsageError(f"the model must lie on cpu or cuda, got {found[0]}: use model.to('cpu').")
+        raise UsageError(f"the model must lie on cpu or cuda, got {found[0]}.")
 
 
 def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
