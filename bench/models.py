@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -67,13 +67,17 @@ def in_turn(batch_size: int) -> Sampler:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A model, a batch of synthetic inputs for it, and the summed loss and the sampler that it is trained with."""
+    """A model, a batch of synthetic inputs for it, and the summed loss and the sampler that it is trained with.
+
+    With `autocast` both sides multiply in that precision.
+    """
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     tokens: int | None = None
     loss: Callable[[Tensor, Tensor], Tensor] = _CROSS_ENTROPY
     sampler: Callable[[int], Sampler] = drawn
+    autocast: torch.dtype | None = None
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -95,3 +99,4 @@ BENCHMARKS = {
     "lstm": Benchmark(Recurrent, (28, 28)),
     "gpt": Benchmark(gpt, (128,), tokens=1000),
 }
+HALVED = {f"{name}-bfloat16": replace(BENCHMARKS[name], autocast=torch.bfloat16) for name in ("dp-cnn", "vit", "gpt")}

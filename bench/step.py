@@ -2,6 +2,7 @@
 
     python -m bench.step                                  every model at batch sizes 256 and 1024
     python -m bench.step --models mlp dp-cnn --batch-sizes 256 --json
+    python -m bench.step --models dp-cnn-bfloat16         both sides in half precision
     python -m bench.step --peers opacus                   the modes of Opacus side by side
     python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
@@ -31,7 +32,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from bench.models import BENCHMARKS, Benchmark, mlp
+from bench.models import BENCHMARKS, HALVED, Benchmark, mlp
 from sordino.encoding import Encoding, Unchanged
 from sordino.gradients.tape import survey
 from sordino.noise import NoiseAt
@@ -44,6 +45,7 @@ _FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.5
 # Sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set.
 _TIE = 0.05
 _OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
+_ALL = BENCHMARKS | HALVED
 
 
 def plain_step(benchmark: Benchmark, batch_size: int, physical: int) -> Callable[[], None]:
@@ -54,7 +56,9 @@ def plain_step(benchmark: Benchmark, batch_size: int, physical: int) -> Callable
     def step() -> None:
         optimizer.zero_grad()
         for inputs, labels in zip(*(torch.split(x, physical) for x in data), strict=True):
-            (benchmark.loss(model(inputs), labels) / batch_size).backward()
+            with torch.autocast("cpu", dtype=benchmark.autocast, enabled=benchmark.autocast is not None):
+                loss = benchmark.loss(model(inputs), labels)
+            (loss / batch_size).backward()
         optimizer.step()
 
     return step
@@ -62,7 +66,8 @@ def plain_step(benchmark: Benchmark, batch_size: int, physical: int) -> Callable
 
 def private_step(benchmark: Benchmark, batch_size: int, encoding: Encoding | None = None) -> Callable[[], None]:
     """A step of a run: sampling, taped gradients, clipping, noise, and SGD."""
-    model, sampler, gradient = benchmark.make(), benchmark.sampler(batch_size), so.LossGradient(benchmark.loss)
+    model, sampler = benchmark.make(), benchmark.sampler(batch_size)
+    gradient = so.LossGradient(benchmark.loss, benchmark.autocast)
     plan = so.Plan(sampler, gradient, so.ClipByNorm(1.0), so.Gaussian(1.0), encoding or Unchanged())
     twice = tuple(torch.cat([x, x]) for x in benchmark.batch(batch_size))
     run = so.PrivateRun(plan, model, twice)
@@ -144,7 +149,7 @@ def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict
         "plain_ms": plain_ms,
         "sordino_ms": sordino_ms,
         "plain_physical": size,
-        "parameters": Layout.of(BENCHMARKS[name].make()).size,
+        "parameters": Layout.of(_ALL[name].make()).size,
         "noise_ms": noise_ms,
         "noise_share": noise_ms / (sordino_ms - noise_ms),
         "ratio_to_plain": sordino_ms / plain_ms,
@@ -155,7 +160,7 @@ def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict
 
 def best_plain_size(name: str, batch_size: int, _: int) -> int:
     """The physical batch size at which plain training is fastest, or the largest of those that are as fast."""
-    benchmark = BENCHMARKS[name]
+    benchmark = _ALL[name]
     sizes = _affordable(benchmark, batch_size)
     turns = [partial(turn, plain_step(benchmark, batch_size, size)) for size in sizes]
     times = dict(zip(sizes, alternating(turns, _FEWEST), strict=True))
@@ -212,11 +217,11 @@ def _affordable(benchmark: Benchmark, batch_size: int) -> list[int]:
 
 
 def plain_memory(name: str, batch_size: int, physical: int) -> float:
-    return peak_mib(lambda: plain_step(BENCHMARKS[name], batch_size, physical))
+    return peak_mib(lambda: plain_step(_ALL[name], batch_size, physical))
 
 
 def private_memory(name: str, batch_size: int, _: int) -> float:
-    return peak_mib(lambda: private_step(BENCHMARKS[name], batch_size))
+    return peak_mib(lambda: private_step(_ALL[name], batch_size))
 
 
 def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
@@ -233,7 +238,7 @@ def opacus_row(name: str, batch_size: int, _: int) -> dict[str, Any]:
     times: dict[str, Any] = {}
     for mode in _OPACUS_MODES:
         try:
-            step = opacus_step(BENCHMARKS[name].make(), BENCHMARKS[name].batch(batch_size), mode)
+            step = opacus_step(_ALL[name].make(), _ALL[name].batch(batch_size), mode)
             times[mode] = median(turn(step))
         except Exception as error:  # whatever the peer raises is its answer
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
@@ -278,15 +283,15 @@ def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[
 
 
 def _opacus_turns(name: str, batch_size: int, mode: int) -> None:
-    benchmark = BENCHMARKS[name]
+    benchmark = _ALL[name]
     take_turns(opacus_step(benchmark.make(), benchmark.batch(batch_size), _OPACUS_MODES[mode]))
 
 
 _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
     "plain-size": best_plain_size,
-    "plain": lambda name, size, physical: take_turns(plain_step(BENCHMARKS[name], size, physical)),
-    "private": lambda name, size, _: take_turns(private_step(BENCHMARKS[name], size)),
-    "noise": lambda name, size, repeats: noise_milliseconds(BENCHMARKS[name].make(), repeats),
+    "plain": lambda name, size, physical: take_turns(plain_step(_ALL[name], size, physical)),
+    "private": lambda name, size, _: take_turns(private_step(_ALL[name], size)),
+    "noise": lambda name, size, repeats: noise_milliseconds(_ALL[name].make(), repeats),
     "plain-memory": plain_memory,
     "private-memory": private_memory,
     "opacus": opacus_row,
@@ -322,7 +327,7 @@ def _peak() -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--models", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS))
+    arguments.add_argument("--models", nargs="+", choices=list(_ALL), default=list(BENCHMARKS))
     arguments.add_argument("--batch-sizes", nargs="+", type=int, default=[256, 1024])
     arguments.add_argument("--repeats", type=int, default=9)
     arguments.add_argument("--peers", nargs="*", choices=["opacus"], default=[])
