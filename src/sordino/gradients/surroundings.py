@@ -107,7 +107,8 @@ if _BACKENDS.cuda.is_built():
 
 @contextmanager
 def _unrounded_products() -> Iterator[None]:
-    in_use = "cpu", "cuda" if torch.cuda.is_initialized() else "cpu"  # what nobody uses is left alone
+    cuda: Any = torch.cuda
+    in_use = ("cpu", "cuda") if cuda.is_initialized() else ("cpu",)  # what nobody uses is left alone
     rounded = {name: how for name, how in rounded_products().items() if name.endswith(in_use)}
     try:
         for name in rounded:
