@@ -4,9 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sordino.data import load
 from sordino.data.dataset import Facts
+from sordino.data.dead_leaves import DeadLeaves
+from sordino.data.standard import is_complete, root
 from sordino.errors import UsageError
-from sordino.features import Pixels, Scattering2D, ScatteringFeatures, scattering_features
+from sordino.features import Pixels, Scattering2D, ScatteringFeatures, StandardisedScattering, scattering_features
 
 GREY, COLOUR = Facts("grey", (1, 28, 28), 10), Facts("colour", (3, 32, 32), 10)
 
@@ -47,6 +50,43 @@ def test_bytes_and_numbers_in_a_declared_range_have_the_same_features():
 def test_a_row_without_any_contrast_is_finite():
     assert scattering_features(torch.zeros(1, 1, 28, 28), GREY).isfinite().all()
     assert scattering_features(torch.full((1, 3, 32, 32), 0.4), COLOUR).isfinite().all()
+
+
+def moments(features):
+    return features.double().mean(dim=(0, 2, 3)), features.double().std(dim=(0, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def standardised():
+    return StandardisedScattering((3, 32, 32))
+
+
+def test_standardised_channels_have_mean_zero_and_variance_one_in_drawn_pictures(standardised):
+    others = DeadLeaves((3, 32, 32)).draw(400, torch.Generator().manual_seed(1)).pictures
+    mean, std = moments(standardised(others))
+    assert float(mean.abs().max()) < 0.2
+    assert 0.8 < float(std.min()) < float(std.max()) < 1.2
+
+
+def test_standardised_features_are_the_coefficients_on_another_scale(standardised):
+    one, other = (pictures(40, 3, 32, 32)[part] for part in (slice(20), slice(20, 40)))
+    normal = Pixels(None, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    raw = Scattering2D(shape=(32, 32))(normal(one) - normal(other)).flatten(1, 2)[:, :1]  # the mean is linear
+    scaled = (standardised(one).float() - standardised(other).float())[:, :1]
+    torch.testing.assert_close(scaled / scaled.std(), raw / raw.std(), rtol=0, atol=0.02)
+
+
+def test_a_standardised_row_depends_on_itself_alone(standardised):
+    given = pictures(5, 3, 32, 32)
+    torch.testing.assert_close(standardised(given[2:3])[0], standardised(given)[2], rtol=2e-3, atol=2e-3)
+    assert standardised(torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)).isfinite().all()
+
+
+@pytest.mark.skipif(not is_complete("cifar10", root()), reason="CIFAR-10 is not there")
+def test_moments_of_drawn_pictures_are_near_those_of_photographs(standardised):
+    mean, std = moments(standardised(load("cifar10").test.inputs[:500]))
+    assert float(mean.abs().max()) < 0.7
+    assert 0.5 < float(std.min()) < float(std.max()) < 1.5
 
 
 @pytest.mark.parametrize("shape", [(784,), (2, 28, 28), (1, 4, 4)])

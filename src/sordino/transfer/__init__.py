@@ -1,6 +1,6 @@
 """Public pictures made by a program, networks that have learnt from them, and what private rows train of those."""
 
-from sordino.transfer.dead_leaves import DeadLeaves as DeadLeaves
+from sordino.data.dead_leaves import DeadLeaves as DeadLeaves
 from sordino.transfer.embedding_perturbation import EmbeddingPerturbation as EmbeddingPerturbation
 from sordino.transfer.embedding_perturbation import fit_embedded as fit_embedded
 from sordino.transfer.input_normalisation import InputNormalisation as InputNormalisation

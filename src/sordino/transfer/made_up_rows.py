@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 from sordino.data import Facts
+from sordino.data.dead_leaves import DeadLeaves
 from sordino.models import Built
-from sordino.transfer.dead_leaves import DeadLeaves
 
 
 def made_up_rows(built: Built, facts: Facts, count: int, *, seed: int) -> Tensor:

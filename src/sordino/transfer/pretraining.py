@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.data import Facts
+from sordino.data.dead_leaves import FORMS, DeadLeaves, Drawn
 from sordino.models import Built
 from sordino.schedule import Cosine
-from sordino.transfer.dead_leaves import FORMS, DeadLeaves, Drawn
 from sordino.transfer.pretrained import Pretrained, body, build
 
 VERSION = 1  # raised with any change of the pictures or of the settings below: a file of another version is not used

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Generator
 
+from sordino.data.dead_leaves import DeadLeaves
 from sordino.errors import UsageError
-from sordino.transfer import DeadLeaves
 
 
 def drawn(count=200, shape=(3, 16, 16), seed=0, leaves=40):
