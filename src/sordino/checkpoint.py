@@ -109,7 +109,7 @@ def _described(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
 
 
-def repeats_exactly(device: torch.device) -> bool:
+def _repeats_exactly(device: torch.device) -> bool:
     """Whether the same step gives the same bits there. Elsewhere than on a CPU sums are in the order of arrival."""
     return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
@@ -255,7 +255,7 @@ def _obstacle(before: Mapping[str, str], now: Mapping[str, str], device: torch.d
     for name, value in now.items():
         if before.get(name) != value:
             return f"the run was begun with {name} {before.get(name)}, here it is {value}"
-    if not repeats_exactly(device):
+    if not _repeats_exactly(device):
         return f"the run was begun on {device.type} without torch.use_deterministic_algorithms(True)"
     return None
 

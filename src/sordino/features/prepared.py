@@ -5,6 +5,7 @@ Each row is prepared from itself and from public constants, so the preparation c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -63,20 +64,20 @@ class ScatteringFeatures:
         if tuple(inputs.shape[1:]) != self.input_shape:
             raise UsageError(f"inputs must be rows of shape {self.input_shape}, got {tuple(inputs.shape[1:])}.")
         features = torch.empty(len(inputs), *self.output_shape, dtype=torch.float16)
+        normalised = self._normalisation()  # before threads begin: its constants may take seconds
 
         def prepare_rows(start: int) -> None:
-            features[start : start + _ROWS] = self._prepare(inputs[start : start + _ROWS].detach())
+            features[start : start + _ROWS] = normalised(self._coefficients(inputs[start : start + _ROWS].detach()))
 
         side_by_side(prepare_rows, range(0, len(inputs), _ROWS))
         return features
 
-    def _prepare(self, inputs: Tensor) -> Tensor:
+    def _coefficients(self, inputs: Tensor) -> Tensor:
         colours = (_COLOUR_MEAN, _COLOUR_STD) if self.input_shape[0] == 3 else (None, None)
-        return self._normalised(self.transform(Pixels(self.input_range, *colours)(inputs)).flatten(1, 2))
+        return self.transform(Pixels(self.input_range, *colours)(inputs)).flatten(1, 2)
 
-    def _normalised(self, coefficients: Tensor) -> Tensor:
-        logarithms = coefficients.sign() * torch.log1p(coefficients.abs() / _SMALLEST)
-        return F.group_norm(logarithms, _GROUPS)
+    def _normalisation(self) -> Callable[[Tensor], Tensor]:
+        return _of_rows
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,21 @@ class StandardisedScattering(ScatteringFeatures):
     torch.Size([2, 243, 8, 8])
     """
 
-    def _normalised(self, coefficients: Tensor) -> Tensor:
+    def _normalisation(self) -> Callable[[Tensor], Tensor]:
         mean, std = _moments_of_drawn(self.input_shape)
-        return (coefficients - mean) / std
+        return lambda coefficients: (coefficients - mean) / std
 
 
 class _Coefficients(ScatteringFeatures):
     """As the transform gives them."""
 
-    def _normalised(self, coefficients: Tensor) -> Tensor:
-        return coefficients
+    def _normalisation(self) -> Callable[[Tensor], Tensor]:
+        return lambda coefficients: coefficients
+
+
+def _of_rows(coefficients: Tensor) -> Tensor:
+    logarithms = coefficients.sign() * torch.log1p(coefficients.abs() / _SMALLEST)
+    return F.group_norm(logarithms, _GROUPS)
 
 
 @lru_cache(maxsize=8)
