@@ -133,6 +133,9 @@ def test_steps_are_not_repeated_where_sums_are_in_the_order_of_arrival(folder: P
             checkpoints.load(IDENTITY, parallel)
         torch.use_deterministic_algorithms(True)
         try:
+            with pytest.raises(StateError, match="sums in any order, here it is in order"):
+                checkpoints.load(IDENTITY, parallel)  # the steps that were begun had no order
+            checkpoints.save(STATE, parallel)
             assert checkpoints.load(IDENTITY, parallel).progress == STATE.progress
         finally:
             torch.use_deterministic_algorithms(False)

@@ -83,17 +83,18 @@ class Checkpoint:
         return size if isinstance(size, int) else 1
 
 
-_CPU = torch.device("cpu")
+_CPU, _ANY_ORDER = torch.device("cpu"), "in any order"
 
 
 def surroundings(device: torch.device = _CPU) -> dict[str, str]:
     """What the arithmetic of a step depends on besides its state: a step is repeated exactly only where these agree.
 
     >>> sorted(surroundings())
-    ['device', 'onednn', 'processor', 'rounded products', 'sordino', 'threads', 'torch']
+    ['device', 'onednn', 'processor', 'rounded products', 'sordino', 'sums', 'threads', 'torch']
     """
     return {
         "device": _described(device),
+        "sums": _order_of_sums(device),
         "rounded products": json.dumps(rounded_products()),
         "sordino": version("sordino"),
         "torch": torch.__version__,
@@ -109,9 +110,9 @@ def _described(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
 
 
-def _repeats_exactly(device: torch.device) -> bool:
-    """Whether the same step gives the same bits there. Elsewhere than on a CPU sums are in the order of arrival."""
-    return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+def _order_of_sums(device: torch.device) -> str:
+    """Elsewhere than on a CPU, the same step gives the same bits only if torch was told to see to it."""
+    return "in order" if device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else _ANY_ORDER
 
 
 class Checkpoints:
@@ -206,7 +207,7 @@ class Checkpoints:
         checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"], dict(identity))
         if checkpoint.progress.begun_until == checkpoint.progress.step:
             return checkpoint
-        obstacle = _obstacle(about["surroundings"], surroundings(device), device)
+        obstacle = _obstacle(about["surroundings"], surroundings(device))
         if obstacle is None:
             return checkpoint
         if draw_again_every is None:
@@ -250,13 +251,13 @@ class Checkpoints:
         return seal.hexdigest()
 
 
-def _obstacle(before: Mapping[str, str], now: Mapping[str, str], device: torch.device) -> str | None:
+def _obstacle(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """Why a step that was begun would not be the same once more, if there is a reason."""
     for name, value in now.items():
         if before.get(name) != value:
             return f"the run was begun with {name} {before.get(name)}, here it is {value}"
-    if not _repeats_exactly(device):
-        return f"the run was begun on {device.type} without torch.use_deterministic_algorithms(True)"
+    if now["sums"] == _ANY_ORDER:
+        return f"the run was begun on {now['device']} without torch.use_deterministic_algorithms(True)"
     return None
 
 
