@@ -23,7 +23,7 @@ from sordino.gradients.blocks import (
     gram_is_cheaper,
     weight_block,
 )
-from sordino.gradients.convolution import Convolution, GramPatches, Patches
+from sordino.gradients.convolution import Convolution, GramPatches, Patches, RoundedPatches, WindowedPatches
 from sordino.gradients.embedding import Scattered
 from sordino.gradients.operations import tensors_in
 
@@ -88,6 +88,11 @@ def by_offset():
     return block.formed(), rows
 
 
+def by_window():
+    block, rows = convolution(WindowedPatches, 5, 6, (7, 6), (3, 2), stride=(2, 1), padding=1)
+    return block.formed(), rows
+
+
 def several():
     """A table that is looked up and is a layer too."""
     (one, rows), g, x = scattered(), random(ROWS, 7, seed=4), random(ROWS, 4, seed=5)
@@ -98,7 +103,7 @@ def several():
 def masked(make):
     block, rows = make()
     keep = kept(rows.shape[1], seed=3)
-    return Masked(block, keep), rows * keep
+    return Masked(block, keep, block.laid_out(keep)), rows * keep
 
 
 def of_units(make, starts=(0, 1, 4, 6)):
@@ -148,6 +153,20 @@ BLOCKS = {
     ),
     "Patches 3d": lambda: convolution(
         Patches, 2, 4, (5, 6, 4), (2, 3, 1), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2
+    ),
+    "RoundedPatches 1d": lambda: convolution(RoundedPatches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
+    "RoundedPatches 2d": lambda: convolution(
+        RoundedPatches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1), groups=2
+    ),
+    "ByWindow": by_window,
+    "Masked WindowedPatches": lambda: masked(BLOCKS["WindowedPatches 2d"]),
+    "WindowedPatches 1d": lambda: convolution(WindowedPatches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
+    "WindowedPatches 2d": lambda: convolution(
+        WindowedPatches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1)
+    ),
+    "WindowedPatches 2d, not padded": lambda: convolution(WindowedPatches, 9, 4, (5, 3), (3, 3)),
+    "WindowedPatches 3d": lambda: convolution(
+        WindowedPatches, 2, 4, (5, 6, 4), (2, 3, 2), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1)
     ),
     "GramPatches 1d": lambda: convolution(GramPatches, 40, 30, (11,), (3,), stride=3, padding=2, dilation=2),
     "GramPatches 1d, uneven padding": lambda: convolution(GramPatches, 30, 20, (6,), (4,), padding=((1, 2),)),

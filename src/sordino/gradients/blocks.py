@@ -7,7 +7,7 @@ while the sum is the one of plain training; and gradients formed row by row, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -84,11 +84,15 @@ class Block(ABC):
 
     def masked(self, keep: Tensor) -> Block:
         """The same with zeros where `keep`, shape (size,), is False."""
-        return Masked(self, keep)
+        return Masked(self, keep, self.laid_out(keep))
 
-    def masked_(self, keep: Tensor) -> Block:
+    def laid_out(self, keep: Tensor) -> Tensor:
+        """`keep` as `masked_` of what `formed` gives wants it: laid out once for all rows, not for a few at a time."""
+        return keep
+
+    def masked_(self, laid_out: Tensor) -> Block:
         """The same of gradients that were formed to be used once, in their own memory where they have any."""
-        return Instantiated(torch.where(keep, self.dense(), 0.0))
+        return Instantiated(torch.where(laid_out, self.dense(), 0.0))
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,8 +117,11 @@ class Instantiated(Block):
     def dense(self) -> Tensor:
         return self.matrix
 
-    def masked_(self, keep: Tensor) -> Instantiated:
-        self.matrix.mul_(keep.to(self.matrix.dtype))
+    def masked(self, keep: Tensor) -> Instantiated:
+        return Instantiated(torch.where(keep, self.matrix, 0.0))
+
+    def masked_(self, laid_out: Tensor) -> Instantiated:
+        self.matrix.mul_(laid_out)
         return self
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
@@ -233,6 +240,9 @@ class Products(Block):
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
 
+    def laid_out(self, keep: Tensor) -> Tensor:
+        return keep.to(self.left.dtype)
+
     def squared_norms(self) -> Tensor:
         return self.formed().squared_norms()
 
@@ -251,6 +261,9 @@ class GramProducts(Products):
     @property
     def is_formed_later(self) -> bool:
         return False
+
+    def masked(self, keep: Tensor) -> Block:
+        return Products(self.left, self.right).masked(keep)  # a mask has to see each number
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self
@@ -359,24 +372,25 @@ class Masked(FormedLater):
 
     block: Block
     keep: Tensor
+    laid_out_once: Tensor
 
     @property
     def size(self) -> int:
         return self.block.size
 
     def take(self, rows: slice) -> Masked:
-        return Masked(self.block.take(rows), self.keep)
+        return replace(self, block=self.block.take(rows))
 
     def formed(self, room: Tensor | None = None) -> Block:
         """Masked while they are in cache. Under the mask NaN stays NaN, and its row counts as absent."""
         later = self.block.is_formed_later
-        return self.block.formed(room).masked_(self.keep) if later else Instantiated(self.dense())
+        return self.block.formed(room).masked_(self.laid_out_once) if later else Instantiated(self.dense())
 
     def dense(self) -> Tensor:
         return torch.where(self.keep, self.block.dense(), 0.0)
 
-    def masked(self, keep: Tensor) -> Masked:
-        return Masked(self.block, self.keep & keep)
+    def masked(self, keep: Tensor) -> Block:
+        return self.block.masked(self.keep & keep)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from sordino.gradients.norms import gram, squared_norms, sum_of_products
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
 
+_WORTH_TURNING = 4  # how many times longer runs must be for a copy to be worth another before it
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -71,11 +72,18 @@ class Convolution(MultipliesAsItRan):
         )
         if gram:
             return GramPatches(self, x.to(g.dtype), g)
-        return Patches(self, x, g) if x.dtype == g.dtype else RoundedPatches(self, x, g)
+        return Patches(self, x, g) if x.dtype == g.dtype else self._rounded(x, g)
+
+    def _rounded(self, x: Tensor, g: Tensor) -> RoundedPatches:
+        run = x.shape[1] * prod(self.kernel[1:][-1:])  # numbers that lie together in a patch with channels last
+        kind = WindowedPatches if self.groups == 1 and run >= _WORTH_TURNING * g.shape[-1] else RoundedPatches
+        return kind(self, x, g)
 
     def padded(self, x: Tensor) -> Tensor:
-        sides = [side for pair in reversed(self.padding) for side in pair]
-        return F.pad(x, sides) if any(sides) else x.contiguous()
+        return _padded(x, [side for pair in reversed(self.padding) for side in pair])
+
+    def padded_with_channels_last(self, x: Tensor) -> Tensor:
+        return _padded(x.movedim(1, -1), [0, 0, *(side for pair in reversed(self.padding) for side in pair)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,8 +105,8 @@ class Patches(Block):
     def is_formed_later(self) -> bool:
         return True
 
-    def take(self, rows: slice) -> Patches:
-        return Patches(self.rule, self.x[rows], self.g[rows])
+    def take(self, rows: slice) -> Self:
+        return replace(self, x=self.x[rows], g=self.g[rows])
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self._by_offset(room)
@@ -114,7 +122,15 @@ class Patches(Block):
         by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
         for gradients, shifted in zip(by_offset, self._shifted(), strict=True):
             write_products(g, shifted.transpose(1, 2), gradients)
-        return ByOffset(rule, by_offset)
+        return self._holder(rule, by_offset)
+
+    @property
+    def _holder(self) -> type[ByOffset]:
+        return ByOffset
+
+    def laid_out(self, keep: Tensor) -> Tensor:
+        shape = self.g.shape[1] // self.rule.groups, self.x.shape[1] // self.rule.groups
+        return self._holder.mask(self.rule, keep.to(self.g.dtype), *shape)
 
     def _shifted(self) -> Iterator[Tensor]:
         """The patches at each offset along the first axis: (row and group, channels and other offsets, places).
@@ -170,11 +186,11 @@ class GramPatches(Patches):
     def is_formed_later(self) -> bool:
         return False
 
+    def masked(self, keep: Tensor) -> Block:
+        return Patches(self.rule, self.x, self.g).masked(keep)  # a mask has to see each number
+
     def formed(self, room: Tensor | None = None) -> Block:
         return self
-
-    def take(self, rows: slice) -> GramPatches:
-        return GramPatches(self.rule, self.x[rows], self.g[rows])
 
     def squared_norms(self) -> Tensor:
         x = self.rule.padded(self.x)
@@ -199,9 +215,6 @@ class RoundedPatches(Patches):
     The sum of plain training would not be that of these gradients, but off by their rounding.
     """
 
-    def take(self, rows: slice) -> RoundedPatches:
-        return RoundedPatches(self.rule, self.x[rows], self.g[rows])
-
     def _shifted(self) -> Iterator[Tensor]:
         """Each shift is laid out on its own: a product in half precision would copy a slice of memory before it."""
         rule, x = self.rule, self.rule.padded(self.x)
@@ -214,6 +227,27 @@ class RoundedPatches(Patches):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
+
+
+@dataclass(frozen=True, repr=False)
+class WindowedPatches(RoundedPatches):
+    """The same for many channels and short lines of pixels, at whose ends a copy would start anew.
+
+    With channels last a line of a window is one run of memory, and so it is in a patch.
+    """
+
+    def _shifted(self) -> Iterator[Tensor]:
+        rule, x = self.rule, self.rule.padded_with_channels_last(self.x)
+        step_row, *steps, step_channel = x.stride()
+        shape = len(x), *self.g.shape[2:], *rule.kernel[1:], x.shape[-1]
+        strides = step_row, *_times(rule.stride, steps), *_times(rule.dilation[1:], steps[1:]), step_channel
+        for offset in range(rule.kernel[0]):
+            shifted = x[:, rule.dilation[0] * offset :].as_strided(shape, strides)
+            yield shifted.reshape(len(x), prod(self.g.shape[2:]), -1).transpose(1, 2)
+
+    @property
+    def _holder(self) -> type[ByOffset]:
+        return ByWindow
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,13 +268,27 @@ class ByOffset(Block):
     def take(self, rows: slice) -> ByOffset:
         offsets, _, *shape = self.gradients.shape
         by_row = self.gradients.view(offsets, -1, self.rule.groups, *shape)
-        return ByOffset(self.rule, by_row[:, rows].flatten(1, 2))
+        return replace(self, gradients=by_row[:, rows].flatten(1, 2))
 
-    def masked_(self, keep: Tensor) -> ByOffset:
+    @classmethod
+    def mask(cls, rule: Convolution, factors: Tensor, outputs: int, channels: int) -> Tensor:
+        """Factors in the order of the parameter, laid out like gradients of one row."""
+        offsets = rule.kernel[0]
+        by_offset = factors.reshape(rule.groups, outputs, channels, offsets, -1).movedim(3, 0)
+        return cls._as_held(by_offset).reshape(offsets, 1, rule.groups, outputs, -1)
+
+    @staticmethod
+    def _as_held(each: Tensor) -> Tensor:
+        """Numbers by channel and other offsets, along the last two axes, in the order in which gradients are held."""
+        return each.flatten(-2)
+
+    def _by_channel(self, held: Tensor) -> Tensor:
+        """The way back."""
+        return held.reshape(*held.shape[:-1], self._channels, -1)
+
+    def masked_(self, laid_out: Tensor) -> ByOffset:
         offsets, _, outputs, rest = self.gradients.shape
-        factors = keep.to(self.gradients.dtype).reshape(self.rule.groups, outputs, self._channels, offsets, -1)
-        factors = factors.movedim(3, 0).reshape(offsets, 1, self.rule.groups, outputs, rest)
-        self.gradients.view(offsets, -1, self.rule.groups, outputs, rest).mul_(factors)
+        self.gradients.view(offsets, -1, self.rule.groups, outputs, rest).mul_(laid_out)
         return self
 
     def squared_norms(self) -> Tensor:
@@ -259,14 +307,30 @@ class ByOffset(Block):
         total.view(offsets, 1, -1).baddbmm_(weights.expand(offsets, 1, -1), by_row)
 
     def in_order(self, total: Tensor) -> Tensor:
-        offsets, others = len(self.gradients), prod(self.rule.kernel[1:])
-        held = total.reshape(offsets, self.rule.groups, -1, self._channels, others)
+        offsets, _, outputs, rest = self.gradients.shape
+        held = self._by_channel(total.reshape(offsets, self.rule.groups, outputs, rest))
         return held.permute(1, 2, 3, 0, 4).flatten()
 
     def dense(self) -> Tensor:
-        offsets, outputs, others = len(self.gradients), self.gradients.shape[2], prod(self.rule.kernel[1:])
-        each = self.gradients.reshape(offsets, -1, self.rule.groups, outputs, self._channels, others)
+        offsets, _, outputs, rest = self.gradients.shape
+        each = self._by_channel(self.gradients.reshape(offsets, -1, self.rule.groups, outputs, rest))
         return each.permute(1, 2, 3, 4, 0, 5).flatten(1)
+
+
+@dataclass(frozen=True, repr=False)
+class ByWindow(ByOffset):
+    """The same with the channel last."""
+
+    @staticmethod
+    def _as_held(each: Tensor) -> Tensor:
+        return each.transpose(-1, -2).flatten(-2)
+
+    def _by_channel(self, held: Tensor) -> Tensor:
+        return held.reshape(*held.shape[:-1], -1, self._channels).transpose(-1, -2)
+
+
+def _padded(x: Tensor, sides: list[int]) -> Tensor:
+    return (F.pad(x, sides) if any(sides) else x).contiguous()
 
 
 def _times(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
