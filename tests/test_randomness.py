@@ -135,6 +135,12 @@ def test_a_subset_is_the_first_of_the_permutation(number, data):
     assert np.array_equal(stream().subset(number, size, step=7), expected)
 
 
+@pytest.mark.parametrize("size", [1, 50_000, 99_999, 100_000])
+def test_a_subset_of_many_is_the_first_of_the_permutation(size):
+    expected = np.sort(stream().permutation(100_000, step=7)[:size])
+    assert np.array_equal(stream().subset(100_000, size, step=7), expected)
+
+
 @pytest.mark.parametrize("word", [0, 2**63, 2**64 - 1])
 def test_a_subset_has_its_size_even_if_all_words_are_equal(word):
     class Equal(Stream):

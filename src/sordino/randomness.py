@@ -122,12 +122,17 @@ class Stream:
     def subset(self, number: int, size: int, *, step: int) -> NDArray[np.int64]:
         """A uniformly random set of `size` of 0..number-1, in rising order: the first of the permutation."""
         words = self.words(number, step=step)
-        # Only words below a limit are sorted. About eight standard deviations more than `size` of them are expected.
-        limit = min(2**64 - 1, (size + 8 * math.isqrt(size)) * 2**64 // number)
-        candidates = np.flatnonzero(words <= np.uint64(limit))
-        if len(candidates) < size:
-            candidates = np.arange(number)
-        return np.sort(candidates[np.argsort(words[candidates], kind="stable")[:size]])
+        # How many words lie below a share of their range has a standard deviation of at most sqrt(number) / 2. So only
+        # words within eight of them from where the set should end have to be put in order.
+        spread = 4 * math.isqrt(number) + 4
+        low, high = (min(2**64 - 1, max(0, size + s) * 2**64 // number) for s in (-spread, spread))
+        chosen = words < np.uint64(low)
+        near = np.flatnonzero(~chosen & (words <= np.uint64(high)))
+        missing = size - int(np.count_nonzero(chosen))
+        if not 0 <= missing <= len(near):
+            chosen, near, missing = np.zeros(number, np.bool_), np.arange(number), size
+        chosen[near[np.argsort(words[near], kind="stable")[:missing]]] = True
+        return np.flatnonzero(chosen)
 
     def normals(self, number: int, *, step: int) -> NDArray[np.float32]:
         """Standard normals up to `LARGEST_NORMAL`, drawn in blocks of fixed size on as many threads as torch may use.

@@ -47,6 +47,7 @@ def test_the_best_of_a_row_is_compared_with_its_neighbours_seed_by_seed(tmp_path
     assert on_rule.over == ("+4.0 ± 0.0 over mu 0.8", "+15.0 ± 0.0 over mu 0")
     off_rule = best_of("C 1", line_of(sgd, "C 1"), sgd, ledger, 2)
     assert (off_rule.place, off_rule.on_diagonal) == ("mu 0.5", False)
+    assert (on_rule.constant, off_rule.constant) == (1.0, 2.0)
     assert off_rule.over == ("-15.0 ± 0.0 over mu 0.5",)
 
 

@@ -29,6 +29,10 @@ class Cell:
     entry: Entry
     on_diagonal: bool
 
+    @property
+    def constant(self) -> float:
+        return self.clip / (1 - self.momentum)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -50,13 +54,14 @@ class Grid:
 class Best:
     """Where the best mean of a row or column lies, what its neighbours lack, and whether it is on the diagonal.
 
-    `over` are the gains of the cell on the diagonal over its neighbours, or those of the best cell where there is no
-    diagonal.
+    `constant` is C / (1 - mu) of the best: the rule says that all rows and columns have the same. `over` are the gains
+    of the cell on the diagonal over its neighbours, or those of the best cell where there is no diagonal.
     """
 
     grid: str
     line: str
     place: str
+    constant: float
     on_diagonal: bool | None
     over: tuple[str, ...]
 
@@ -75,7 +80,8 @@ def best_of(name: str, line: Sequence[Cell], grid: Grid, ledger: Ledger, seeds: 
         f"{gain(line[place].entry, line[compared].entry, ledger, seeds=seeds).shown} over {_other(name, line[place])}"
         for place in neighbours
     )
-    return Best(grid.title, name, _other(name, line[best]), None if ruled is None else best == ruled, over)
+    on_diagonal = None if ruled is None else best == ruled
+    return Best(grid.title, name, _other(name, line[best]), line[best].constant, on_diagonal, over)
 
 
 def shown(grids: Sequence[Grid], scale: Scale, seeds: int, folder: Path, command: str) -> Side:
@@ -91,7 +97,7 @@ def shown(grids: Sequence[Grid], scale: Scale, seeds: int, folder: Path, command
         for name, line in grid.lines()
         if (best := best_of(name, line, grid, ledger, seeds)) is not None
     ]
-    head = ("grid", "row or column", "best at", "on the diagonal", "the diagonal, or the best, gains")
+    head = ("grid", "row or column", "best at", "C / (1 - mu)", "on the diagonal", "the diagonal, or the best, gains")
     title = "Where the best of each row and column lies, and gains over neighbours, paired by seed (95 % intervals):"
     return Side(title, (head, *lines), (picture, numbers))
 
@@ -103,7 +109,7 @@ def _other(name: str, cell: Cell) -> str:
 
 def _line(best: Best) -> tuple[str, ...]:
     diagonal = "there is none" if best.on_diagonal is None else "yes" if best.on_diagonal else "no"
-    return best.grid, best.line, best.place, diagonal, "; ".join(best.over)
+    return best.grid, best.line, best.place, f"{best.constant:.3g}", diagonal, "; ".join(best.over)
 
 
 def _plain(grid: Grid, found: Sequence[Row]) -> dict[str, object]:
