@@ -10,10 +10,14 @@ import sordino as so
 from sordino.gradients.blocks import RoundedProducts
 from sordino.gradients.convolution import RoundedPatches
 from sordino.gradients.projections import Stacked
+from sordino.gradients.row_loss import RowLoss
+from sordino.gradients.rules import MultipliesAsItRan
+from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
 from sordino.records import as_records
+from sordino.states import Dense
 
-NAMES = ["mlp", "sequence", "conv", "sliding conv", "group norm", "self-attention", "repeated tokens"]
+NAMES = ["mlp", "sequence", "conv", "sliding conv", "many channels", "group norm", "self-attention", "repeated tokens"]
 
 
 def gradients(model, inputs, autocast, classes=3):
@@ -76,7 +80,43 @@ def test_the_models_named_here_exist():
     assert set(NAMES) <= set(MODELS)
 
 
-@pytest.mark.parametrize("name", ["sequence", "sliding conv", "self-attention"])
+@pytest.mark.parametrize("name", ["conv", "sliding conv", "sequence", "self-attention"])
+def test_a_tape_in_half_precision_keeps_half_the_bytes(name):
+    model, inputs = make(name)
+    labels, seeds = torch.zeros(len(inputs[0]), dtype=torch.int64), torch.arange(len(inputs[0]))
+    plan = survey(model, tuple(x[:1] for x in inputs), torch.bfloat16)
+    tape = record(model, RowLoss.of(F.cross_entropy), inputs, labels, seeds, plan)
+    halved = [i for i, use in enumerate(tape.uses) if isinstance(use.rule, MultipliesAsItRan)]
+    assert halved
+    assert {x.dtype for i in halved for x in (tape.saved[i], tape.output_gradients[i])} == {torch.bfloat16}
+    assert plan.bytes_per_row < survey(model, tuple(x[:1] for x in inputs)).bytes_per_row
+
+
+def test_a_model_of_another_precision_than_surveyed_is_taken_row_by_row():
+    calls = []
+
+    class Moody(nn.Linear):
+        def forward(self, x):
+            calls.append(1)
+            with torch.autocast("cpu", torch.bfloat16, enabled=len(calls) == 1):
+                return super().forward(x)
+
+    torch.manual_seed(0)
+    model, inputs = Moody(8, 3), (random(5, 8),)
+    full = gradients(as_linear(model), inputs, None)
+    each = gradients(model, inputs, torch.bfloat16)
+    assert isinstance(each, Dense)
+    one, other = (torch.cat(list(found.rows(5))) for found in (each, full))
+    assert float((one - other).norm() / other.norm()) < 0.02
+
+
+def as_linear(model):
+    plain = nn.Linear(model.in_features, model.out_features)
+    plain.load_state_dict(model.state_dict())
+    return plain
+
+
+@pytest.mark.parametrize("name", ["sequence", "sliding conv", "many channels", "self-attention"])
 def test_products_in_half_precision_are_clipped_as_they_are_added(name):
     """Norms of exact products would not bound the sum of rounded ones, nor the other way round."""
     model, inputs = make(name)

@@ -144,6 +144,7 @@ MODELS = {
     ),
     "conv": (lambda: picture(nn.Conv2d(2, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 4, 3)), (random(ROWS, 2, 9, 8),)),
     "sliding conv": (lambda: picture(nn.Conv2d(16, 5, (3, 2), padding=(1, 0))), (random(ROWS, 16, 13, 12),)),
+    "many channels": (lambda: picture(nn.Conv2d(40, 5, 3, padding=1)), (random(ROWS, 40, 10, 9),)),
     "sliding dilated conv": (
         lambda: picture(nn.Conv2d(17, 4, 3, dilation=2, padding="same")),
         (random(ROWS, 17, 12, 13),),

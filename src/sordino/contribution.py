@@ -99,7 +99,7 @@ class LossGradient:
         """What a pass over a synthetic row fills; without a tape, the gradient itself and as much again to make it."""
         row = records.template(1).to(device_of(model))
         try:
-            bytes_per_view = survey(model, row.inputs).bytes_per_row
+            bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
         except (RuntimeError, IndexError):
             bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
         return self.views.number * bytes_per_view
@@ -109,8 +109,8 @@ class LossGradient:
         if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
             return None
         try:
-            plan = survey_like(model, batch.inputs, batch.synthetic_row)
-            tape = record(model, self._row_loss(), batch.inputs, batch.target, seeds, plan, self.autocast)
+            plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
+            tape = record(model, self._row_loss(), batch.inputs, batch.target, seeds, plan)
         except (Unrecorded, RuntimeError, IndexError):
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)

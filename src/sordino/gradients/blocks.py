@@ -241,7 +241,7 @@ class Products(Block):
         return Products(self.left[rows], self.right[rows])
 
     def laid_out(self, keep: Tensor) -> Tensor:
-        return keep.to(self.left.dtype)
+        return keep.to(held_in(self.left.dtype))
 
     def squared_norms(self) -> Tensor:
         return self.formed().squared_norms()
@@ -277,7 +277,7 @@ class GramProducts(Products):
 
 @dataclass(frozen=True, repr=False)
 class RoundedProducts(Products):
-    """The same, multiplied in the half precision of `right`.
+    """The same of factors in half precision, multiplied in it and held in full precision.
 
     Norms and sum are both of the rounded products, so that the clip bounds what is added. The sum of plain training
     would not be that of these gradients, but off by their rounding.
@@ -288,9 +288,9 @@ class RoundedProducts(Products):
 
     def formed(self, room: Tensor | None = None) -> Instantiated:
         rows, _, outputs = self.left.shape
-        room = self.left.new_empty(rows * self.size) if room is None else room
-        left = self.left.transpose(1, 2).to(self.right.dtype)
-        return Instantiated(write_products(left, self.right, room.view(rows, outputs, -1)).flatten(1))
+        room = self.left.new_empty(rows * self.size, dtype=held_in(self.left.dtype)) if room is None else room
+        out = room.view(rows, outputs, -1)
+        return Instantiated(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
@@ -301,12 +301,17 @@ class RoundedProducts(Products):
 
 def weight_block(g: Tensor, x: Tensor) -> Block:
     """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
-    places, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
+    places, outputs, inputs, dtype = g.shape[1], g.shape[2], x.shape[2], held_in(g.dtype)
     if places == 1:
-        return Outer(g[:, 0], x[:, 0].to(g.dtype))
+        return Outer(g[:, 0].to(dtype), x[:, 0].to(dtype))
     if gram_is_cheaper(places=places, size=outputs * inputs, features=outputs + inputs):
-        return GramProducts(g, x.to(g.dtype))
-    return Products(g, x) if x.dtype == g.dtype else RoundedProducts(g, x)
+        return GramProducts(g.to(dtype), x.to(dtype))
+    return Products(g, x) if g.dtype == dtype else RoundedProducts(g, x)
+
+
+def held_in(dtype: torch.dtype) -> torch.dtype:
+    """The precision of gradients whose factors have this one."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def write_products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, gram_is_cheaper, write_products
+from sordino.gradients.blocks import Block, Instantiated, gram_is_cheaper, held_in, write_products
 from sordino.gradients.norms import gram, squared_norms, sum_of_products
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
@@ -59,7 +59,7 @@ class Convolution(MultipliesAsItRan):
         x = saved.reshape(len(saved), *saved.shape[-axes - 1 :])
         g = output_gradient.reshape(len(x), *output_gradient.shape[-axes - 1 :])
         weight = self._weight_block(x, g) if self.names[0] else None
-        bias = Instantiated(g.flatten(2).sum(dim=2)) if self.names[1] else None
+        bias = Instantiated(g.flatten(2).sum(dim=2, dtype=held_in(g.dtype))) if self.names[1] else None
         return weight, bias
 
     def _weight_block(self, x: Tensor, g: Tensor) -> Block:
@@ -70,9 +70,10 @@ class Convolution(MultipliesAsItRan):
         gram = self.groups == 1 and gram_is_cheaper(
             places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
         )
+        dtype = held_in(g.dtype)
         if gram:
-            return GramPatches(self, x.to(g.dtype), g)
-        return Patches(self, x, g) if x.dtype == g.dtype else self._rounded(x, g)
+            return GramPatches(self, x.to(dtype), g.to(dtype))
+        return Patches(self, x, g) if g.dtype == dtype else self._rounded(x, g)
 
     def _rounded(self, x: Tensor, g: Tensor) -> RoundedPatches:
         run = x.shape[1] * prod(self.kernel[1:][-1:])  # numbers that lie together in a patch with channels last
@@ -117,8 +118,8 @@ class Patches(Block):
         It is (outputs, places) by (places, channels and other offsets).
         """
         rule, groups, (rows, outputs) = self.rule, self.rule.groups, self.g.shape[:2]
-        g = self.g.reshape(rows * groups, outputs // groups, -1).to(self.x.dtype)
-        room = self.g.new_empty(rows * self.size) if room is None else room
+        g = self.g.reshape(rows * groups, outputs // groups, -1)
+        room = self.g.new_empty(rows * self.size, dtype=held_in(self.g.dtype)) if room is None else room
         by_offset = room.view(rule.kernel[0], rows * groups, outputs // groups, -1)
         for gradients, shifted in zip(by_offset, self._shifted(), strict=True):
             write_products(g, shifted.transpose(1, 2), gradients)
@@ -130,7 +131,7 @@ class Patches(Block):
 
     def laid_out(self, keep: Tensor) -> Tensor:
         shape = self.g.shape[1] // self.rule.groups, self.x.shape[1] // self.rule.groups
-        return self._holder.mask(self.rule, keep.to(self.g.dtype), *shape)
+        return self._holder.mask(self.rule, keep.to(held_in(self.g.dtype)), *shape)
 
     def _shifted(self) -> Iterator[Tensor]:
         """The patches at each offset along the first axis: (row and group, channels and other offsets, places).

@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, weight_block
+from sordino.gradients.blocks import Block, Instantiated, held_in, weight_block
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
 
@@ -31,5 +31,6 @@ class Linear(MultipliesAsItRan):
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         x = saved.reshape(len(saved), -1, saved.shape[-1])
         g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
-        bias = g[:, 0] if g.shape[1] == 1 else g.sum(dim=1)
+        dtype = held_in(g.dtype)
+        bias = g[:, 0].to(dtype) if g.shape[1] == 1 else g.sum(dim=1, dtype=dtype)
         return weight_block(g, x) if self.names[0] else None, Instantiated(bias) if self.names[1] else None

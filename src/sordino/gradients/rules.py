@@ -36,7 +36,7 @@ class Rule(Protocol):
 
 
 class MultipliesAsItRan:
-    """A rule that saves its input in the precision that the operation ran in, and multiplies in it too.
+    """A rule that is given input and output gradient in the precision that the operation ran in, and multiplies in it.
 
-    Of other rules, what was saved is given back in the model's own precision.
+    Other rules are given both in the model's own precision.
     """

@@ -49,19 +49,24 @@ class Unrecorded(Exception):
 
 @dataclass(frozen=True)
 class Use:
-    """One use of trained parameters by a known operation, with the shape of what it tags for a batch of one."""
+    """One use of trained parameters by a known operation, with the looks of what it tags for a batch of one."""
 
     rule: Rule
     tagged_shape: tuple[int, ...]
+    tagged_dtype: torch.dtype
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a model's forward pass does with its trained parameters. Depends on the model and on public shapes only."""
+    """What a model's forward pass does with its trained parameters. Depends on the model and on public shapes only.
+
+    `autocast` is the half precision in which it takes products, or None: the same for survey and record.
+    """
 
     uses: tuple[Use, ...]
     direct: tuple[str, ...]
     bytes_per_row: int
+    autocast: torch.dtype | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,38 +85,45 @@ class Tape:
 _surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
 
 
-def survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
+def survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None = None) -> Survey:
     """What the model does with a synthetic row, remembered for as long as the model and the row look the same."""
-    return survey_like(model, row, lambda: row)
+    return survey_like(model, row, lambda: row, autocast)
 
 
-def survey_like(model: nn.Module, rows: tuple[Tensor, ...], make_row: Callable[[], tuple[Tensor, ...]]) -> Survey:
+def survey_like(
+    model: nn.Module,
+    rows: tuple[Tensor, ...],
+    make_row: Callable[[], tuple[Tensor, ...]],
+    autocast: torch.dtype | None = None,
+) -> Survey:
     """The same with a synthetic row that looks like one of `rows`, made if the answer is not known."""
     model = original(model)
     looks = (
+        autocast,
         tuple((x.shape[1:], x.dtype) for x in rows),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
         tuple((module.training, is_registered(module)) for module in model.modules()),
     )
     known = _surveys.get(model)
     if known is None or known[0] != looks:
-        known = _surveys[model] = looks, _survey(model, make_row())
+        known = _surveys[model] = looks, _survey(model, make_row(), autocast)
     return known[1]
 
 
-def _survey(model: nn.Module, row: tuple[Tensor, ...]) -> Survey:
+def _survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None) -> Survey:
     """Looks at every operation on a parameter. The global generator is left as it was."""
     trained, fixed = trained_values(model), fixed_values(model)
     watch = _Surveyor({id(value): name for name, value in trained.items()}, [*trained.values(), *fixed.values(), *row])
     dtype = working_dtype(model)
-    with pinned(model), torch.no_grad(), torch.random.fork_rng(devices=[]), watch, watch.registered(model):
+    with pinned(model, autocast), torch.no_grad(), torch.random.fork_rng(devices=[]), watch, watch.registered(model):
         functional_call(model, {**fixed, **trained}, tuple(x.to(dtype) if x.is_floating_point() else x for x in row))
     used = {name for use in watch.uses for name in use.rule.names if name} | watch.direct
     direct = tuple(name for name in trained if name in watch.direct or name not in used)
     kept = (replace(use, rule=_without(use.rule, direct)) for use in watch.uses)
     uses = tuple(use for use in kept if any(use.rule.names))
-    kept_numbers = sum(prod(use.tagged_shape) for use in uses) + sum(trained[name].numel() for name in direct)
-    return Survey(uses, direct, watch.bytes_made() + kept_numbers * dtype.itemsize)
+    of_tagged = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
+    of_copies = sum(trained[name].numel() for name in direct) * dtype.itemsize
+    return Survey(uses, direct, watch.bytes_made() + of_tagged + of_copies, autocast)
 
 
 def record(
@@ -121,22 +133,19 @@ def record(
     target: Tensor,
     seeds: Tensor,
     plan: Survey,
-    autocast: torch.dtype | None = None,
 ) -> Tape:
     """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
     model = original(model)
-    with pinned(model, autocast) as dtype, torch.enable_grad():
+    with pinned(model, plan.autocast) as dtype, torch.enable_grad():
         passed = _forward(model, objective, inputs, _usable(target, dtype), seeds, plan, dtype)
         losses, usable = passed.given
         return passed.tape(losses, usable)
 
 
-def forward(
-    model: nn.Module, inputs: tuple[Tensor, ...], seeds: Tensor, plan: Survey, autocast: torch.dtype | None = None
-) -> Pass:
+def forward(model: nn.Module, inputs: tuple[Tensor, ...], seeds: Tensor, plan: Survey) -> Pass:
     """The first half of `record`, for a loss that is not known yet: what is given is the model's outputs."""
     model = original(model)
-    with pinned(model, autocast) as dtype, torch.enable_grad():
+    with pinned(model, plan.autocast) as dtype, torch.enable_grad():
         return _forward(model, lambda outputs, _: outputs, inputs, seeds, seeds, plan, dtype)
 
 
@@ -160,11 +169,12 @@ class Pass:
         gradients = _gradients(losses, [*self.zeros, *self.copies.values()])
         direct = dict(zip(self.copies, gradients[len(self.zeros) :], strict=True))
         saved = tuple(self._as_needed(use.rule, x.detach()) for use, x in zip(self.uses, self.saved, strict=True))
-        return Tape(self.names, self.uses, saved, tuple(gradients[: len(self.zeros)]), direct, usable, self.dtype)
+        of_outputs = tuple(self._as_needed(use.rule, g) for use, g in zip(self.uses, gradients, strict=False))
+        return Tape(self.names, self.uses, saved, of_outputs, direct, usable, self.dtype)
 
-    def _as_needed(self, rule: Rule, saved: Tensor) -> Tensor:
-        as_it_is = isinstance(rule, MultipliesAsItRan) and saved.dtype == torch.bfloat16
-        return saved if as_it_is else _usable(saved, self.dtype)
+    def _as_needed(self, rule: Rule, recorded: Tensor) -> Tensor:
+        as_it_is = isinstance(rule, MultipliesAsItRan) and recorded.dtype == torch.bfloat16
+        return recorded if as_it_is and self.dtype == torch.float32 else _usable(recorded, self.dtype)
 
 
 def _forward(
@@ -185,8 +195,8 @@ def _forward(
     names = {id(value): name for name, value in trained.items()}
 
     rows = tuple(_usable(x, dtype) for x in inputs)
-    zero = torch.zeros((), dtype=dtype, device=seeds.device)
-    zeros = [_of_each_row(zero.expand(use.tagged_shape), len(seeds)) for use in plan.uses]
+    zero = torch.zeros((), device=seeds.device)
+    zeros = [_of_each_row(zero.to(use.tagged_dtype).expand(use.tagged_shape), len(seeds)) for use in plan.uses]
     copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
     shape_of_given: list[TreeSpec] = []
 
@@ -342,7 +352,7 @@ class _Surveyor(_Watching):
         return output
 
     def _note(self, rule: Rule, tagged: Tensor) -> Tensor:
-        self.uses.append(Use(rule, tuple(tagged.shape)))
+        self.uses.append(Use(rule, tuple(tagged.shape), tagged.dtype))
         return tagged
 
     def other(self, names: set[str]) -> None:
@@ -361,9 +371,14 @@ class _Recorder(_Watching):
         place = len(self.saved)
         if place >= len(self._uses) or found.rule != self._uses[place].rule:
             raise Unrecorded
-        output, saved = found.rule.run(found.arguments, partial(_tagged, self._zeros[place]))
+        output, saved = found.rule.run(found.arguments, partial(self._tag, self._zeros[place]))
         self.saved.append(saved)
         return output
+
+    def _tag(self, zero: Tensor, value: Tensor) -> Tensor:
+        if value.dtype != zero.dtype:  # its gradient would be rounded on the way to the zero
+            raise Unrecorded
+        return _tagged(zero, value)
 
     def other(self, names: set[str]) -> None:
         raise Unrecorded
