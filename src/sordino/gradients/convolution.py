@@ -81,10 +81,15 @@ class Convolution(MultipliesAsItRan):
         return kind(self, x, g)
 
     def padded(self, x: Tensor) -> Tensor:
-        return _padded(x, [side for pair in reversed(self.padding) for side in pair])
+        return _padded(x, self._sides)
 
     def padded_with_channels_last(self, x: Tensor) -> Tensor:
-        return _padded(x.movedim(1, -1), [0, 0, *(side for pair in reversed(self.padding) for side in pair)])
+        return _padded(x.movedim(1, -1), (0, 0, *self._sides))
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        """From the last axis to the first, as torch pads."""
+        return tuple(side for pair in reversed(self.padding) for side in pair)
 
 
 @dataclass(frozen=True, repr=False)
@@ -330,7 +335,7 @@ class ByWindow(ByOffset):
         return held.reshape(*held.shape[:-1], -1, self._channels).transpose(-1, -2)
 
 
-def _padded(x: Tensor, sides: list[int]) -> Tensor:
+def _padded(x: Tensor, sides: tuple[int, ...]) -> Tensor:
     return (F.pad(x, sides) if any(sides) else x).contiguous()
 
 
