@@ -8,7 +8,7 @@ from torch import nn
 
 import sordino as so
 from sordino.gradients.blocks import RoundedProducts
-from sordino.gradients.convolution import RoundedPatches
+from sordino.gradients.patches import RoundedPatches
 from sordino.gradients.projections import Stacked
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.rules import MultipliesAsItRan

@@ -1,5 +1,6 @@
 """Every form of the gradients of rows by one parameter answers as the matrix of those gradients would."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -23,9 +24,9 @@ from sordino.gradients.blocks import (
     gram_is_cheaper,
     weight_block,
 )
-from sordino.gradients.convolution import Convolution, GramPatches, Patches, RoundedPatches, WindowedPatches
 from sordino.gradients.embedding import Scattered
 from sordino.gradients.operations import tensors_in
+from sordino.gradients.patches import ChannelsLastPatches, GramPatches, Patches, RoundedPatches, Window
 
 ROWS = 6
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -72,15 +73,15 @@ def convolution(kind, channels, outputs, sizes, kernel, *, stride=1, padding=0, 
     axes = len(kernel)
     spread = lambda setting: (setting,) * axes if isinstance(setting, int) else setting  # noqa: E731
     sides = tuple((side, side) if isinstance(side, int) else side for side in spread(padding))
-    rule = Convolution(("weight", None), kernel, spread(stride), sides, spread(dilation), groups)
+    window = Window(kernel, spread(stride), sides, spread(dilation), groups)
     x = random(rows, channels, *sizes)
     weight = torch.zeros(outputs, channels // groups, *kernel, dtype=torch.float64, requires_grad=True)
     padded = F.pad(x.double(), [side for pair in reversed(sides) for side in pair])
-    y = CONVOLVE[axes](padded, weight, stride=rule.stride, dilation=rule.dilation, groups=groups)
+    y = CONVOLVE[axes](padded, weight, stride=window.stride, dilation=window.dilation, groups=groups)
     g = random(*y.shape, seed=2)
     losses = (y * g).flatten(1).sum(dim=1)
     truth = [torch.autograd.grad(loss, weight, retain_graph=True)[0].flatten() for loss in losses]
-    return kind(rule, x, g), torch.stack(truth)
+    return kind(window, x, g), torch.stack(truth)
 
 
 def by_offset():
@@ -88,8 +89,8 @@ def by_offset():
     return block.formed(), rows
 
 
-def by_window():
-    block, rows = convolution(WindowedPatches, 5, 6, (7, 6), (3, 2), stride=(2, 1), padding=1)
+def by_offset_channels_last():
+    block, rows = convolution(ChannelsLastPatches, 5, 6, (7, 6), (3, 2), stride=(2, 1), padding=1)
     return block.formed(), rows
 
 
@@ -158,15 +159,17 @@ BLOCKS = {
     "RoundedPatches 2d": lambda: convolution(
         RoundedPatches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1), groups=2
     ),
-    "ByWindow": by_window,
-    "Masked WindowedPatches": lambda: masked(BLOCKS["WindowedPatches 2d"]),
-    "WindowedPatches 1d": lambda: convolution(WindowedPatches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
-    "WindowedPatches 2d": lambda: convolution(
-        WindowedPatches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1)
+    "ByOffsetChannelsLast": by_offset_channels_last,
+    "Masked ChannelsLastPatches": lambda: masked(BLOCKS["ChannelsLastPatches 2d"]),
+    "ChannelsLastPatches 1d": lambda: convolution(
+        ChannelsLastPatches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2
     ),
-    "WindowedPatches 2d, not padded": lambda: convolution(WindowedPatches, 9, 4, (5, 3), (3, 3)),
-    "WindowedPatches 3d": lambda: convolution(
-        WindowedPatches, 2, 4, (5, 6, 4), (2, 3, 2), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1)
+    "ChannelsLastPatches 2d": lambda: convolution(
+        ChannelsLastPatches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1)
+    ),
+    "ChannelsLastPatches 2d, not padded": lambda: convolution(ChannelsLastPatches, 9, 4, (5, 3), (3, 3)),
+    "ChannelsLastPatches 3d": lambda: convolution(
+        ChannelsLastPatches, 2, 4, (5, 6, 4), (2, 3, 2), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1)
     ),
     "GramPatches 1d": lambda: convolution(GramPatches, 40, 30, (11,), (3,), stride=3, padding=2, dilation=2),
     "GramPatches 1d, uneven padding": lambda: convolution(GramPatches, 30, 20, (6,), (4,), padding=((1, 2),)),
@@ -284,8 +287,8 @@ def gram_of_places(g, x):
 
 def gram_of_patches(g, x):
     """The same places as pixels under a kernel of one pixel."""
-    rule = Convolution(("weight", None), (1,), (1,), ((0, 0),), (1,), 1)
-    return GramPatches(rule, x.transpose(1, 2), g.transpose(1, 2)), sum_of_outer_products(g, x)
+    window = Window((1,), (1,), ((0, 0),), (1,), 1)
+    return GramPatches(window, x.transpose(1, 2), g.transpose(1, 2)), sum_of_outer_products(g, x)
 
 
 def gram_of_tokens(g, x):
@@ -386,8 +389,23 @@ def test_more_places_never_make_a_gram_matrix_cheaper(places, size, features, mo
 
 
 def test_a_convolution_of_few_pixels_and_many_channels_is_taken_by_its_gram_matrix():
-    rule = Convolution(("weight", None), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1)
-    few, many = rule.blocks(random(2, 256, 3, 3), random(2, 256, 3, 3)), rule.blocks(*[random(2, 3, 30, 30)] * 2)
-    assert isinstance(few[0], GramPatches) and type(many[0]) is Patches
-    grouped = Convolution(("weight", None), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 2)
-    assert type(grouped.blocks(random(2, 256, 3, 3), random(2, 256, 3, 3))[0]) is Patches
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1)
+    assert type(window.patches(random(2, 256, 3, 3), random(2, 256, 3, 3))) is GramPatches
+    assert type(window.patches(random(2, 3, 30, 30), random(2, 3, 30, 30))) is Patches
+    grouped = replace(window, groups=2)
+    assert type(grouped.patches(random(2, 256, 3, 3), random(2, 256, 3, 3))) is Patches
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "groups", "kind"),
+    [
+        (128, 8, 1, ChannelsLastPatches),
+        (32, 32, 1, RoundedPatches),
+        (3, 32, 1, RoundedPatches),
+        (128, 8, 2, RoundedPatches),
+    ],
+)
+def test_half_precision_has_channels_last_where_lines_of_pixels_are_short(channels, side, groups, kind):
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), groups)
+    x, g = (random(2, depth, side, side).to(torch.bfloat16) for depth in (channels, 32))
+    assert type(window.patches(x, g)) is kind

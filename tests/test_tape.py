@@ -8,7 +8,7 @@ from torch import nn
 
 import sordino as so
 from sordino.gradients.blocks import Outer, Products
-from sordino.gradients.convolution import GramPatches
+from sordino.gradients.patches import GramPatches
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
