@@ -1,0 +1,107 @@
+"""Which features, rates and averages suit H-CNN, on training rows of CIFAR-10 that are left out.
+
+    python -m bench.h_cnn --rates 4 8 --save results/sparsification/h-cnn-settings.jsonl
+
+40,000 rows are trained on and 10,000 measured, with the noise per step that an epsilon takes on all 50,000: batches are
+four fifths of the real ones, and so is the noise multiplier. What is compared learns as the real training does. It is
+not private, and neither are moments of the rows themselves, which are there to be compared with. With far fewer rows it
+would learn them by heart, and short steps would look better than they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.step import origin
+from sordino.averaging import Averaging, Ema, Tail
+from sordino.calibration import calibrate
+from sordino.data import load
+from sordino.experiments.rows import Rows, prepared_rows
+from sordino.experiments.sparsification.table import SCATTERING
+from sordino.experiments.sparsification.training import DELTA, HalvedTrial
+from sordino.features import ScatteringFeatures, StandardisedScattering
+from sordino.run import PrivateRun
+from sordino.validation import accuracy
+
+LEFT_OUT, ALL_ROWS = 10_000, 50_000
+AVERAGES: dict[str, Averaging] = {
+    **{f"ema:{decay:g}": Ema(decay) for decay in (0.9, 0.95, 0.97, 0.98, 0.99)},
+    **{f"tail:{fraction:g}": Tail(fraction) for fraction in (0.1, 0.25, 0.5)},
+}
+_COLOUR = (3, 32, 32)
+
+Prepare = Callable[[Tensor], Tensor]
+
+
+def by_own_moments() -> Prepare:
+    """Channels standardised by moments of the rows themselves, as published but without noise."""
+    features = StandardisedScattering(_COLOUR)
+    std, mean = torch.std_mean(features(load("cifar10").train.inputs[:10_000]).float(), dim=(0, 2, 3), keepdim=True)
+    return lambda inputs: ((features(inputs).float() - mean) / std).half()
+
+
+FEATURES: dict[str, Callable[[], Prepare]] = {
+    "drawn": lambda: StandardisedScattering(_COLOUR),
+    "rows": lambda: ScatteringFeatures(_COLOUR),
+    "own": by_own_moments,
+}
+
+
+def measured(rows: Rows, rate: float, epsilon: float, seed: int) -> dict[str, Any]:
+    """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
+    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(SCATTERING.usual))
+    real = calibrate(usual.plan(usual.poisson(ALL_ROWS), 1.0, ALL_ROWS), epsilon=epsilon, delta=DELTA)
+    trial = replace(usual, batch_size=round(share * usual.batch_size), learning_rate=rate)
+    model, begun = trial.build(rows.facts, seed), time.monotonic()
+    noise: Any = real.noise
+    plan = trial.plan(trial.poisson(len(rows)), share * noise.noise_multiplier, len(rows))
+    optimizer, steps = trial.optimizer(model.parameters()), plan.sampler.steps
+    states = {name: average.init(_weights(model)) for name, average in AVERAGES.items()}
+    for step, private in enumerate(PrivateRun(plan, model, rows.data, seed=seed)):
+        private.divide(trial.batch_size).write_to(model)
+        optimizer.step()
+        states = {name: AVERAGES[name].update(state, _weights(model), step, steps) for name, state in states.items()}
+    found = {"last": accuracy(model, rows.test)}
+    for name, state in states.items():
+        model.load_state_dict(AVERAGES[name].weights(state))
+        found[name] = accuracy(model, rows.test)
+    accuracies = {name: round(100 * value, 2) for name, value in found.items()}
+    return {"rate": rate, "epsilon": epsilon, "seed": seed, **accuracies, "seconds": round(time.monotonic() - begun)}
+
+
+def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--features", choices=list(FEATURES), default="drawn")
+    arguments.add_argument("--rates", nargs="+", type=float, default=[SCATTERING.usual.learning_rate])
+    arguments.add_argument("--epsilon", type=float, default=3.0)
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
+    chosen = arguments.parse_args()
+    rows = prepared_rows(load("cifar10"), FEATURES[chosen.features](), left_out=LEFT_OUT)
+    for rate in chosen.rates:
+        row = {
+            "features": chosen.features,
+            **measured(rows, rate, chosen.epsilon, chosen.seed),
+            **origin("bench.h_cnn"),
+        }
+        print(row, flush=True)
+        if chosen.save:
+            with chosen.save.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
