@@ -119,6 +119,44 @@ def test_steps_that_cannot_be_repeated_exactly_are_not_repeated(folder: Path, mo
         checkpoints.load(IDENTITY)
 
 
+@pytest.mark.parametrize("what", ["_sources", "_processor", "_settings_of_libraries"])
+def test_steps_are_not_repeated_by_other_code_or_kernels(
+    what: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, what, lambda: "another")
+    with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match=r"another.*cannot be repeated"):
+        checkpoints.load(IDENTITY)
+
+
+def test_settings_of_libraries_are_those_that_choose_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = module.surroundings()
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert module.surroundings() == before
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert module.surroundings() != before
+
+
+def test_a_changed_source_is_another_sordino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "sums.py").write_text("total = a + b")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "checkpoint.py"))
+    before = module._sources.__wrapped__()
+    (tmp_path / "notes.txt").write_text("not code")
+    assert module._sources.__wrapped__() == before
+    (tmp_path / "inner" / "sums.py").write_text("total = b + a")
+    assert module._sources.__wrapped__() != before
+
+
+def test_steps_are_not_repeated_by_a_model_that_does_something_else(folder: Path) -> None:
+    with Checkpoints.open(folder) as checkpoints:
+        checkpoints.save(STATE, gradients="one")
+        assert checkpoints.load(IDENTITY, gradients="one").progress == STATE.progress
+        with pytest.raises(StateError, match="synthetic rows one, here it is other"):
+            checkpoints.load(IDENTITY, gradients="other")
+        again = checkpoints.load(IDENTITY, gradients="other", draw_again_every=1)
+        assert again.progress == Progress(3, 3, renewals=1, drawn_again=5)
+
+
 def test_steps_are_not_repeated_on_another_device(folder: Path) -> None:
     elsewhere = torch.device("meta")
     with Checkpoints.open(folder) as checkpoints, pytest.raises(StateError, match="device cpu, here it is meta"):

@@ -37,7 +37,8 @@ STEPS = 12
 
 def trained(out: Path, **changes) -> so.Fitted:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    between = changes.pop("between", (nn.Tanh(), nn.Dropout(0.3)))
+    model = nn.Sequential(nn.Linear(6, 8), *between, nn.Linear(8, 3))
     arguments = {
         "epsilon": 3.0,
         "delta": 1e-3,
@@ -176,6 +177,36 @@ def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
     assert fitted.guarantee.epsilon == promised > 3.0
     assert json.loads((out / "metrics.jsonl").read_bytes().splitlines()[-1])["epsilon"] == promised
     assert contents(out)["model.safetensors"] != uninterrupted["model.safetensors"]
+
+
+def twice_the_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return 2 * nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+
+def same_name(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+
+same_name.__qualname__ = twice_the_loss.__qualname__
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "changes"),
+    [
+        ({}, {"between": (nn.ReLU(), nn.Dropout(0.3))}),  # the same shapes, another function of them
+        ({}, {"between": (nn.Tanh(), nn.Dropout(0.4))}),
+        ({"loss": same_name}, {"loss": twice_the_loss}),
+    ],
+)
+def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_noise(
+    begun_with, changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    assert killed(tmp_path / "run", 18, **begun_with)
+    with pytest.raises(StateError, match=r"with model and loss on synthetic rows .*cannot be repeated exactly"):
+        trained(tmp_path / "run", resume=True, **changes)
+    fitted = trained(tmp_path / "run", resume=True, draw_again=True, **changes)
+    assert fitted.guarantee.epsilon > 3.0  # what may have been drawn twice is paid for twice
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,25 +85,49 @@ class Checkpoint:
         return size if isinstance(size, int) else 1
 
 
-_CPU, _ANY_ORDER = torch.device("cpu"), "in any order"
+_CPU, _ANY_ORDER, _REHEARSED = torch.device("cpu"), "in any order", "model and loss on synthetic rows"
+_LIBRARIES = ("ONEDNN_", "DNNL_", "MKL_")  # how the names of their settings begin, in the environment
 
 
 def surroundings(device: torch.device = _CPU) -> dict[str, str]:
     """What the arithmetic of a step depends on besides its state: a step is repeated exactly only where these agree.
 
     >>> sorted(surroundings())
-    ['device', 'onednn', 'processor', 'rounded products', 'sordino', 'sums', 'threads', 'torch']
+    ['device', 'libraries', 'numpy', 'processor', 'rounded products', 'sordino', 'sums', 'threads', 'torch']
     """
     return {
         "device": _described(device),
         "sums": _order_of_sums(device),
         "rounded products": json.dumps(rounded_products()),
-        "sordino": version("sordino"),
+        "sordino": f"{version('sordino')} ({_sources()})",
         "torch": torch.__version__,
+        "numpy": np.__version__,
         "threads": str(torch.get_num_threads()),
-        "processor": f"{os.uname().machine} {torch.backends.cpu.get_cpu_capability()}",
-        "onednn": str(torch.backends.mkldnn.enabled),
+        "processor": _processor(),
+        "libraries": json.dumps([torch.backends.mkldnn.enabled, _settings_of_libraries()]),
     }
+
+
+def _settings_of_libraries() -> dict[str, str]:
+    """By which kernels are chosen, too."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_LIBRARIES)}
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """A digest of this package as it lies here: between two commits of one version a sum may change in its last bit."""
+    digest, package = hashlib.blake2b(digest_size=8), Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package)} {len(content)} ".encode() + content)
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """With all that kernels choose by, sizes of caches among it: two processors of one kind may add up differently."""
+    found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # before torch 2.11 there is less to tell
+    digest = hashlib.blake2b(json.dumps(found, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    return f"{found.get('cpu_name', os.uname().machine)} {torch.backends.cpu.get_cpu_capability()} ({digest})"
 
 
 def _described(device: torch.device) -> str:
@@ -173,26 +199,32 @@ class Checkpoints:
         """A secret for fingerprints of the data: without it nobody can test a guess of the data against them."""
         return self._key.stream("fingerprint").secret
 
-    def save(self, checkpoint: Checkpoint, device: torch.device = _CPU) -> None:
-        """Replaces the last checkpoint. It is on the disk before this returns."""
+    def save(self, checkpoint: Checkpoint, device: torch.device = _CPU, *, gradients: str = "") -> None:
+        """Replaces the last checkpoint. It is on the disk before this returns. `gradients` is a `rehearsal` of them."""
         about = {
             "format": _FORMAT,
             "progress": vars(checkpoint.progress),
             "values": dict(checkpoint.values),
             "identity": dict(checkpoint.identity),
-            "surroundings": surroundings(device),
+            "surroundings": surroundings(device) | {_REHEARSED: gradients},
         }
         text = json.dumps(about, allow_nan=False)
         seal = self._seal(text, checkpoint.tensors)
         save_tensors(self._path, checkpoint.tensors, {"about": text, "seal": seal}, private=True)
 
     def load(
-        self, identity: Mapping[str, str], device: torch.device = _CPU, *, draw_again_every: int | None = None
+        self,
+        identity: Mapping[str, str],
+        device: torch.device = _CPU,
+        *,
+        gradients: str = "",
+        draw_again_every: int | None = None,
     ) -> Checkpoint:
         """The last checkpoint, if it is of this run and its steps can be repeated bit for bit on `device`.
 
-        Where they cannot, because torch, the processor or the number of threads is another, it is refused; with
-        `draw_again_every` (the sampler's period) it comes with a renewed key instead, and with what that costs.
+        Where they cannot, because torch, the processor, the number of threads or what the model does is another, it is
+        refused; with `draw_again_every` (the sampler's period) it comes with a renewed key instead, and with what that
+        costs.
         """
         found = load_tensors(self._path)
         text = found.texts.get("about", "")
@@ -207,7 +239,7 @@ class Checkpoints:
         checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"], dict(identity))
         if checkpoint.progress.begun_until == checkpoint.progress.step:
             return checkpoint
-        obstacle = _obstacle(about["surroundings"], surroundings(device))
+        obstacle = _obstacle(about["surroundings"], surroundings(device) | {_REHEARSED: gradients})
         if obstacle is None:
             return checkpoint
         if draw_again_every is None:
@@ -216,7 +248,7 @@ class Checkpoints:
                 "Resume it there, or draw them again with fresh noise at the price of a larger epsilon."
             )
         checkpoint = replace(checkpoint, progress=checkpoint.progress.renewed(draw_again_every))
-        self.save(checkpoint, device)  # the old key is given up before the new one is used
+        self.save(checkpoint, device, gradients=gradients)  # the old key is given up before the new one is used
         return checkpoint
 
     def destroy(self) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property, partial
 
 import torch
+from torch import nn
 
 from sordino.accounting import Guarantee, privacy_of
 from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import StateError, UsageError
+from sordino.gradients.surroundings import device_of
 from sordino.randomness import Key
 from sordino.records import Records
+from sordino.rehearsal import rehearsal
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Sampler
 from sordino.store import RunFolder
@@ -31,6 +35,7 @@ class Journal:
         self._folder, self._checkpoints = folder, checkpoints
         self._progress, self._identity = Progress(), dict[str, str]()
         self._device = torch.device("cpu")
+        self._rehearse: Callable[[], str] = str
         self._saved_at = time.monotonic()
 
     @classmethod
@@ -53,22 +58,30 @@ class Journal:
     def last_checkpoint(
         self,
         plan: Plan,
+        model: nn.Module,
         records: Records,
         settings: Mapping[str, str],
-        device: torch.device,
         *,
         draw_again: bool,
     ) -> Checkpoint | None:
         """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
         stages = (plan.sampler, plan.clip, plan.noise, plan.encoding)
-        self._device, self._identity = device, {"plan": repr(stages), "data": data, **settings}
+        self._device, self._identity = device_of(model), {"plan": repr(stages), "data": data, **settings}
+        self._rehearse = partial(rehearsal, plan.contribution, model, records)
         if self._checkpoints.is_empty:
             return None
         period = plan.sampler.period if draw_again else None
-        checkpoint = self._checkpoints.load(self._identity, device, draw_again_every=period)
+        checkpoint = self._checkpoints.load(
+            self._identity, self._device, gradients=self._gradients, draw_again_every=period
+        )
         self._progress = checkpoint.progress
         return checkpoint
+
+    @cached_property
+    def _gradients(self) -> str:
+        """By what the model does a run is told from others, too. Looked at once, before the first checkpoint."""
+        return self._rehearse()
 
     @property
     def key(self) -> Key:
@@ -109,7 +122,7 @@ class Journal:
     def _save(self, training: Training, *, begun_until: int) -> None:
         self._progress = replace(self._progress, step=training.run.steps, begun_until=begun_until)
         checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
-        self._checkpoints.save(checkpoint, self._device)
+        self._checkpoints.save(checkpoint, self._device, gradients=self._gradients)
         self._saved_at = time.monotonic()
 
 

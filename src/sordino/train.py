@@ -23,7 +23,6 @@ from sordino.clipping import Clip, ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.errors import Interrupted, UsageError
-from sordino.gradients.surroundings import device_of
 from sordino.interruption import interruption
 from sordino.journal import Journal, described, epsilon_so_far, is_mark, marks_until
 from sordino.noise import Gaussian, Noise
@@ -140,7 +139,7 @@ def fit(
         return course.finished(folder)
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = course.settings() | show.settings()
-        checkpoint = journal.last_checkpoint(plan, budget.records, settings, device_of(model), draw_again=draw_again)
+        checkpoint = journal.last_checkpoint(plan, model, budget.records, settings, draw_again=draw_again)
         if checkpoint is not None:
             physical_batch_size = checkpoint.physical_batch_size
         training = course.training(journal.key, physical_batch_size)

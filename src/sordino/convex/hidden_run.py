@@ -28,7 +28,6 @@ from sordino.contribution import LossGradient
 from sordino.convex.fading import Fading
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, UsageError
-from sordino.gradients.surroundings import device_of
 from sordino.interruption import interruption
 from sordino.journal import Journal, described
 from sordino.noise import NoiseAt
@@ -112,7 +111,7 @@ def fit_hidden_state(
         return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
-        checkpoint = journal.last_checkpoint(steps.plan, records, settings, device_of(module), draw_again=True)
+        checkpoint = journal.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
         training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)

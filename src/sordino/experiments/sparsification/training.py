@@ -17,6 +17,7 @@ from torch import nn
 from sordino import models
 from sordino.accounting import Adjacency, Guarantee
 from sordino.averaging import Averaging
+from sordino.checkpoint import surroundings
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.data import Facts
@@ -187,8 +188,11 @@ def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> M
 
 
 def unfinished(*decided_by: object) -> Path:
-    """The folder of a training that takes long, in the cache: stopped and asked for again, it goes on."""
-    name = hashlib.sha256(repr(decided_by).encode()).hexdigest()[:32]
+    """The folder of a training that takes long, in the cache: stopped and asked for again, it goes on.
+
+    Only where it can be repeated bit for bit: with other code or on another machine it begins anew, in another folder.
+    """
+    name = hashlib.sha256(repr((*decided_by, surroundings())).encode()).hexdigest()[:32]
     return root() / "trainings" / name
 
 
