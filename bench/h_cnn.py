@@ -1,6 +1,9 @@
 """Which features, rates and averages suit H-CNN, on training rows of CIFAR-10 that are left out.
 
     python -m bench.h_cnn --rates 4 8 --save results/sparsification/h-cnn-settings.jsonl
+    python -m bench.h_cnn --features red-green-blue --epochs 20 --rates 12
+
+A third of the epochs at three times the rate learns nearly as much, with the noise that as few epochs take.
 
 40,000 rows are trained on and 10,000 measured, with the noise per step that an epsilon takes on all 50,000: batches are
 four fifths of the real ones, and so is the noise multiplier. What is compared learns as the real training does. It is
@@ -42,9 +45,15 @@ _COLOUR = (3, 32, 32)
 Prepare = Callable[[Tensor], Tensor]
 
 
-def by_own_moments() -> Prepare:
+class Published(ScatteringFeatures):
+    """Red, green and blue, as the transform gives them."""
+
+    def _normalisation(self) -> Prepare:
+        return lambda coefficients: coefficients
+
+
+def by_own_moments(features: Prepare) -> Prepare:
     """Channels standardised by moments of the rows themselves, as published but without noise."""
-    features = StandardisedScattering(_COLOUR)
     std, mean = torch.std_mean(features(load("cifar10").train.inputs[:10_000]).float(), dim=(0, 2, 3), keepdim=True)
     return lambda inputs: ((features(inputs).float() - mean) / std).half()
 
@@ -52,13 +61,14 @@ def by_own_moments() -> Prepare:
 FEATURES: dict[str, Callable[[], Prepare]] = {
     "drawn": lambda: StandardisedScattering(_COLOUR),
     "rows": lambda: ScatteringFeatures(_COLOUR),
-    "own": by_own_moments,
+    "own": lambda: by_own_moments(StandardisedScattering(_COLOUR)),
+    "red-green-blue": lambda: by_own_moments(Published(_COLOUR)),
 }
 
 
-def measured(rows: Rows, rate: float, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
     """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
-    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(SCATTERING.usual))
+    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(SCATTERING.usual) | {"epochs": epochs})
     real = calibrate(usual.plan(usual.poisson(ALL_ROWS), 1.0, ALL_ROWS), epsilon=epsilon, delta=DELTA)
     trial = replace(usual, batch_size=round(share * usual.batch_size), learning_rate=rate)
     model, begun = trial.build(rows.facts, seed), time.monotonic()
@@ -75,7 +85,8 @@ def measured(rows: Rows, rate: float, epsilon: float, seed: int) -> dict[str, An
         model.load_state_dict(AVERAGES[name].weights(state))
         found[name] = accuracy(model, rows.test)
     accuracies = {name: round(100 * value, 2) for name, value in found.items()}
-    return {"rate": rate, "epsilon": epsilon, "seed": seed, **accuracies, "seconds": round(time.monotonic() - begun)}
+    settings = {"rate": rate, "epochs": epochs, "epsilon": epsilon, "seed": seed}
+    return {**settings, **accuracies, "seconds": round(time.monotonic() - begun)}
 
 
 def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -86,6 +97,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--features", choices=list(FEATURES), default="drawn")
     arguments.add_argument("--rates", nargs="+", type=float, default=[SCATTERING.usual.learning_rate])
+    arguments.add_argument("--epochs", type=float, default=SCATTERING.usual.epochs)
     arguments.add_argument("--epsilon", type=float, default=3.0)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
@@ -94,7 +106,7 @@ def main() -> None:
     for rate in chosen.rates:
         row = {
             "features": chosen.features,
-            **measured(rows, rate, chosen.epsilon, chosen.seed),
+            **measured(rows, rate, chosen.epochs, chosen.epsilon, chosen.seed),
             **origin("bench.h_cnn"),
         }
         print(row, flush=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from sordino.data.dataset import Facts
 from sordino.data.dead_leaves import DeadLeaves
 from sordino.errors import UsageError
+from sordino.features.opponent import opponent
 from sordino.features.pixels import Pixels
 from sordino.features.scattering import Scattering2D
 from sordino.features.side_by_side import side_by_side
@@ -82,22 +83,29 @@ class ScatteringFeatures:
 
 @dataclass(frozen=True)
 class StandardisedScattering(ScatteringFeatures):
-    """The same pictures and transform, where each channel has mean 0 and variance 1: in pictures that a program draws.
+    """Scattering of colours along the axes of `opponent`, where each channel has mean 0 and variance 1: as it would have
+    in pictures that a program draws.
 
-    Tramèr and Boneh (2021) take the moments of the private pictures for this, with noise. Those of dead leaves cost
-    nothing, and are near those of photographs, channel by channel.
+    Tramèr and Boneh (2021) scatter red, green and blue, and take the moments of the private pictures, with noise. Those
+    of dead leaves cost nothing, and are near those of photographs, channel by channel.
 
     >>> features = StandardisedScattering(input_shape=(3, 32, 32))
     >>> features(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 243, 8, 8])
     """
 
+    version: ClassVar[int] = 2
+
+    def _coefficients(self, inputs: Tensor) -> Tensor:
+        pixels = Pixels(self.input_range)(inputs)
+        return self.transform(opponent(pixels) if self.input_shape[0] == 3 else pixels).flatten(1, 2)
+
     def _normalisation(self) -> Callable[[Tensor], Tensor]:
         mean, std = _moments_of_drawn(self.input_shape)
         return lambda coefficients: (coefficients - mean) / std
 
 
-class _Coefficients(ScatteringFeatures):
+class _Coefficients(StandardisedScattering):
     """As the transform gives them."""
 
     def _normalisation(self) -> Callable[[Tensor], Tensor]:
@@ -111,10 +119,16 @@ def _of_rows(coefficients: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _moments_of_drawn(input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations by channel, shape (1, channels, 1, 1), rounded so that all machines agree."""
+    """Means and standard deviations by channel, shape (1, channels, 1, 1), rounded so that all machines agree.
+
+    They are those of brightness, and serve for all axes, along which photographs are about as wide. Colours of drawn
+    pictures are not those of photographs.
+    """
     pictures = DeadLeaves(input_shape).draw(_DRAWN, torch.Generator().manual_seed(0)).pictures
-    std, mean = torch.std_mean(_Coefficients(input_shape)(pictures).double(), dim=(0, 2, 3), keepdim=True)
-    return _rounded(mean), _rounded(std)
+    coefficients = _Coefficients(input_shape)
+    of_brightness = coefficients(pictures)[:, : coefficients.transform.channels]
+    std, mean = torch.std_mean(of_brightness.double(), dim=(0, 2, 3), keepdim=True)
+    return _rounded(mean).repeat(1, input_shape[0], 1, 1), _rounded(std).repeat(1, input_shape[0], 1, 1)
 
 
 def _rounded(numbers: Tensor) -> Tensor:
