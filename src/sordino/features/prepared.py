@@ -83,8 +83,7 @@ class ScatteringFeatures:
 
 @dataclass(frozen=True)
 class StandardisedScattering(ScatteringFeatures):
-    """Scattering of colours along the axes of `opponent`, where each channel has mean 0 and variance 1: as it would have
-    in pictures that a program draws.
+    """Scattering of colours along the axes of `opponent`, each channel with mean 0 and variance 1: in drawn pictures.
 
     Tramèr and Boneh (2021) scatter red, green and blue, and take the moments of the private pictures, with noise. Those
     of dead leaves cost nothing, and are near those of photographs, channel by channel.

@@ -73,9 +73,9 @@ _SEARCHED = (
     "settings had been seen, with its test accuracies, and about ten looks at the left-out rows."
 )
 _FEATURES = (
-    "H-CNN has features that are standardised by moments of drawn pictures, after a run with features that were "
-    "normalised row by row had 66.0 on the test rows at epsilon 3, and fourteen looks at training rows that were left "
-    "out, by which no other setting was changed: twice the rate has 68.5 there, four times 65.4."
+    "H-CNN has colours along the axes of photographs, standardised by moments of drawn pictures, and twice the published "
+    "rate. Both were chosen on 10,000 training rows that were left out, after some twenty looks at them, and after runs "
+    "with red, green and blue had 68.5 and 68.2 on the test rows at epsilon 3."
 )
 _OWN = "the paper's own (its Table 3, and the commands that it publishes)"
 _PUBLISHED = f"{_OWN}; nothing was searched here."
@@ -99,10 +99,10 @@ SMALL_SCATTERING = Framework(
 SCATTERING = Framework(
     "H-CNN",
     "cifar10",
-    Trial("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    Trial("h-cnn", batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (69.7, 62.4), RANDOM: (70.0, 63.2)},
     chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(0.1, 1.0, 0.5), Choice(0.1, 1.0, 0.5))},
-    how=f"{_OWN}. {_FEATURES}",
+    how=f"{_OWN} but for two. {_FEATURES}",
 )
 CNN = Framework(
     "DP-CNN",
