@@ -73,9 +73,9 @@ _SEARCHED = (
     "settings had been seen, with its test accuracies, and about ten looks at the left-out rows."
 )
 _FEATURES = (
-    "H-CNN has colours along the axes of photographs, standardised by moments of drawn pictures, and twice the published "
-    "rate. Both were chosen on 10,000 training rows that were left out, after some twenty looks at them, and after runs "
-    "with red, green and blue had 68.5 and 68.2 on the test rows at epsilon 3."
+    "H-CNN has colours along the axes of photographs, standardised by moments of drawn pictures, and twice the "
+    "published rate. Both were chosen on 10,000 training rows that were left out, after some twenty looks at them, and "
+    "after runs with red, green and blue had 68.5 and 68.2 on the test rows at epsilon 3."
 )
 _OWN = "the paper's own (its Table 3, and the commands that it publishes)"
 _PUBLISHED = f"{_OWN}; nothing was searched here."
