@@ -1,0 +1,78 @@
+"""What it adds to report the best epoch on the test rows and not the end, for entries of the sparsification table.
+
+    python -m bench.best_epoch --only "S, RS, fashion-mnist" --save results/sparsification/best-epochs.jsonl
+
+Papers often report the best epoch. It was chosen on the test rows, so it is not an estimate of anything; how much it
+adds is measured here, for the last iterates and for their averages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.step import origin
+from sordino.calibration import calibrate
+from sordino.experiments.rows import network_rows
+from sordino.experiments.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM
+from sordino.experiments.sparsification.training import DELTA, Trial
+from sordino.run import PrivateRun
+from sordino.validation import accuracy
+
+
+def measured(data: str, trial: Trial, epsilon: float, seed: int) -> dict[str, Any]:
+    """Test accuracies in percent: at the end, and the best of those after each epoch."""
+    rows, begun = network_rows(data, trial.network), time.monotonic()
+    model, average = trial.build(rows.facts, seed), trial.average
+    assert average is not None
+    plan = calibrate(trial.plan(trial.poisson(len(rows)), 1.0, len(rows)), epsilon=epsilon, delta=DELTA)
+    optimizer, steps, per_epoch = trial.optimizer(model.parameters()), plan.steps, len(rows) / trial.batch_size
+    state, last, averaged = average.init(_weights(model)), list[float](), list[float]()
+    for step, private in enumerate(PrivateRun(plan, model, rows.data, seed=seed), start=1):
+        private.divide(trial.batch_size).write_to(model)
+        optimizer.step()
+        state = average.update(state, _weights(model), step - 1, steps)
+        if int(step / per_epoch) > int((step - 1) / per_epoch) or step == steps:
+            last.append(accuracy(model, rows.test))
+            kept = {name: value.clone() for name, value in _weights(model).items()}
+            model.load_state_dict(average.weights(state))
+            averaged.append(accuracy(model, rows.test))
+            model.load_state_dict(kept)
+    found = {"last": last[-1], "best": max(last), "averaged": averaged[-1], "best_averaged": max(averaged)}
+    percent = {name: round(100 * value, 2) for name, value in found.items()}
+    return {"seed": seed, "epochs": len(last), **percent, "seconds": round(time.monotonic() - begun)}
+
+
+def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--only", default="", help="Entries with this text in their name.")
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
+    chosen = arguments.parse_args()
+    for framework in FRAMEWORKS:
+        for place, epsilon in enumerate(EPSILONS):
+            for kind in (NONE, RANDOM):
+                name = f"{framework.title}, {kind}, {framework.data}, epsilon {epsilon:g}"
+                if chosen.only not in name:
+                    continue
+                trial = framework.trial(framework.chosen[kind][place], epsilon)
+                row = {"entry": name, **measured(framework.data, trial, epsilon, chosen.seed)}
+                row |= origin("bench.best_epoch")
+                print(row, flush=True)
+                if chosen.save:
+                    with chosen.save.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
