@@ -35,7 +35,8 @@ def rehearsal(contribution: Contribution, model: nn.Module, records: Records) ->
     rows, digest = records.template(_ROWS), hashlib.blake2b(digest_size=8)
     with _at_synthetic_weights(model):
         each = contribution.of(model, rows, torch.arange(_ROWS))
-        for numbers in (each.squared_norms(), each.weighted_sum(torch.ones_like(each.squared_norms()))):
+        norms = each.squared_norms()
+        for numbers in (norms, each.weighted_sum(torch.ones_like(norms))):
             digest.update(numbers.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -65,5 +66,5 @@ def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
     """Of a size that neither vanishes nor overflows in a deep network. Vectors may be variances, and are positive."""
     if like.ndim < 2:
         return 0.5 + torch.rand(like.shape, generator=generator)
-    inputs: int = max(1, like[0].numel())
-    return torch.randn(like.shape, generator=generator) / math.sqrt(inputs)
+    inputs = math.prod(like.shape[1:])
+    return torch.randn(like.shape, generator=generator) / math.sqrt(max(1, inputs))
