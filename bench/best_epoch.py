@@ -9,7 +9,6 @@ adds is measured here, for the last iterates and for their averages.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.step import origin
+from bench.kept import keep
 from sordino.calibration import calibrate
 from sordino.experiments.rows import network_rows
 from sordino.experiments.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM
@@ -66,12 +65,8 @@ def main() -> None:
                 if chosen.only not in name:
                     continue
                 trial = framework.trial(framework.chosen[kind][place], epsilon)
-                row = {"entry": name, **measured(framework.data, trial, epsilon, chosen.seed)}
-                row |= origin("bench.best_epoch")
-                print(row, flush=True)
-                if chosen.save:
-                    with chosen.save.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+                found = measured(framework.data, trial, epsilon, chosen.seed)
+                keep({"entry": name, **found}, "bench.best_epoch", chosen.save)
 
 
 if __name__ == "__main__":

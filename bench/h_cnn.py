@@ -14,7 +14,6 @@ would learn them by heart, and short steps would look better than they are.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.step import origin
+from bench.kept import keep
 from sordino.averaging import Averaging, Ema, Tail
 from sordino.calibration import calibrate
 from sordino.data import load
@@ -104,15 +103,8 @@ def main() -> None:
     chosen = arguments.parse_args()
     rows = prepared_rows(load("cifar10"), FEATURES[chosen.features](), left_out=LEFT_OUT)
     for rate in chosen.rates:
-        row = {
-            "features": chosen.features,
-            **measured(rows, rate, chosen.epochs, chosen.epsilon, chosen.seed),
-            **origin("bench.h_cnn"),
-        }
-        print(row, flush=True)
-        if chosen.save:
-            with chosen.save.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        found = measured(rows, rate, chosen.epochs, chosen.epsilon, chosen.seed)
+        keep({"features": chosen.features, **found}, "bench.h_cnn", chosen.save)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,18 @@
+"""Lines of a result file, written as they are measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.step import origin
+
+
+def keep(measured: Mapping[str, object], module: str, path: Path | None) -> None:
+    """Prints what a benchmark measured and where that comes from, and adds it to a file if there is one."""
+    line = json.dumps({**measured, **origin(module)})
+    print(line, flush=True)
+    if path is not None:
+        with path.open("a") as file:
+            file.write(line + "\n")
