@@ -125,7 +125,7 @@ def _sources() -> str:
 
 def _processor() -> str:
     """With all that kernels choose by, sizes of caches among it: two processors of one kind may add up differently."""
-    found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # before torch 2.11 there is less to tell
+    found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # older torch has none
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
     return f"{found.get('cpu_name', os.uname().machine)} {torch.backends.cpu.get_cpu_capability()} ({digest})"
 
