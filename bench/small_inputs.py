@@ -1,0 +1,100 @@
+"""What the small networks of the sparsification table are best given, on training rows of Fashion-MNIST left out.
+
+    python -m bench.small_inputs --network h-cnn-s --inputs logarithms groups-27 --save results/sparsification/small-inputs.jsonl
+
+50,000 rows are trained on, with the noise that an epsilon takes on them, and 10,000 measured, as in the search of the
+table; seeds are paired. Products are in bfloat16, to save time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.kept import keep
+from sordino.data import load
+from sordino.experiments.rows import Rows, prepared_rows
+from sordino.experiments.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
+from sordino.experiments.sparsification.training import HalvedTrial
+from sordino.features import Pixels, ScatteringFeatures
+
+_GREY = (1, 28, 28)
+_CLOTHES = load("fashion-mnist")
+
+Prepare = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Scattered(ScatteringFeatures):
+    """Coefficients normalised row by row over groups of channels, as they are or on a scale that is logarithmic above
+    `smallest`."""
+
+    groups: int = 27
+    smallest: float | None = None
+
+    def _normalisation(self) -> Prepare:
+        def normalised(coefficients: Tensor) -> Tensor:
+            if self.smallest is not None:
+                coefficients = coefficients.sign() * torch.log1p(coefficients.abs() / self.smallest)
+            return F.group_norm(coefficients, self.groups)
+
+        return normalised
+
+
+FRAMEWORKS: dict[str, Framework] = {"dp-cnn-s": SMALL_CNN, "h-cnn-s": SMALL_SCATTERING}
+INPUTS: dict[str, dict[str, Prepare]] = {
+    "dp-cnn-s": {
+        "normalised": Pixels(_CLOTHES.facts.input_range, _CLOTHES.facts.mean, _CLOTHES.facts.std),
+        "centred": Pixels(_CLOTHES.facts.input_range, _CLOTHES.facts.mean),
+        "plain": Pixels(_CLOTHES.facts.input_range),
+    },
+    "h-cnn-s": {
+        "logarithms": Scattered(_GREY, smallest=0.02),
+        "logarithms-above-0.2": Scattered(_GREY, smallest=0.2),
+        **{f"groups-{groups}": Scattered(_GREY, groups=groups) for groups in (9, 27, 81)},
+    },
+}
+
+
+def measured(
+    framework: Framework, rows: Rows, choice: Choice, epsilon: float, slower: float, seed: int
+) -> dict[str, Any]:
+    """The accuracy in percent on the rows that are left out, at `slower` times the rate of the table."""
+    usual, begun = framework.trial(choice, epsilon), time.monotonic()
+    trial = HalvedTrial(**vars(replace(usual, learning_rate=slower * usual.learning_rate)))
+    found = trial.to_epsilon(rows, epsilon, seed)
+    settings = {"choice": str(choice), "epsilon": epsilon, "learning_rate": trial.learning_rate, "seed": seed}
+    return {**settings, "accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--network", choices=list(FRAMEWORKS), required=True)
+    arguments.add_argument("--inputs", nargs="+", required=True, help="What the network is given.")
+    arguments.add_argument("--clip", type=float, default=0.1)
+    arguments.add_argument("--longer", type=float, default=1.0, help="Epochs, over those of earlier work.")
+    arguments.add_argument("--final-rate", type=float, default=0.0, help="The last share of coordinates masked.")
+    arguments.add_argument("--epsilon", type=float, default=3.0)
+    arguments.add_argument("--slower", type=float, nargs="+", default=[1.0], help="Factors of the learning rate.")
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
+    arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
+    chosen = arguments.parse_args()
+    choice = Choice(chosen.clip, chosen.longer, chosen.final_rate)
+    for name in chosen.inputs:
+        rows = prepared_rows(_CLOTHES, INPUTS[chosen.network][name], left_out=LEFT_OUT)
+        for slower in chosen.slower:
+            for seed in chosen.seeds:
+                found = measured(FRAMEWORKS[chosen.network], rows, choice, chosen.epsilon, slower, seed)
+                keep({"network": chosen.network, "inputs": name, **found}, "bench.small_inputs", chosen.save)
+
+
+if __name__ == "__main__":
+    main()
