@@ -1,6 +1,7 @@
 """What the small networks of the sparsification table are best given, on training rows of Fashion-MNIST left out.
 
-    python -m bench.small_inputs --network h-cnn-s --inputs logarithms groups-27 --save results/sparsification/small-inputs.jsonl
+    python -m bench.small_inputs --network h-cnn-s --inputs logarithms groups-27
+    python -m bench.small_inputs --network dp-cnn-s --inputs plain --save results/sparsification/small-inputs.jsonl
 
 50,000 rows are trained on, with the noise that an epsilon takes on them, and 10,000 measured, as in the search of the
 table; seeds are paired. Products are in bfloat16, to save time.

@@ -9,7 +9,14 @@ from sordino.data.dataset import Facts
 from sordino.data.dead_leaves import DeadLeaves
 from sordino.data.standard import is_complete, root
 from sordino.errors import UsageError
-from sordino.features import Pixels, Scattering2D, ScatteringFeatures, StandardisedScattering, scattering_features
+from sordino.features import (
+    GroupedScattering,
+    Pixels,
+    Scattering2D,
+    ScatteringFeatures,
+    StandardisedScattering,
+    scattering_features,
+)
 from sordino.features.opponent import opponent
 
 GREY, COLOUR = Facts("grey", (1, 28, 28), 10), Facts("colour", (3, 32, 32), 10)
@@ -24,6 +31,18 @@ def test_grey_features_are_normalised_logarithms_of_the_coefficients():
     logarithms = torch.log(1 + Scattering2D()(given[:, 0] / 255).clamp(min=0) / 0.02)
     expected = F.group_norm(logarithms, 27)
     torch.testing.assert_close(scattering_features(given, GREY).float(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_grouped_features_are_normalised_coefficients_without_a_logarithm():
+    given = pictures(3, 1, 28, 28)
+    expected = F.group_norm(Scattering2D()(given[:, 0] / 255), 27)
+    torch.testing.assert_close(GroupedScattering((1, 28, 28))(given).float(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_grouped_row_depends_on_itself_alone_and_is_finite_without_contrast():
+    given, features = pictures(5, 1, 28, 28), GroupedScattering((1, 28, 28))
+    torch.testing.assert_close(features(given[2:3])[0], features(given)[2], rtol=2e-3, atol=2e-3)
+    assert features(torch.zeros(1, 1, 28, 28)).isfinite().all()
 
 
 def test_colour_features_are_243_channels_of_mean_zero_in_each_group():

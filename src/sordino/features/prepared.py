@@ -82,6 +82,19 @@ class ScatteringFeatures:
 
 
 @dataclass(frozen=True)
+class GroupedScattering(ScatteringFeatures):
+    """The same without the logarithm, as Tramèr and Boneh (2021) have it: large coefficients keep their weight.
+
+    >>> features = GroupedScattering(input_shape=(1, 28, 28))
+    >>> features(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape
+    torch.Size([2, 81, 7, 7])
+    """
+
+    def _normalisation(self) -> Callable[[Tensor], Tensor]:
+        return lambda coefficients: F.group_norm(coefficients, _GROUPS)
+
+
+@dataclass(frozen=True)
 class StandardisedScattering(ScatteringFeatures):
     """Scattering of colours along the axes of `opponent`, each channel with mean 0 and variance 1: in drawn pictures.
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
-from sordino.features import Pixels, ScatteringFeatures, StandardisedScattering, cached
+from sordino.features import GroupedScattering, Pixels, ScatteringFeatures, StandardisedScattering, cached
 from sordino.models.lenet import lenet
 from sordino.models.perceptron import linear, table_network, two_layer
 from sordino.models.resnet import resnet18, resnet20, resnet34
@@ -112,6 +112,10 @@ def _scattering(facts: Facts) -> ScatteringFeatures:
     return ScatteringFeatures(facts.input_shape, facts.input_range)
 
 
+def _grouped(facts: Facts) -> GroupedScattering:
+    return GroupedScattering(facts.input_shape, facts.input_range)
+
+
 def _standardised(facts: Facts) -> StandardisedScattering:
     return StandardisedScattering(facts.input_shape, facts.input_range)
 
@@ -164,7 +168,7 @@ _MODELS = {
         "two convolutions on scattering features, grey pictures of 28 pixels: 33,066 parameters",
         _GREY_28,
         lambda shape, outputs: h_cnn_small(outputs),
-        _scattering,
+        _grouped,
     ),
     "h-cnn": _Model(
         "two convolutions on scattering features, colour pictures of 32 pixels: 187,210 parameters",

@@ -72,6 +72,10 @@ _SEARCHED = (
     "10,000 training rows that were left out, one seed (`--ablate` runs them). Not blindly: an earlier table of other "
     "settings had been seen, with its test accuracies, and about ten looks at the left-out rows."
 )
+_GROUPED = (
+    "Its features are the published ones: on those left-out rows three seeds had them 0.4 points above logarithms; "
+    "with these it had been at 88.8 on the test rows at epsilon 3, and at 87.4 at epsilon 1."
+)
 _FEATURES = (
     "H-CNN has colours along the axes of photographs, standardised by moments of drawn pictures, and twice the "
     "published rate. Both were chosen on 10,000 training rows that were left out, after some twenty looks at them, and "
@@ -96,7 +100,7 @@ SMALL_SCATTERING = Framework(
     Trial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (88.9, 85.8), RANDOM: (89.2, 87.0)},
     chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(1.0, 1.5, 0.9), Choice(0.5, 1.2, 0.7))},
-    how=f"H-CNN/S {_SEARCHED}",
+    how=f"H-CNN/S {_SEARCHED} {_GROUPED}",
 )
 SCATTERING = Framework(
     "H-CNN",
