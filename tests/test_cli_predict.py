@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_predictions_are_not_written_where_they_cannot_be(digits: Path, refused)
     Path("folder").mkdir()
     assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "folder", code=3)
     assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "no/where", code=3)
+
+
+def test_a_model_that_was_trained_on_other_features_is_refused(copied: Path, refused) -> None:
+    """Numbers of the right shape fit any weights: without a word the answers would be wrong."""
+    facts = copied / "facts.json"
+    facts.write_text(facts.read_text().replace("version 1", "version 0"))
+    said = refused("predict", copied, "--data", "digits", code=5)
+    assert "version 0" in said and "use the version that trained it" in said
+
+
+def test_a_run_of_before_features_were_named_still_predicts(copied: Path, run) -> None:
+    facts = json.loads((copied / "facts.json").read_text())
+    assert facts.pop("prepared_by").startswith("Pixels(")
+    (copied / "facts.json").write_text(json.dumps(facts))
+    assert "prediction" in run("predict", copied, "--data", "digits")
 
 
 class Evil:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def carry_out(
         prepared = prepare(recipe, progress=progress)
         if not folder.is_begun:
             folder.write_recipe(prepared.recipe.text())
-            folder.write_facts(asdict(prepared.data.facts), schema_of(recipe))
+            folder.write_facts(prepared.public_facts(), schema_of(recipe))
         then = _forgetting_the_seed(folder, prepared.recipe, on_row)
         again = {"resume": resume, "draw_again": draw_again}
         recipe.way.train(prepared, folder, **again, progress=progress, on_row=then)

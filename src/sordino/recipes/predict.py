@@ -12,7 +12,7 @@ from sordino.data import Facts
 from sordino.data.inputs import load_inputs
 from sordino.errors import StateError, UsageError
 from sordino.models import Built
-from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.network_inputs import network_inputs, prepared_by
 from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.saved_facts import parse_facts
@@ -38,12 +38,19 @@ class Saved:
         recipe = Recipe.of_run(folder)
         if not folder.is_finished:
             raise UsageError(f"the run in {str(path)!r} is not finished: resume it first.")
-        facts = parse_facts(folder.facts(), what=f"facts.json in {str(path)!r}")
+        saved = folder.facts()
+        trained_on = saved.pop("prepared_by", None)  # folders of earlier versions do not say
+        facts = parse_facts(saved, what=f"facts.json in {str(path)!r}")
         try:
             with torch.device("meta"):  # shapes only: a damaged file cannot ask for memory that no weights need
                 built = build(recipe.model, facts, seed=0, gates=recipe.gates)
         except UsageError as error:
             raise StateError(f"the files in {str(path)!r} do not go together: {error}") from None
+        if trained_on not in (None, prepared_by(built)):
+            raise StateError(
+                f"the model in {str(path)!r} was trained on rows prepared by {trained_on!r:.200}, and this version of "
+                f"Sordino has {prepared_by(built)!r} for it: use the version that trained it, or train anew."
+            )
         built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
         return cls(folder, recipe, facts, built)
 

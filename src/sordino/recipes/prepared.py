@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from sordino.data import DataSet, Facts, Split, load
 from sordino.models import Built
 from sordino.recipes.defaults import Settings
-from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.network_inputs import network_inputs, prepared_by
 from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
 from sordino.records import Records, as_records, by_user
@@ -39,6 +39,10 @@ class Prepared:
         has_target = test.target.isfinite() if test.target.is_floating_point() else test.target >= 0
         judged = inputs.flatten(1).isfinite().all(dim=1) & has_target
         return Public((inputs[judged], test.target[judged]))
+
+    def public_facts(self) -> dict[str, object]:
+        """What whoever predicts needs to know: the facts of the data, and how rows were prepared."""
+        return {**asdict(self.data.facts), "prepared_by": prepared_by(self.built)}
 
 
 def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:

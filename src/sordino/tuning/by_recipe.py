@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -151,7 +151,7 @@ def _write_best(folder: RunFolder, prepared: Prepared, task: Task, tuned: Tuned,
     }
     folder.forget_after(0)
     folder.add_metrics(row | {f"test_{name}": value for name, value in tuned.measured.items()})
-    folder.write_facts(asdict(prepared.data.facts), schema_of(recipe))
+    folder.write_facts(prepared.public_facts(), schema_of(recipe))
     folder.write_model(tuned.model.state_dict())
     search.write(folder.path, **shown(tuned.scores))
     chosen = replace(recipe, clip=tuned.candidate.clip, momentum=tuned.candidate.momentum, seed=None)
