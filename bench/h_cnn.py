@@ -29,7 +29,7 @@ from sordino.calibration import calibrate
 from sordino.data import load
 from sordino.experiments.rows import Rows, prepared_rows
 from sordino.experiments.sparsification.table import SCATTERING
-from sordino.experiments.sparsification.training import DELTA, HalvedTrial
+from sordino.experiments.sparsification.training import DELTA, HalvedTrial, Trial
 from sordino.features import ScatteringFeatures, StandardisedScattering
 from sordino.run import PrivateRun
 from sordino.validation import accuracy
@@ -65,9 +65,9 @@ FEATURES: dict[str, Callable[[], Prepare]] = {
 }
 
 
-def measured(rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(usual: Trial, rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
     """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
-    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(SCATTERING.usual) | {"epochs": epochs})
+    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(usual) | {"epochs": epochs})
     real = calibrate(usual.plan(usual.poisson(ALL_ROWS), 1.0, ALL_ROWS), epsilon=epsilon, delta=DELTA)
     trial = replace(usual, batch_size=round(share * usual.batch_size), learning_rate=rate)
     model, begun = trial.build(rows.facts, seed), time.monotonic()
@@ -103,7 +103,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     rows = prepared_rows(load("cifar10"), FEATURES[chosen.features](), left_out=LEFT_OUT)
     for rate in chosen.rates:
-        found = measured(rows, rate, chosen.epochs, chosen.epsilon, chosen.seed)
+        found = measured(SCATTERING.usual, rows, rate, chosen.epochs, chosen.epsilon, chosen.seed)
         keep({"features": chosen.features, **found}, "bench.h_cnn", chosen.save)
 
 
