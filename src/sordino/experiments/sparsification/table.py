@@ -100,7 +100,7 @@ SMALL_SCATTERING = Framework(
     "fashion-mnist",
     Trial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (88.9, 85.8), RANDOM: (89.2, 87.0)},
-    chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(1.0, 1.5, 0.9), Choice(0.5, 1.2, 0.7))},
+    chosen={NONE: (Choice(0.5, 1.2), Choice(0.5, 1.2)), RANDOM: (Choice(0.5, 1.2, 0.7), Choice(1.0, 1.5, 0.9))},
     how=f"H-CNN/S {_SEARCHED} {_GROUPED}",
 )
 SCATTERING = Framework(
