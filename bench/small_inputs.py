@@ -59,7 +59,6 @@ INPUTS: dict[str, dict[str, Prepare]] = {
     },
     "h-cnn-s": {
         "logarithms": Scattered(_GREY, smallest=0.02),
-        "logarithms-above-0.2": Scattered(_GREY, smallest=0.2),
         **{f"groups-{groups}": Scattered(_GREY, groups=groups) for groups in (9, 27, 81)},
     },
 }
