@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from sordino.data import load
 from sordino.experiments.rows import Rows, prepared_rows
 from sordino.experiments.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
 from sordino.experiments.sparsification.training import HalvedTrial
-from sordino.features import Pixels, ScatteringFeatures
+from sordino.features import GroupedScattering, Pixels, ScatteringFeatures
 
 _GREY = (1, 28, 28)
 _CLOTHES = load("fashion-mnist")
@@ -34,20 +33,13 @@ Prepare = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Scattered(ScatteringFeatures):
-    """Coefficients normalised row by row over groups of channels, as they are or on a scale that is logarithmic above
-    `smallest`."""
+class Grouped(GroupedScattering):
+    """The same over another number of groups."""
 
     groups: int = 27
-    smallest: float | None = None
 
     def _normalisation(self) -> Prepare:
-        def normalised(coefficients: Tensor) -> Tensor:
-            if self.smallest is not None:
-                coefficients = coefficients.sign() * torch.log1p(coefficients.abs() / self.smallest)
-            return F.group_norm(coefficients, self.groups)
-
-        return normalised
+        return lambda coefficients: F.group_norm(coefficients, self.groups)
 
 
 FRAMEWORKS: dict[str, Framework] = {"dp-cnn-s": SMALL_CNN, "h-cnn-s": SMALL_SCATTERING}
@@ -58,8 +50,9 @@ INPUTS: dict[str, dict[str, Prepare]] = {
         "plain": Pixels(_CLOTHES.facts.input_range),
     },
     "h-cnn-s": {
-        "logarithms": Scattered(_GREY, smallest=0.02),
-        **{f"groups-{groups}": Scattered(_GREY, groups=groups) for groups in (9, 27, 81)},
+        "logarithms": ScatteringFeatures(_GREY),
+        "groups-27": GroupedScattering(_GREY),
+        **{f"groups-{groups}": Grouped(_GREY, groups=groups) for groups in (9, 81)},
     },
 }
 

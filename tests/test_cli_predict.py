@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from training_commands import digits as digits
 from training_commands import elsewhere as elsewhere
 from training_commands import quick as quick
 
+from sordino.data import Facts
+from sordino.recipes.network_inputs import prepared_by
+from sordino.recipes.networks import build
+from sordino.recipes.saved_facts import parse_facts
 from sordino.tensors import load_tensors, save_tensors
 
 
@@ -58,6 +63,22 @@ def test_a_run_of_before_features_were_named_still_predicts(copied: Path, run) -
     assert facts.pop("prepared_by").startswith("Pixels(")
     (copied / "facts.json").write_text(json.dumps(facts))
     assert "prediction" in run("predict", copied, "--data", "digits")
+
+
+@pytest.mark.parametrize(
+    ("model", "facts"),
+    [
+        ("h-cnn", Facts("colour", (3, 32, 32), 10, (0, 255), mean=(0.5, 0.4, 0.4), std=(0.2, 0.2, 0.3))),
+        ("dp-cnn", Facts("colour", (3, 32, 32), 10, (0, 255), mean=(0.5, 0.4, 0), std=(0.2, 1, 0.3))),
+        ("h-cnn-s", Facts("grey", (1, 28, 28), 10)),
+        ("gated-relu", Facts("people", (4,), 2, (-1, 1.0))),
+        ("gated-relu", Facts("grey", (1, 28, 28), 10, (0.0, 255.0))),
+        ("mlp", Facts("people", (4,), None, (-1.0, 1.0), target_range=(0.0, 9.0))),
+    ],
+)
+def test_features_keep_their_name_when_facts_are_written_and_read(model: str, facts: Facts) -> None:
+    read = parse_facts(json.loads(json.dumps(asdict(facts))), what="facts.json")
+    assert prepared_by(build(model, read, seed=0)) == prepared_by(build(model, facts, seed=0))
 
 
 class Evil:

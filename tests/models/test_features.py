@@ -18,6 +18,7 @@ from sordino.features import (
     scattering_features,
 )
 from sordino.features.opponent import opponent
+from sordino.models import build
 
 GREY, COLOUR = Facts("grey", (1, 28, 28), 10), Facts("colour", (3, 32, 32), 10)
 
@@ -37,6 +38,10 @@ def test_grouped_features_are_normalised_coefficients_without_a_logarithm():
     given = pictures(3, 1, 28, 28)
     expected = F.group_norm(Scattering2D()(given[:, 0] / 255), 27)
     torch.testing.assert_close(GroupedScattering((1, 28, 28))(given).float(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_the_small_network_on_scattering_is_given_grouped_features():
+    assert build("h-cnn-s", GREY, seed=0).features == GroupedScattering((1, 28, 28))
 
 
 def test_a_grouped_row_depends_on_itself_alone_and_is_finite_without_contrast():
