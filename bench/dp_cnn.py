@@ -1,9 +1,11 @@
-"""Which rate suits DP-CNN, on training rows of CIFAR-10 that are left out.
+"""Which rate and which average suit DP-CNN and DP-CNN/S, on training rows that are left out.
 
     python -m bench.dp_cnn --epsilon 1 --rates 1 2 --save results/sparsification/dp-cnn-settings.jsonl
+    python -m bench.dp_cnn --network dp-cnn-s --share 1 --rates 4 --save results/sparsification/dp-cnn-settings.jsonl
 
 A third of the epochs at three times the rate moves the weights as far, and as far by noise, in a third of the time: at
-a given epsilon noise multipliers grow with the root of the number of steps. Rows and noise are those of `bench.h_cnn`.
+a given epsilon noise multipliers grow with the root of the number of steps. Rows and noise are those of `bench.h_cnn`:
+as many are left out of Fashion-MNIST, which has 60,000.
 """
 
 from __future__ import annotations
@@ -14,23 +16,28 @@ from pathlib import Path
 from bench.h_cnn import LEFT_OUT, measured
 from bench.kept import keep
 from sordino.experiments.rows import network_rows
-from sordino.experiments.sparsification.table import CNN, EPSILONS, NONE, RANDOM
+from sordino.experiments.sparsification.table import CNN, EPSILONS, NONE, RANDOM, SMALL_CNN
+
+FRAMEWORKS = {framework.usual.network: framework for framework in (CNN, SMALL_CNN)}
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--network", choices=list(FRAMEWORKS), default=CNN.usual.network)
     arguments.add_argument("--rates", nargs="+", type=float, required=True)
-    arguments.add_argument("--epochs", type=float, default=CNN.usual.epochs / 3)
+    arguments.add_argument("--share", type=float, default=1 / 3, help="The share of the table's epochs.")
     arguments.add_argument("--epsilon", type=float, choices=EPSILONS, default=EPSILONS[0])
     arguments.add_argument("--masks", action="store_true", help="Sparsify as the table does.")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
     chosen = arguments.parse_args()
-    choice = CNN.chosen[RANDOM if chosen.masks else NONE][EPSILONS.index(chosen.epsilon)]
-    rows, usual = network_rows(CNN.data, CNN.usual.network, left_out=LEFT_OUT), choice.of(CNN.usual)
+    framework = FRAMEWORKS[chosen.network]
+    choice = framework.chosen[RANDOM if chosen.masks else NONE][EPSILONS.index(chosen.epsilon)]
+    rows = network_rows(framework.data, chosen.network, left_out=LEFT_OUT)
+    trial = choice.of(framework.usual)
     for rate in chosen.rates:
-        found = measured(usual, rows, rate, chosen.epochs, chosen.epsilon, chosen.seed)
-        keep({"choice": str(choice), **found}, "bench.dp_cnn", chosen.save)
+        found = measured(trial, rows, rate, chosen.share * trial.epochs, chosen.epsilon, chosen.seed)
+        keep({"network": chosen.network, "choice": str(choice), **found}, "bench.dp_cnn", chosen.save)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from sordino.features import ScatteringFeatures, StandardisedScattering
 from sordino.run import PrivateRun
 from sordino.validation import accuracy
 
-LEFT_OUT, ALL_ROWS = 10_000, 50_000
+LEFT_OUT = 10_000
 AVERAGES: dict[str, Averaging] = {
     **{f"ema:{decay:g}": Ema(decay) for decay in (0.9, 0.95, 0.97, 0.98, 0.99)},
     **{f"tail:{fraction:g}": Tail(fraction) for fraction in (0.1, 0.25, 0.5)},
@@ -67,8 +67,9 @@ FEATURES: dict[str, Callable[[], Prepare]] = {
 
 def measured(usual: Trial, rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
     """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
-    share, usual = len(rows) / ALL_ROWS, HalvedTrial(**vars(usual) | {"epochs": epochs})
-    real = calibrate(usual.plan(usual.poisson(ALL_ROWS), 1.0, ALL_ROWS), epsilon=epsilon, delta=DELTA)
+    all_rows, usual = len(rows) + LEFT_OUT, HalvedTrial(**vars(usual) | {"epochs": epochs})
+    real = calibrate(usual.plan(usual.poisson(all_rows), 1.0, all_rows), epsilon=epsilon, delta=DELTA)
+    share = len(rows) / all_rows
     trial = replace(usual, batch_size=round(share * usual.batch_size), learning_rate=rate)
     model, begun = trial.build(rows.facts, seed), time.monotonic()
     noise: Any = real.noise
