@@ -282,6 +282,22 @@ def test_being_asked_to_stop_ends_the_step_and_loses_nothing(
     assert contents(tmp_path / "run") == uninterrupted
 
 
+def test_being_asked_to_stop_in_the_last_step_finishes_it_and_passes_the_question_on(
+    tmp_path: Path, uninterrupted: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Training.step
+
+    def signalled(training: Training) -> None:
+        if training.run.steps == len(training.run) - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step(training)
+
+    monkeypatch.setattr(Training, "step", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run")
+    assert contents(tmp_path / "run") == uninterrupted
+
+
 def test_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
     thread = threading.Thread(target=trained, args=(tmp_path / "run",), kwargs={"steps": 3})
     thread.start()

@@ -224,9 +224,9 @@ class _Course:
                 if journal is not None and asked.to_stop and run.steps < len(run):
                     journal.at_rest(training)
                     raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
-        self.model.load_state_dict(training.weights())
-        if journal is not None:
-            journal.finish(training)
+            self.model.load_state_dict(training.weights())
+            if journal is not None:
+                journal.finish(training)
         return Fitted(self.model, guarantee, self.plan, tuple(rows))
 
     def finished(self, folder: RunFolder) -> Fitted:

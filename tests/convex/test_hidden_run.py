@@ -136,6 +136,21 @@ def test_being_asked_to_stop_loses_nothing(tmp_path, monkeypatch):
     assert torch.equal(weights(fitted(out=tmp_path / "run", resume=True)), weights(fitted()))
 
 
+def test_being_asked_to_stop_in_the_last_step_passes_the_question_on(tmp_path, monkeypatch):
+    take = Training.step
+
+    def signalled(training):
+        if training.run.steps == len(training.run) - 1:
+            os.kill(os.getpid(), 2)
+        take(training)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", signalled)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(out=tmp_path / "run")
+    assert torch.equal(weights(fitted(out=tmp_path / "run", resume=True)), weights(fitted()))
+
+
 def test_a_run_is_not_continued_as_another(tmp_path, monkeypatch):
     killed(5, monkeypatch, out=tmp_path / "run")
     for changes in ({"plan": make(strength=0.04)}, {"data": (INPUTS + 1, LABELS)}, {"outputs": 4}):

@@ -187,8 +187,8 @@ class _Steps:
                 if journal is not None and asked.to_stop and run.steps < len(run):
                     journal.at_rest(training)
                     raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
-        if journal is not None:
-            journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
+            if journal is not None:
+                journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
         self._trailing(training, key)
         return self.module
 

@@ -118,9 +118,9 @@ def _tune(prepared: Prepared, search: Search, folder: RunFolder, checkpoints: Ch
             allow_weak=recipe.allow_weak,
             allow_large_delta=recipe.allow_large_delta,
         )
-    _write_best(folder, prepared, task, tuned, search)
-    checkpoints.destroy()
-    shutil.rmtree(folder.private)
+        _write_best(folder, prepared, task, tuned, search)
+        checkpoints.destroy()
+        shutil.rmtree(folder.private)
 
 
 def _write_promise(
