@@ -1,0 +1,65 @@
+"""How fast the shortened frameworks should descend, on training rows that they are not trained on.
+
+    python -m bench.frameworks --only DP-CNN --faster 1 4 --save results/sparsification-frameworks/rates.jsonl
+
+At `--scale cpu` there are few steps, in which the published rates hardly leave the beginning. Rates are compared
+without sparsification, and on no test row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench.kept import keep
+from sordino.data import load
+from sordino.experiments.rows import Rows
+from sordino.experiments.scale import Scale
+from sordino.experiments.sparsification.frameworks import DATA, FRAMEWORKS, Framework
+from sordino.experiments.sparsification.ways import Embedded, Way
+from sordino.validation import Public
+
+
+def faster(way: Way, factor: float) -> Way:
+    """The same at a multiple of its rate."""
+    if isinstance(way, Embedded):
+        rate = factor * way.settings.learning_rate
+        return replace(way, settings=replace(way.settings, learning_rate=rate))
+    return replace(way, learning_rate=factor * way.learning_rate)
+
+
+def left_out_rows(framework: Framework) -> Rows:
+    """The rows of the table to train on, and those that follow them to measure on."""
+    loaded = load(DATA)
+    prepare = framework.way.built(loaded.facts, seed=0).prepare
+    inputs, target, end = loaded.train.inputs, loaded.train.target, framework.examples + framework.public
+    test = prepare(inputs[framework.examples : end], progress=False), target[framework.examples : end]
+    private = prepare(inputs[: framework.examples], progress=False), target[: framework.examples]
+    return Rows(*private, Public(test), loaded.facts)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    frameworks = {framework.title: framework for framework in FRAMEWORKS[Scale.CPU]}
+    arguments.add_argument("--only", nargs="+", choices=list(frameworks), default=list(frameworks))
+    arguments.add_argument("--faster", nargs="+", type=float, default=[1.0, 2.0, 4.0], help="Factors of the rate.")
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
+    chosen = arguments.parse_args()
+    for title in chosen.only:
+        framework = frameworks[title]
+        rows = left_out_rows(framework)
+        for factor in chosen.faster:
+            way, begun = faster(framework.way, factor), time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                found = way.train(rows, framework.epsilon, 0.0, chosen.seed, Path(folder) / "run")
+            settings = {"framework": title, "way": repr(way), "epsilon": framework.epsilon, "seed": chosen.seed}
+            measured = {"accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}
+            keep({**settings, **measured}, "bench.frameworks", chosen.save)
+
+
+if __name__ == "__main__":
+    main()
