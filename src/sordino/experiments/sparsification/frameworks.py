@@ -31,9 +31,9 @@ PUBLISHED = (
     "seen on test rows too. Epsilon does not count these looks."
 )
 SHORTENED = (
-    f"{PUBLISHED} At this scale there are fewer rows and epochs, and smaller batches. Rates were raised for so few steps, "
-    "by what a few of them had on training rows that nothing else uses here, without sparsification, but for those of "
-    "the probe and of GEP."
+    f"{PUBLISHED} At this scale there are fewer rows and epochs, and smaller batches. Rates were raised for so few "
+    "steps, but for those of the probe and of GEP, by what they had on training rows that were left out, without "
+    "sparsification (`python -m bench.frameworks`)."
 )
 
 
