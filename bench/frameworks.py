@@ -12,15 +12,15 @@ import argparse
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.kept import keep
 from sordino.data import load
-from sordino.experiments.rows import Rows
+from sordino.experiments.rows import Rows, prepared_rows
 from sordino.experiments.scale import Scale
 from sordino.experiments.sparsification.frameworks import DATA, FRAMEWORKS, Framework
 from sordino.experiments.sparsification.ways import Embedded, Way
-from sordino.validation import Public
 
 
 def faster(way: Way, factor: float) -> Way:
@@ -32,13 +32,10 @@ def faster(way: Way, factor: float) -> Way:
 
 
 def left_out_rows(framework: Framework) -> Rows:
-    """The rows of the table to train on, and those that follow them to measure on."""
+    """The rows of the table to train on, and the last of all training rows to measure on."""
     loaded = load(DATA)
-    prepare = framework.way.built(loaded.facts, seed=0).prepare
-    inputs, target, end = loaded.train.inputs, loaded.train.target, framework.examples + framework.public
-    test = prepare(inputs[framework.examples : end], progress=False), target[framework.examples : end]
-    private = prepare(inputs[: framework.examples], progress=False), target[: framework.examples]
-    return Rows(*private, Public(test), loaded.facts)
+    prepare = partial(framework.way.built(loaded.facts, seed=0).prepare, progress=False)
+    return prepared_rows(loaded, prepare, examples=framework.examples, left_out=framework.public)
 
 
 def main() -> None:
