@@ -33,7 +33,7 @@ PUBLISHED = (
 SHORTENED = (
     f"{PUBLISHED} At this scale there are fewer rows and epochs, and smaller batches. Rates were raised for so few "
     "steps, but for those of the probe and of GEP, by what they had on training rows that were left out, without "
-    "sparsification (`python -m bench.frameworks`)."
+    "sparsification (`python -m bench.frameworks`), after smaller ones had been seen on the test rows."
 )
 
 
