@@ -11,6 +11,7 @@ as many are left out of Fashion-MNIST, which has 60,000.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from bench.h_cnn import LEFT_OUT, measured
@@ -32,7 +33,8 @@ def main() -> None:
     arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
     chosen = arguments.parse_args()
     framework = FRAMEWORKS[chosen.network]
-    choice = framework.chosen[RANDOM if chosen.masks else NONE][EPSILONS.index(chosen.epsilon)]
+    table = framework.chosen[RANDOM if chosen.masks else NONE][EPSILONS.index(chosen.epsilon)]
+    choice = replace(table, stretched=1.0)  # rates are given
     rows = network_rows(framework.data, chosen.network, left_out=LEFT_OUT)
     trial = choice.of(framework.usual)
     for rate in chosen.rates:

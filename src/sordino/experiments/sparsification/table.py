@@ -22,14 +22,19 @@ QUICK_ROWS = 2_000
 
 @dataclass(frozen=True)
 class Choice:
-    """A point of the search: the clip, with a momentum that keeps C / (1 - mu); epochs over the usual; a final rate."""
+    """A point of the search: the clip, with a momentum that keeps C / (1 - mu); epochs over the usual; a final rate.
+
+    `stretched` is the learning rate over the usual one.
+    """
 
     clip: float
     longer: float = 1.0
     final_rate: float = 0.0
+    stretched: float = 1.0
 
     def __str__(self) -> str:
-        return f"clip {self.clip:g}, {self.longer:g} x epochs, rate {self.final_rate:g}"
+        stretched = "" if self.stretched == 1.0 else f", steps {self.stretched:g} x as long"
+        return f"clip {self.clip:g}, {self.longer:g} x epochs, rate {self.final_rate:g}{stretched}"
 
     def of(self, usual: Trial) -> Trial:
         constant = usual.clip / (1 - usual.momentum)
@@ -38,6 +43,7 @@ class Choice:
             clip=self.clip,
             momentum=round(1 - self.clip / constant, 6),
             epochs=self.longer * usual.epochs,
+            learning_rate=self.stretched * usual.learning_rate,
             sparsity=Sparsity(self.final_rate) if self.final_rate else None,
         )
 
@@ -84,8 +90,12 @@ _FEATURES = (
     "looked at too, before the published widths were taken. Epsilon does not count these looks."
 )
 _OWN = "the paper's own (its Table 3, and the commands that it publishes)"
-_SHORTER = "At epsilon 1 rates are a third of those at epsilon 3, which is our rule and not the paper's."
-_PUBLISHED = f"{_OWN}; nothing was searched here."
+_SHORTER = "Other rates at epsilon 1 are a third of those at epsilon 3, by our rule and not the paper's."
+_HALF = (
+    "DP-CNN with masks takes half of its rate at epsilon 1 and not a third. That was chosen on 10,000 training rows "
+    "that were left out, in a third of the epochs, one seed: half has 55.1 with masks; without them a third has 53.3 "
+    "and two thirds 48.4. A third with masks had been seen on the test rows, at 53.5."
+)
 
 SMALL_CNN = Framework(
     "DP-CNN/S",
@@ -116,8 +126,8 @@ CNN = Framework(
     "cifar10",
     Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (62.8, 52.8), RANDOM: (64.6, 55.2)},  # with Poisson sampling: Table 3 of the paper
-    chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9))},
-    how=_PUBLISHED,
+    chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9, stretched=1.5))},
+    how=f"{_OWN} but for rates at epsilon 1. {_HALF}",
 )
 FRAMEWORKS = (SMALL_CNN, SMALL_SCATTERING, SCATTERING, CNN)
 HOUSE_NUMBERS = (
