@@ -83,6 +83,21 @@ def test_steps_shrink_with_epsilon():
     assert framework.trial(choice, 1.0).learning_rate == pytest.approx(framework.trial(choice, 3.0).learning_rate / 3)
 
 
+def test_a_choice_can_stretch_the_steps_and_nothing_else_and_says_so():
+    framework, usual = FRAMEWORKS[0], Choice(0.5, 1.2, 0.7)
+    stretched = replace(usual, stretched=1.5)
+    one, other = (framework.trial(choice, 1.0) for choice in (usual, stretched))
+    assert other == replace(one, learning_rate=pytest.approx(1.5 * one.learning_rate))
+    assert str(stretched) == f"{usual}, steps 1.5 x as long"
+
+
+def test_the_published_rate_stands_at_epsilon_three_and_only_dp_cnn_with_masks_leaves_the_rule_at_epsilon_one():
+    for framework in (*FRAMEWORKS, *HOUSE_NUMBERS):
+        for kind, choices in framework.chosen.items():
+            leaves = (framework.title, kind) == ("DP-CNN", RANDOM)
+            assert [choice.stretched for choice in choices] == [1.0, 1.5 if leaves else 1.0]
+
+
 def entry(method: str, **settings: object) -> Entry:
     return Entry(method, "rows", 1.0, "zero-out", settings, lambda seed: Measured(0.0))
 
