@@ -90,7 +90,7 @@ _FEATURES = (
     "looked at too, before the published widths were taken. Epsilon does not count these looks."
 )
 _OWN = "the paper's own (its Table 3, and the commands that it publishes)"
-_SHORTER = "Other rates at epsilon 1 are a third of those at epsilon 3, by our rule and not the paper's."
+_SHORTER = "Unless named, rates at epsilon 1 are a third of those at epsilon 3, by our rule and not the paper's."
 _HALF = (
     "DP-CNN with masks takes half of its rate at epsilon 1 and not a third. That was chosen on 10,000 training rows "
     "that were left out, in a third of the epochs, one seed: half has 55.1 with masks; without them a third has 53.3 "
