@@ -110,7 +110,8 @@ def linear(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
 def convex_relu(method: str) -> Method:
     def accuracy(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
         target = {"epsilon": epsilon, "delta": DELTA, "classes": [0, 1]}
-        return score(ConvexReLUClassifier(method=method, random_state=seed, **target, **settings), rows)
+        asked: Settings = target | settings | {"method": method, "random_state": seed}
+        return score(ConvexReLUClassifier(**asked), rows)
 
     return Method(accuracy, DELTA, "zero-out", ({"learning_rate": 7.0, "epochs": 20},))
 

@@ -20,7 +20,7 @@ from sordino.data import load
 from sordino.experiments.rows import Rows, prepared_rows
 from sordino.experiments.scale import Scale
 from sordino.experiments.sparsification.frameworks import DATA, FRAMEWORKS, Framework
-from sordino.experiments.sparsification.ways import Embedded, Way
+from sordino.experiments.sparsification.ways import Descent, Embedded, Way
 
 
 def faster(way: Way, factor: float) -> Way:
@@ -28,14 +28,18 @@ def faster(way: Way, factor: float) -> Way:
     if isinstance(way, Embedded):
         rate = factor * way.settings.learning_rate
         return replace(way, settings=replace(way.settings, learning_rate=rate))
-    return replace(way, learning_rate=factor * way.learning_rate)
+    if isinstance(way, Descent):
+        return replace(way, learning_rate=factor * way.learning_rate)
+    raise TypeError(f"nobody said what the rate of {way!r} is.")
 
 
 def left_out_rows(framework: Framework) -> Rows:
     """The rows of the table to train on, and the last of all training rows to measure on."""
-    loaded = load(DATA)
+    loaded, left_out = load(DATA), framework.public
+    if left_out is None:
+        raise ValueError(f"{framework.title} measures on all rows, so none are left out.")
     prepare = partial(framework.way.built(loaded.facts, seed=0).prepare, progress=False)
-    return prepared_rows(loaded, prepare, examples=framework.examples, left_out=framework.public)
+    return prepared_rows(loaded, prepare, examples=framework.examples, left_out=left_out)
 
 
 def main() -> None:

@@ -27,11 +27,14 @@ class Recurrent(nn.Module):
         self.lstm, self.out = nn.LSTM(28, 128, batch_first=True), nn.Linear(128, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(x)[0][:, -1])
+        outputs: Tensor = self.out(self.lstm(x)[0][:, -1])
+        return outputs
 
 
 class Gated(nn.Module):
     """A two-layer ReLU network made convex: frozen gates choose for which inputs a linear map counts."""
+
+    gates: Tensor
 
     def __init__(self, inputs: int, gates: int, outputs: int) -> None:
         super().__init__()

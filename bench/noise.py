@@ -6,6 +6,8 @@ python -m bench.noise > results/bench_noise.json
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ _CHUNK, _CHUNKS = 10_000_000, 300
 def generators() -> dict[str, float]:
     """Milliseconds for as many normals as an MLP has parameters."""
     stream = so.Key.fresh().stream("noise")
-    draws = {
+    draws: dict[str, Callable[[], object]] = {
         "sordino (AES-256, float64 radius)": lambda: stream.normals(NORMALS, step=0),
         "torch.randn float32": lambda: torch.randn(NORMALS),
         "torch.randn float64": lambda: torch.randn(NORMALS, dtype=torch.float64),
@@ -48,7 +50,7 @@ def releases() -> dict[str, float]:
     times = {}
     for name, size in PARAMETERS.items():
         total = so.BoundedSum(torch.randn(size, dtype=torch.float64), 1.0, so.Layout(("w",), ((size,),)))
-        times[name] = milliseconds(lambda total=total: so.Gaussian(1.0).add(total, at), _REPEATS)
+        times[name] = milliseconds(partial(so.Gaussian(1.0).add, total, at), _REPEATS)
     return times
 
 
@@ -59,7 +61,7 @@ def batches() -> dict[str, float]:
     for examples in EXAMPLES:
         for sampler in (so.Poisson(BATCH / examples, 10**6), so.FixedSize(BATCH, examples, 10**6)):
             drawn = sampler.batches(examples, stream)
-            times[f"{sampler.name} of {examples:,}"] = milliseconds(lambda drawn=drawn: next(drawn), _REPEATS)
+            times[f"{sampler.name} of {examples:,}"] = milliseconds(partial(next, drawn), _REPEATS)
     records = as_records((torch.randn(EXAMPLES[0], INPUTS), torch.zeros(EXAMPLES[0], dtype=torch.int64)))
     indices = torch.from_numpy(stream.subset(EXAMPLES[0], BATCH, step=0))
     times[f"gathering {BATCH:,} rows of {INPUTS}"] = milliseconds(lambda: records.gather(indices), _REPEATS)

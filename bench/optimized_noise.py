@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ def by_vector(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
     block_of = noise.block_of.numpy()
     z = generator.standard_normal(len(block_of))
     radii = generator.standard_gamma(np.bincount(block_of)) / noise.rates.numpy()
-    return z * (radii / np.sqrt(np.bincount(block_of, z * z)))[block_of]
+    lengths = np.sqrt(np.bincount(block_of, z * z))
+    return np.asarray(z * (radii / lengths)[block_of])
 
 
 def measure(dimension: int, repeats: int) -> dict[str, Any]:
@@ -51,8 +53,8 @@ def measure(dimension: int, repeats: int) -> dict[str, Any]:
     noises = {name: fit(weights, 1.0) for name, fit in _FAMILIES.items()}
     draws: dict[str, Callable[[], object]] = {"gaussian": lambda: stream.normals(dimension, step=0)}
     for name, noise in noises.items():
-        draws[name] = lambda noise=noise: noise.sample(stream, step=0)
-        draws[f"{name}_numpy_vector"] = lambda noise=noise: by_vector(noise, generator)
+        draws[name] = partial(noise.sample, stream, step=0)
+        draws[f"{name}_numpy_vector"] = partial(by_vector, noise, generator)
     rates = {name: 1000 * dimension / milliseconds(draw, repeats) for name, draw in draws.items()}
     if dimension <= _LARGEST_LOOP:
         loop = milliseconds(lambda: by_loop(noises["best_blocks"], generator), min(repeats, 3))

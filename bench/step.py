@@ -22,7 +22,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -170,7 +170,7 @@ def best_plain_size(name: str, batch_size: int, _: int) -> int:
 Turn = Callable[[], list[float]]
 
 
-def alternating(sides: list[Turn], repeats: int) -> list[float]:
+def alternating(sides: Sequence[Turn], repeats: int) -> list[float]:
     """Median milliseconds of steps that take turns, `repeats` times or more: see `_again`."""
     start, rounds, times = time.perf_counter(), 0, [list[float]() for _ in sides]
     while _again(rounds, repeats, start):

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
@@ -77,7 +78,7 @@ def accuracies() -> dict[str, object]:
 
 
 def _mean(way: Callable[[Recipe, Path], RunFolder]) -> dict[str, object]:
-    values = []
+    values: list[Any] = []
     for seed in SEEDS:
         recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
