@@ -179,7 +179,7 @@ def test_the_command_line_refuses_in_one_line(arguments, message, capsys, tmp_pa
 
 
 def test_the_command_line_prints_rows_as_json(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"])._EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "coins", "--seeds", "2", "--json", "--out", str(tmp_path)])
     printed = json.loads(capsys.readouterr().out)
@@ -188,7 +188,7 @@ def test_the_command_line_prints_rows_as_json(monkeypatch, capsys, tmp_path):
 
 
 def test_the_command_line_prints_a_table_and_what_goes_with_it(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"])._EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit):
         main(["reproduce", "coins", "--seeds", "2", "--out", str(tmp_path), "--quiet"])
     shown = capsys.readouterr().out

@@ -65,11 +65,11 @@ _ALL: tuple[Experiment, ...] = (
     AUDIT,
     RECONSTRUCTION,
 )
-_EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="Which table: " + ", ".join(_EXPERIMENTS) + ".")],
+    experiment: Annotated[str, typer.Argument(help="Which table: " + ", ".join(EXPERIMENTS) + ".")],
     scale: Annotated[str, typer.Option(help="quick (two minutes), cpu (two cores), paper (all of it).")] = "quick",
     seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
@@ -85,11 +85,11 @@ def reproduce(
 
     Whatever was run before is read from the results, so a table can be stopped at any time and goes on later.
     """
-    if experiment not in _EXPERIMENTS:
-        raise UsageError(f"experiment must be one of {', '.join(_EXPERIMENTS)}, got {experiment!r:.80}.")
+    if experiment not in EXPERIMENTS:
+        raise UsageError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r:.80}.")
     if scale not in list(Scale):
         raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
-    wanted, size = _EXPERIMENTS[experiment], Scale(scale)
+    wanted, size = EXPERIMENTS[experiment], Scale(scale)
     repeats = _usual_seeds(size) if seeds is None else seeds
     found = carry_out(
         wanted,

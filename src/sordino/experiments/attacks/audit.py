@@ -73,7 +73,8 @@ def _audited(scale: Scale) -> tuple[tuple[str, Audited, tuple[float, ...]], ...]
             ("last iterate, NoisyCGD", LastIterate(300), EPSILONS),
         )
     canaries = 1000 if scale is Scale.CPU else 5000
-    whole = Recipe("mnist", "dp-cnn-s", EPSILONS[0], DELTA, batch_size=2048, epochs=40)
+    target = Recipe("mnist", "dp-cnn-s", EPSILONS[0], DELTA)
+    whole = target.changed(batch_size=2048, epochs=40, clip=0.1, momentum=0.9, averaging="none")
     network = whole.changed(batch_size=3000, steps=100) if scale is Scale.CPU else whole
     large_batch = Network(whole.changed(batch_size=6000, steps=30), 100, "black", worst_start=True, repeats=5)
     return (

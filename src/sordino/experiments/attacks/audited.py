@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,8 +68,7 @@ class Network:
         return Measured(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
 
     def settings(self) -> dict[str, Any]:
-        said = {name: value for name, value in asdict(self.recipe).items() if value is not None and name != "epsilon"}
-        return {**asdict(self), "recipe": said}
+        return {**asdict(self), "recipe": _said(self.recipe)}
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,12 @@ class Mechanism:
 _HIDDEN = NoisyCGD(
     Cyclic(3, 8), Linear(), clip=0.5, noise_multiplier=2.0, learning_rate=0.5, strength=0.02, trailing_steps=2
 )
+
+
+def _said(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says beside its target. A value that it has by itself is left out: new fields forget no runs."""
+    named = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
+    return {name: value for name, (value, default) in named.items() if value != default and name != "epsilon"}
 
 
 def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]:
