@@ -24,9 +24,11 @@ from sordino.experiments.sparsification.table import (
     RANDOM,
     SEARCHED,
     SPARSIFICATION,
+    USUAL_EPSILON,
     Choice,
 )
 from sordino.experiments.sparsification.training import HalvedTrial, unfinished
+from sordino.recipes.defaults import defaults_for
 from sordino.training import Training
 
 needs_clothes = pytest.mark.skipif(not is_complete("fashion-mnist", root()), reason="Fashion-MNIST is not there")
@@ -53,6 +55,15 @@ def test_only_one_of_a_pair_is_sparsified(framework):
     for place in (0, 1):
         assert framework.chosen[NONE][place].final_rate == 0
         assert framework.chosen[RANDOM][place].final_rate > 0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.title)
+def test_a_recipe_trains_by_itself_as_the_table_does_without_masks(framework):
+    trial = framework.trial(framework.chosen[NONE][0], USUAL_EPSILON)
+    settings = defaults_for(trial.network, examples=60_000, epsilon=USUAL_EPSILON)
+    by_recipe = (settings.batch_size, settings.epochs, settings.lr, settings.clip, settings.momentum)
+    assert by_recipe == (trial.batch_size, trial.epochs, trial.learning_rate, trial.clip, trial.momentum)
+    assert (settings.averaging, settings.optimizer, settings.schedule) == (trial.averaging, "sgd", "constant")
 
 
 def test_house_numbers_are_left_to_the_paper_scale():
