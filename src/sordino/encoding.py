@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from sordino.errors import UsageError
 from sordino.randomness import Stream
 from sordino.states import Layout, PerExample, Private
 
@@ -37,6 +38,18 @@ class Encoding(Protocol):
     def codec(self, state: State, step: int, randomness: Stream) -> Codec: ...
 
     def update(self, state: State, private: Private) -> State: ...
+
+
+def check_coordinates(what: str, size: int, layout: Layout) -> None:
+    """Refuses gradients that are not in the coordinates that a codec was made for.
+
+    >>> check_coordinates("a mask", 2, Layout(("w",), ((2,),)))
+    """
+    if size != layout.size:
+        raise UsageError(
+            f"{what} of {size} coordinates meets gradients of {layout.size}: "
+            "an encoding that changes the coordinates comes last, and all are made for the model that is trained."
+        )
 
 
 class Rows(Protocol):

@@ -39,11 +39,11 @@ def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> No
 
 
 def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
-    """Each argument is an instance of `expected`."""
+    """Each argument is an instance of `expected`. A class is none, even of a protocol whose methods it has."""
     types = expected if isinstance(expected, tuple) else (expected,)
     names = " or ".join(kind.__name__ for kind in types)
     for name, value in arguments.items():
-        if not isinstance(value, types):
+        if not isinstance(value, types) or (isinstance(value, type) and type not in types):
             raise UsageError(f"{name} must be a {names}, got {type(value).__name__}: {value!r:.80}.")
 
 

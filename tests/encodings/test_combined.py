@@ -6,9 +6,10 @@ import pytest
 import torch
 from contracts import LAYOUT, stream
 
-from sordino.encodings import Combined, ConstantRate, Freeze, RandomSparsify, RankedSparsify
+from sordino.encodings import Combined, ConstantRate, Freeze, Matched, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
-from sordino.states import Dense, Private
+from sordino.optimized.learnt import FromReleases
+from sordino.states import Dense, Layout, Private
 
 HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
 
@@ -32,6 +33,38 @@ def test_each_learns_from_what_it_decoded() -> None:
     alone = ranked.update(alone, ranked.codec(alone, 0, stream()).decode(Private(value, LAYOUT)))
     assert sorted(state) == ["first/keep", "second/keep", "second/steps", "second/sum"]
     assert torch.equal(state["second/sum"], alone["sum"])
+
+
+@pytest.mark.parametrize("masks", [HALF, Freeze(["bias"]), Combined(HALF, Freeze(["bias"]))], ids=repr)
+def test_a_ranking_learns_from_all_that_was_released_whichever_of_two_it_is(masks) -> None:
+    ranked, value = RankedSparsify(0.5, epochs=2, steps_per_epoch=3), torch.arange(1.0, 9.0)
+    for both, position in ((Combined(ranked, masks), "first"), (Combined(masks, ranked), "second")):
+        state = both.init(LAYOUT)
+        state = both.update(state, both.codec(state, 0, stream()).decode(Private(value, LAYOUT)))
+        assert torch.equal(state[f"{position}/sum"], value.double())
+
+
+def test_a_scale_learns_from_noise_that_fell_where_another_masks() -> None:
+    matched, value = Matched(FromReleases()), torch.arange(1.0, 9.0)
+    learnt = []
+    for both, position in ((Combined(matched, HALF), "first"), (Combined(HALF, matched), "second")):
+        state = both.init(LAYOUT)
+        decoded = both.codec(state, 0, stream()).decode(Private(value, LAYOUT, noise_square=4.0))
+        state = both.update(state, decoded)
+        learnt.append({name: x for name, x in state.items() if name.startswith(position)})
+    for one, other in zip(*(state.values() for state in learnt), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_one_leaves_where_it_was_another_does_not_prune() -> None:
+    model = torch.nn.Linear(3, 2)
+    pruning = Freeze.by_magnitude(model, stages=(0,), final=0.9, prune=True)
+    for both in (Combined(Freeze(["weight"]), pruning), Combined(pruning, Freeze(["weight"]))):
+        state, layout = both.init(Layout.of(model)), Layout.of(model)
+        state = both.update(state, both.codec(state, 0, stream()).decode(Private(torch.ones(layout.size), layout)))
+        rest = both.rest(state)
+        assert torch.equal(layout.split(rest.frozen)["weight"], torch.ones(2, 3, dtype=torch.bool))
+        assert not layout.split(rest.pruned)["weight"].any()
 
 
 def test_a_gradient_that_another_codec_decoded_is_refused() -> None:

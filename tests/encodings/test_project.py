@@ -10,7 +10,15 @@ from contracts import PerExampleContract
 from small_runs import CODING, INPUTS, LABELS, PUBLIC, make_model, make_plan, subspace_of
 
 import sordino as so
-from sordino.encodings import Combined, Project, ProjectBiased, PublicGradients, RandomSparsify, Subspace
+from sordino.encodings import (
+    Combined,
+    MatchedBought,
+    Project,
+    ProjectBiased,
+    PublicGradients,
+    RandomSparsify,
+    Subspace,
+)
 from sordino.errors import UsageError
 from sordino.states import Dense, Layout, Private
 
@@ -100,13 +108,38 @@ def test_anchors_follow_the_model_and_have_labels_of_the_step() -> None:
     assert not torch.equal(first, torch.cat(list(anchors(0, CODING).rows(5))))
 
 
-def test_a_mask_behind_a_projection_is_refused_before_any_charge() -> None:
-    model = make_model()
-    encoding = Combined(ProjectBiased(subspace_of(model)), RandomSparsify(0.5, epochs=2, steps_per_epoch=3))
+BEHIND = [
+    lambda model: RandomSparsify(0.5, epochs=2, steps_per_epoch=3),
+    lambda model: ProjectBiased(subspace_of(model)),
+    lambda model: Project(subspace_of(model)),
+    lambda model: MatchedBought(),
+]
+
+
+def refused_before_any_charge(encoding, model) -> None:
     budget = so.Budget((INPUTS, LABELS))
     with pytest.raises(UsageError, match="an encoding that changes the coordinates comes last"):
         so.PrivateRun(make_plan(encoding), model, budget)
     assert budget.releases == ()
+
+
+@pytest.mark.parametrize("changing", [ProjectBiased, Project])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_whatever_comes_behind_a_projection_is_refused_before_any_charge(changing, behind) -> None:
+    model = make_model()
+    refused_before_any_charge(Combined(changing(subspace_of(model)), behind(model)), model)
+
+
+@pytest.mark.parametrize("changing", [ProjectBiased, Project])
+def test_a_subspace_of_another_model_is_refused_before_any_charge(changing) -> None:
+    smaller = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(INPUTS[0].numel(), 3))
+    assert so.Layout.of(smaller).size < so.Layout.of(make_model()).size
+    refused_before_any_charge(changing(subspace_of(smaller)), make_model())
+
+
+def test_more_directions_than_coordinates_are_refused() -> None:
+    with pytest.raises(UsageError, match="directions must be a whole number from 2 to 50, got 51"):
+        subspace(low_rank(9), directions=51).basis(0, CODING)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.encoding import Codec, Encoding, State
+from sordino.encodings.masking import Decoded
 from sordino.encodings.resting import Rest, both, rest_of
 from sordino.errors import UsageError
 from sordino.randomness import Stream
@@ -54,7 +55,11 @@ class Combined:
 
 @dataclass(frozen=True)
 class DecodedTwice(Private):
-    """What two codecs made of a release, each for its own encoding to learn from."""
+    """What two codecs made of a release, each for its own encoding to learn from.
+
+    The first one learns from all that was released, whatever the second one masks: zeros in the place of noise would
+    look like gradients that are exactly known.
+    """
 
     by_first: Private = field(repr=False)
     by_second: Private = field(repr=False)
@@ -73,7 +78,16 @@ class CombinedCodec:
     def decode(self, private: Private) -> DecodedTwice:
         by_second = self.second.decode(private)
         by_first = self.first.decode(by_second)
-        return DecodedTwice(by_first.value, by_first.layout, by_first, by_second, noise_square=by_first.noise_square)
+        seen = _unmasked(by_second)
+        learnt_from = by_first if seen is by_second else self.first.decode(seen)
+        return DecodedTwice(by_first.value, by_first.layout, learnt_from, by_second, noise_square=by_first.noise_square)
+
+
+def _unmasked(private: Private) -> Private:
+    """A release before masks dropped coordinates of it, with the noise that fell on them."""
+    if isinstance(private, Decoded):
+        return _unmasked(private.released)
+    return _unmasked(private.by_first) if isinstance(private, DecodedTwice) else private
 
 
 def _named(first: State, second: State) -> dict[str, Tensor]:

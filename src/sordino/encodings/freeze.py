@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from sordino import validate
 from sordino.encoding import State
 from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude, Together, Weights
 from sordino.encodings.masking import Masking
@@ -31,6 +32,7 @@ class Freeze:
     names: tuple[str, ...]
 
     def __init__(self, names: Sequence[str]) -> None:
+        validate.instance(Sequence, names=names)
         object.__setattr__(self, "names", tuple(names))
 
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from sordino.randomness import Stream
 from sordino.states import Layout, Private
 
 
+@runtime_checkable
 class Together(Protocol):
     """Which coordinates are ranked, and frozen, together."""
 
@@ -100,6 +101,9 @@ class FreezeByMagnitude:
 
     def __post_init__(self) -> None:
         validate.instance(nn.Module, model=self.model)
+        validate.instance(Sequence, stages=self.stages)
+        validate.instance(Together, together=self.together)
+        validate.instance(bool, prune=self.prune)
         stages = tuple(self.stages)
         object.__setattr__(self, "stages", stages)
         validate.count(at_least=0, **{f"stage {number}": step for number, step in enumerate(stages)})

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from sordino.errors import UsageError
+from sordino.encoding import check_coordinates
 from sordino.states import PerExample, Private
 
 
@@ -35,11 +35,7 @@ class Masking:
         return bool(self.keep.all())
 
     def encode(self, each: PerExample) -> PerExample:
-        if self.keep.shape != (each.layout.size,):
-            raise UsageError(
-                f"a mask of {self.keep.numel()} coordinates meets gradients of {each.layout.size}: "
-                "an encoding that changes the coordinates comes last."
-            )
+        check_coordinates("a mask", self.keep.numel(), each.layout)
         return each if self.keeps_all else each.masked(self.keep)
 
     def decode(self, private: Private) -> Decoded:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from sordino import validate
-from sordino.encoding import State
+from sordino.encoding import State, check_coordinates
 from sordino.encodings.transformed import Transformed
 from sordino.errors import UsageError
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
@@ -76,15 +76,6 @@ def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
     return shape * ((squares / shape.square()).sum() / squares.sum()).sqrt()
 
 
-def check_fits(scale: Tensor, layout: Layout) -> None:
-    """Refuses gradients that are not in the coordinates of the model any more."""
-    if scale.shape != (layout.size,):
-        raise UsageError(
-            f"a scale of {scale.numel()} coordinates meets gradients of {layout.size}: "
-            "an encoding that changes the coordinates comes last."
-        )
-
-
 @dataclass(frozen=True)
 class Rescaled(Private):
     """A release in the units of the gradient, with the magnitudes that its scale was made from."""
@@ -100,7 +91,7 @@ class Scaling:
     used: Magnitudes
 
     def encode(self, each: PerExample) -> Transformed:
-        check_fits(self.scale, each.layout)
+        check_coordinates("a scale", self.scale.numel(), each.layout)
         return Transformed(each, each.layout, self.scaled)
 
     def scaled(self, rows: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.encoding import State
-from sordino.encodings.matched import check_fits, matched_scale
+from sordino.encoding import State, check_coordinates
+from sordino.encodings.matched import matched_scale
 from sordino.encodings.transformed import Transformed
 from sordino.errors import UsageError
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
@@ -93,7 +93,7 @@ class BesideCodec:
 
     def encode(self, each: PerExample) -> Transformed:
         layout = each.layout
-        check_fits(self.scale, layout)
+        check_coordinates("a scale", self.scale.numel(), layout)
         names = layout.names + tuple(_SIZE_OF + name for name in layout.names)
         return Transformed(each, Layout(names, 2 * layout.shapes), self.rows)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.encoding import State
+from sordino.encoding import State, check_coordinates
 from sordino.encodings.subspace import Basis, Subspace
 from sordino.encodings.transformed import Transformed
 from sordino.randomness import Stream
@@ -88,6 +88,7 @@ class EmbeddingCodec:
         return Layout(("embedding",), ((self.basis.directions,),))
 
     def encode(self, each: PerExample) -> Transformed:
+        check_coordinates("a subspace", self.basis.layout.size, each.layout)
         return Transformed(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
@@ -111,6 +112,7 @@ class ResidualCodec:
         return Layout(("embedding", "residual"), ((self.basis.directions,), (self.basis.layout.size,)))
 
     def encode(self, each: PerExample) -> Transformed:
+        check_coordinates("a subspace", self.basis.layout.size, each.layout)
         return Transformed(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from sordino.states import Layout
 class Rest:
     """Which coordinates are `frozen`, shape (d,), and which of them rest at zero, in place of where they were.
 
+    Of two, who leaves a coordinate where it was is not overruled by who would prune it.
+
     >>> first, second = Rest.of(torch.tensor([True, False])), Rest.of(torch.tensor([False, True]), pruned=True)
     >>> (first | second).frozen, (first | second).pruned
     (tensor([True, True]), tensor([False,  True]))
@@ -35,7 +37,8 @@ class Rest:
         return cls(frozen, frozen if pruned else torch.zeros_like(frozen))
 
     def __or__(self, other: Rest) -> Rest:
-        return Rest(self.frozen | other.frozen, self.pruned | other.pruned)
+        left = (self.frozen & ~self.pruned) | (other.frozen & ~other.pruned)
+        return Rest(self.frozen | other.frozen, (self.pruned | other.pruned) & ~left)
 
     @torch.no_grad()
     def at_rest(self, moving: Mapping[str, Tensor], still: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:

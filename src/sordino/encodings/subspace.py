@@ -77,9 +77,9 @@ class Subspace:
     def basis(self, step: int, randomness: Stream) -> Basis:
         """The subspace of this step. A function of public rows, released parameters, and the stream at this step."""
         each = self.anchors(step, randomness.named("anchors"))  # which may draw from the address of the directions
+        validate.count(at_least=self.groups, at_most=each.layout.size, directions=self.directions)
         cuts = self._cuts(each.layout.size)
         shapes = [(cut.stop - cut.start, number) for cut, number in zip(cuts, self._numbers(cuts), strict=True)]
-        validate.count(at_least=self.groups, at_most=each.layout.size, directions=sum(k for _, k in shapes))
         normals = torch.from_numpy(randomness.named("directions").normals(sum(d * k for d, k in shapes), step=step))
         starts = torch.split(normals, [d * k for d, k in shapes])
         parts = [_orthonormal(start.reshape(shape)) for start, shape in zip(starts, shapes, strict=True)]
