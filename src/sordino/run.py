@@ -272,9 +272,10 @@ class PrivateRun:
         releases = len(self._budget.releases)
         if releases > (1 if self._drawn_again is None else 2):
             assumed += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
-        self.plan.check_noise(delta)
         unit, adjacency = self._records.unit, self.plan.adjacency
-        return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
+        promise = Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
+        self.plan.check_noise(delta)
+        return promise
 
     def _private_gradient(self, indices: Indices) -> Private:
         begun = self._begun(self._begin_step(), indices)

@@ -11,7 +11,7 @@ from torch import nn
 
 import sordino as so
 from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
-from sordino.encodings import RandomSparsify
+from sordino.encodings import Combined, Freeze, MatchedBought, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.sampling import Poisson
 
@@ -22,6 +22,7 @@ DATA = (
 PLAN = so.Plan(Poisson(0.4, steps=6), so.LossGradient(F.cross_entropy), so.ClipByNorm(0.5), so.Gaussian(3.0))
 SPARSE = replace(PLAN, encoding=RandomSparsify(0.9, epochs=3, steps_per_epoch=2))
 SIZE = 6 * 4 + 4
+HALF = RandomSparsify(0.5, epochs=3, steps_per_epoch=2)
 
 
 def sgd(parameters):
@@ -89,6 +90,62 @@ def test_seed_coded_messages_shrink_as_the_rate_rises():
     kept = [SIZE - int(rate * SIZE) for rate in (0.0, 0.0, 0.45, 0.45, 0.9, 0.9)]
     assert [step.up for step in sent.traffic] == [7 * 4 * number for number in kept]
     assert sent.bytes_up == sent.bytes_down == sum(7 * 4 * number for number in kept)
+
+
+def test_which_coordinates_are_kept_is_told_once_for_each_mask():
+    sent = trained(SPARSE, wire=IndexCoded())
+    kept = [SIZE - int(rate * SIZE) for rate in (0.0, 0.0, 0.45, 0.45, 0.9, 0.9)]
+    told = [4 + min(4 * number, -(-SIZE // 8)) if step % 2 == 0 else 0 for step, number in enumerate(kept)]
+    assert [step.up for step in sent.traffic] == [
+        7 * (4 * number + more) for number, more in zip(kept, told, strict=True)
+    ]
+    assert sent.bytes_up == sent.bytes_down
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=0.2, weight_decay=0.1)
+
+
+def test_what_is_frozen_is_not_moved_by_the_optimizer_either():
+    frozen = trained(replace(PLAN, encoding=Freeze(["weight"])), optimizer=adam).model
+    assert torch.equal(frozen.weight, network().weight) and not torch.equal(frozen.bias, network().bias)
+
+
+def test_masks_of_two_encodings_are_sent_as_one():
+    both = replace(PLAN, encoding=Combined(Freeze(["bias"]), RandomSparsify(0.9, epochs=3, steps_per_epoch=2)))
+    lengths = [step.up // (7 * 4) for step in trained(both, wire=SeedCoded()).traffic]
+    assert lengths[:2] == [SIZE - 4] * 2 and lengths[0] > lengths[2] > lengths[4] > 0
+
+
+def test_what_is_pruned_is_zero_at_the_end():
+    model = network()
+    pruning = Freeze.by_magnitude(model, stages=(2,), final=0.5, prune=True)
+    federated_sgd(
+        replace(PLAN, encoding=pruning), model, DATA, clients=7, delta=1e-3, optimizer=adam, wire=SeedCoded(), seed=3
+    )
+    assert sum(int((x == 0).sum()) for x in model.parameters()) == SIZE // 2
+
+
+REFUSED = [
+    ({"plan": replace(PLAN, encoding=RankedSparsify(0.5, epochs=3, steps_per_epoch=2))}, "type RankedSparsify"),
+    ({"plan": replace(PLAN, encoding=Combined(HALF, RankedSparsify(0.5, 3, 2)))}, "type RankedSparsify"),
+    ({"plan": replace(PLAN, encoding=MatchedBought())}, "type MatchedBought"),
+    ({"plan": PLAN.event}, "plan must be a Plan"),
+    ({"wire": "dense"}, "wire must be a Wire or NoneType, got str"),
+    ({"wire": Dense}, "wire must be a Wire or NoneType, got"),
+    ({"optimizer": None}, "optimizer must make one from parameters, got NoneType"),
+    ({"delta": -1.0}, "delta must be"),
+    ({"delta": float("nan")}, "delta must be"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_is_refused_before_any_charge(change, said):
+    budget = so.Budget(DATA)
+    asked = {"plan": PLAN, "model": network(), "data": budget, "clients": 7, "delta": 1e-3, "optimizer": sgd}
+    with pytest.raises(UsageError, match=said):
+        federated_sgd(**(asked | change))
+    assert budget.releases == ()
 
 
 def test_every_client_sends_in_every_step_even_if_nobody_joined():

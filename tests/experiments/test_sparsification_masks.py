@@ -10,11 +10,13 @@ from made_up import noise_for_pictures
 
 from sordino.data import root
 from sordino.encodings import ConstantRate, Cooling
-from sordino.experiments.ledger import Ledger
+from sordino.experiments.entry import Entry, Measured
+from sordino.experiments.reproduce import reproduce
 from sordino.experiments.scale import Scale
 from sordino.experiments.sparsification import communicated, trained
-from sordino.experiments.sparsification.communicated import WIRES, kept_share, traffic
-from sordino.experiments.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, Masks, messages
+from sordino.experiments.sparsification.communicated import WIRES, Communicated, kept_share, traffic
+from sordino.experiments.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, MaskAblation, Masks
+from sordino.experiments.sparsification.trained import Part
 
 SIZE = 26_010  # of DP-CNN/S
 
@@ -27,12 +29,9 @@ def found(tmp_path_factory):
     part = replace(setting.sent_part, examples=8)
     with pytest.MonkeyPatch.context() as patch:
         noise_for_pictures(patch, tmp_path_factory.mktemp("data"))
-        setting = replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2)
-        ledger = Ledger(tmp_path_factory.mktemp("kept") / "sent.jsonl")
-        found = tuple(messages(setting, ledger, "command"))
-        patch.setattr(communicated, "federated_sgd", None)  # what is kept is not sent again
-        assert tuple(messages(setting, ledger, "command")) == found
-        return found
+        patch.setitem(SETTINGS, Scale.QUICK, replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2))
+        entries = SPARSIFICATION_ABLATION.beside(Scale.QUICK)
+        return tuple(Communicated(**entry.measure(0).more) for entry in entries)
 
 
 def test_every_kind_of_masks_is_compared_at_both_epsilons():
@@ -83,6 +82,34 @@ def test_the_side_says_which_bytes_fall_in_proportion(found, tmp_path):
     assert ends["constant, mask per step"] == pytest.approx(0.1, abs=1e-3)
     assert ends["cooling, mask per epoch"] == pytest.approx(0.55, abs=1e-3)
     assert (tmp_path / "bytes-quick.svg").read_bytes().startswith(b"<?xml")
+
+
+class Small(MaskAblation):
+    """Four messages beside a table of nothing that takes long."""
+
+    def entries(self, scale):
+        return [Entry("none", "digits", 1.0, "zero-out", {}, lambda seed: Measured(90.0))]
+
+    def beside(self, scale):
+        return super().beside(scale)[: len(WIRES) + 1]
+
+
+def test_what_is_beside_a_table_is_measured_once_and_never_to_be_shown(found, tmp_path, monkeypatch):
+    sent_by_now = []
+
+    def sending(trial, masks, rows, *, clients, wire):
+        sent_by_now.append(wire.name)
+        return replace(found[0], masks=masks, wire=wire.name)
+
+    monkeypatch.setattr(communicated, "communicated", sending)
+    monkeypatch.setattr(Part, "rows", lambda part, trial: None)
+    asked = {"scale": Scale.QUICK, "seeds": 2, "progress": False}
+    assert reproduce(Small(), tmp_path, train=False, **asked).sides == () and sent_by_now == []
+    assert reproduce(Small(), tmp_path, only="none", **asked).sides == () and sent_by_now == []
+    for train in (True, True, False):
+        side = reproduce(Small(), tmp_path, train=train, **asked).sides[0]
+        assert sent_by_now == [*(wire.name for wire in WIRES), WIRES[0].name]
+        assert len(side.lines) == 2  # the one that is there in one format only is not compared
 
 
 @pytest.mark.skipif(not (root() / "fashion-mnist").is_dir(), reason="needs Fashion-MNIST in the data folder")

@@ -2,7 +2,8 @@
 
 In each step the server says who joins, every client sends one message, the server adds all of them up, adds the noise,
 and sends the private update back. Every client sends in every step, whether anybody of it joined or not, and messages
-of a step have one length: nothing can be learnt from the traffic.
+of a step have one length: nothing can be learnt from the traffic. Masks are such that clients can draw them themselves,
+from the seed that they share with the server, or make them from the weights that all have.
 
 Guarantee: that of the plan on all clients' examples together. The messages are `BoundedSum`s of disjoint units, so
 their sum is one. But a message is rounded to float32, and a rounded sum is not quite a sum: rounding moves each value
@@ -22,8 +23,11 @@ from sordino import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.budget import Budget
 from sordino.communication.wire import Dense, Wire
-from sordino.encoding import Unchanged
+from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
+from sordino.encodings.combined import CombinedCodec
 from sordino.encodings.masking import Masking
+from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.run import Begun, Plan, PrivateRun
 from sordino.states import BoundedSum
@@ -79,17 +83,23 @@ def federated_sgd(
     >>> trained.traffic[0]  # 15 numbers of 4 bytes, 5 times
     Traffic(up=300, down=300)
     """
+    validate.instance(Plan, plan=plan)
+    validate.instance((Wire, type(None)), wire=wire)
+    if not callable(optimizer):
+        raise UsageError(f"optimizer must make one from parameters, got {type(optimizer).__name__}: {optimizer!r:.80}.")
     if plan.adjacency is Adjacency.ADD_OR_REMOVE:
         raise UsageError("clients hold a public number of examples: say zero-out or replace-one, got add-or-remove.")
+    _check_masks(plan.encoding)
+    plan.guarantee(delta=delta)  # which refuses a delta that means nothing
     budget = data if isinstance(data, Budget) else Budget(data)
     validate.count(at_most=budget.records.num_units, clients=clients)
     run = PrivateRun(plan, model, budget, seed=seed)
     server = _Server(run, model, clients, wire or Dense(), largest_client=-(-budget.records.num_units // clients))
-    steps = optimizer(model.parameters())
-    traffic = []
+    steps, told, traffic = optimizer(model.parameters()), None, []
     for _ in range(len(run)):
-        traffic.append(server.step())
-        steps.step()
+        sent, told = server.step(told)
+        traffic.append(sent)
+        step_at_rest(steps, model, rest_of(plan.encoding, run.coding_state))
     return Federated(model, run.guarantee(delta=delta), tuple(traffic))
 
 
@@ -101,21 +111,25 @@ class _Server:
     wire: Wire
     largest_client: int  # public, as the number of examples is
 
-    def step(self) -> Traffic:
-        """One round: messages up, their sum with noise, the private update down and into the gradients."""
+    def step(self, told: Tensor | None) -> tuple[Traffic, Tensor]:
+        """One round: messages up, their sum with noise, the private update down and into the gradients.
+
+        `told` is the mask of the round before, if there was one. The mask of this one is handed on.
+        """
         begun = self.run.begin()
-        keep = _kept(begun, self.run)
+        keep = _kept(begun.codec, self.run.layout.size)
+        wire = self.wire if told is None or not torch.equal(told, keep) else self.wire.once_told
         total, up = None, 0
         for client in range(self.clients):
-            message = self.wire.pack(self._sum_of(client, begun).value, keep)
+            message = wire.pack(self._sum_of(client, begun).value, keep)
             up += len(message)
-            part = self._received(message, keep)
+            part = self._received(wire.unpack(message, keep))
             total = part if total is None else total + part
         assert total is not None  # there is at least one client
         private = self.run.finish(begun, total).divide(self.run.expected_batch_size)
-        down = self.wire.pack(private.value, keep)
+        down = wire.pack(private.value, keep)
         private.write_to(self.model)
-        return Traffic(up, len(down) * self.clients)
+        return Traffic(up, len(down) * self.clients), keep
 
     def _sum_of(self, client: int, begun: Begun) -> BoundedSum:
         """What the client's examples that joined add together, clipped one by one."""
@@ -123,18 +137,29 @@ class _Server:
         batch, seeds = self.run.drawn(begun, mine)
         return self.run.bounded(begun, self.run.plan.contribution.of(self.model, batch, seeds))
 
-    def _received(self, message: bytes, keep: Tensor) -> BoundedSum:
+    def _received(self, value: Tensor) -> BoundedSum:
         rounding = 2 * self.largest_client * _ROUNDING
         clip = self.run.plan.clip.bound
-        return BoundedSum(self.wire.unpack(message, keep), clip * (1 + rounding), self.run.layout)
+        return BoundedSum(value, clip * (1 + rounding), self.run.layout)
 
 
-def _kept(begun: Begun, run: PrivateRun) -> Tensor:
-    """The mask of the step, which server and clients draw from the seed that they share."""
-    if isinstance(begun.codec, Masking):
-        return begun.codec.keep
-    if isinstance(begun.codec, Unchanged):
-        return torch.ones(run.layout.size, dtype=torch.bool)
-    raise UsageError(
-        f"updates can be sent sparse or whole, got an encoding of type {type(run.plan.encoding).__name__}."
-    )
+def _check_masks(encoding: Encoding) -> None:
+    """Whether clients know the masks. Those of a ranking depend on noise that falls on masked coordinates: they do not.
+
+    >>> _check_masks(Combined(Freeze(["bias"]), RandomSparsify(0.5, epochs=3, steps_per_epoch=10)))
+    """
+    if isinstance(encoding, Combined):
+        _check_masks(encoding.first)
+        _check_masks(encoding.second)
+    elif not isinstance(encoding, Unchanged | RandomSparsify | Freeze | FreezeByMagnitude):
+        raise UsageError(
+            "updates can be sent whole, or with masks of RandomSparsify or Freeze, which clients can draw themselves, "
+            f"got an encoding of type {type(encoding).__name__}."
+        )
+
+
+def _kept(codec: Codec, size: int) -> Tensor:
+    """The mask of a step, which server and clients both know."""
+    if isinstance(codec, CombinedCodec):
+        return _kept(codec.first, size) & _kept(codec.second, size)
+    return codec.keep if isinstance(codec, Masking) else torch.ones(size, dtype=torch.bool)

@@ -32,6 +32,11 @@ class Wire(ABC):
     def pack(self, values: Tensor, keep: Tensor) -> bytes:
         """The message of an update (d,) that is zero outside the mask."""
 
+    @property
+    def once_told(self) -> Wire:
+        """The format of further messages under a mask that the receiver was told by an earlier one."""
+        return self
+
     @abstractmethod
     def unpack(self, message: bytes, keep: Tensor) -> Tensor:
         """The update (d,), in float64. `keep` is the receiver's own mask; a format that does not need it ignores it."""
@@ -58,12 +63,18 @@ class Dense(Wire):
 class IndexCoded(Wire):
     """How many are kept, which (as numbers or as one bit for each coordinate, whichever is shorter), and their values.
 
+    Which are kept is said once for each mask: messages that follow under the same one have values alone.
+
     >>> update, keep = torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])
     >>> IndexCoded().unpack(IndexCoded().pack(update, keep), torch.zeros(3, dtype=torch.bool))
     tensor([0., 2., 0.], dtype=torch.float64)
     """
 
     name: ClassVar[str] = "index-coded"
+
+    @property
+    def once_told(self) -> Wire:
+        return SeedCoded()
 
     def pack(self, values: Tensor, keep: Tensor) -> bytes:
         places = keep.nonzero()[:, 0].numpy()

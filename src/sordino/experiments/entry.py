@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
@@ -66,3 +66,13 @@ class Experiment(Protocol):
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
         """Measures, draws and writes what goes with the table."""
         ...
+
+
+@runtime_checkable
+class MeasuresBeside(Protocol):
+    """An experiment with trainings that are no lines of its table, each run once: a side shows what there is of them.
+
+    They are kept in `beside.jsonl` in the folder of the experiment.
+    """
+
+    def beside(self, scale: Scale) -> Sequence[Entry]: ...

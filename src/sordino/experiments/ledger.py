@@ -31,6 +31,11 @@ class Ledger:
 
     path: Path
 
+    @classmethod
+    def beside(cls, folder: Path) -> Ledger:
+        """Of what an experiment measures that is no line of its table."""
+        return cls(folder / "beside.jsonl")
+
     def runs(self) -> list[dict[str, Any]]:
         """All lines. The last one may have been cut off when the machine stopped: then it is as if it never was."""
         if not self.path.exists():

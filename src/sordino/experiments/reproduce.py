@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sordino import validate
 from sordino.errors import UsageError
-from sordino.experiments.entry import Entry, Experiment
+from sordino.experiments.entry import Entry, Experiment, MeasuresBeside
 from sordino.experiments.ledger import Ledger
 from sordino.experiments.once import measured_once
 from sordino.experiments.origin import write_numbers
@@ -46,7 +46,7 @@ def reproduce(
 
     All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table. With
     `only`, just the entries are run that have this text in their name; the table has all of them. Without `train` no
-    entry is run: the table is of what is there.
+    entry is run: the table is of what is there. What is measured beside it is run after a whole table.
     """
     validate.count(seeds=seeds)
     entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
@@ -58,6 +58,8 @@ def reproduce(
     command += f" --only {shlex.quote(only)}" if only else ""
     if train:
         _run(wanted, ledger, seeds, command, progress)
+        if isinstance(experiment, MeasuresBeside) and not only:
+            _run(experiment.beside(scale), Ledger.beside(folder), 1, command, progress)
     sides = tuple(experiment.sides(scale, seeds, folder))
     found = rows(entries, ledger, seeds=seeds)
     write_numbers(folder / f"table-{scale}.json", {"rows": [row.json() for row in found]}, command)

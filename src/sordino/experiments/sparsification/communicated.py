@@ -72,6 +72,13 @@ def kept_share(trial: Trial, examples: int, size: int) -> float:
     return 1 - sum(encoding.zeroed(step, size) for step in range(steps)) / (steps * size)
 
 
+def in_every_format(found: Iterable[Communicated]) -> tuple[Communicated, ...]:
+    """Those runs that are there in all formats, to be compared."""
+    found = tuple(found)
+    whole = {wire.name for wire in WIRES}
+    return tuple(one for one in found if _by_wire(one.masks, one.final_rate, found).keys() == whole)
+
+
 def traffic(found: Sequence[Communicated], scale: Scale, folder: Path, command: str) -> Side:
     """Bytes by rate and wire format beside what masks keep, as a table and as a picture."""
     picture, numbers = folder / f"bytes-{scale}.svg", folder / f"bytes-{scale}.json"

@@ -15,10 +15,9 @@ from sordino.encodings import ConstantRate, Cooling
 from sordino.encodings.rates import RateSchedule
 from sordino.experiments.entry import Entry
 from sordino.experiments.ledger import Ledger
-from sordino.experiments.once import measured_once
 from sordino.experiments.scale import Scale
 from sordino.experiments.side import Side
-from sordino.experiments.sparsification.communicated import WIRES, Communicated, sent, traffic
+from sordino.experiments.sparsification.communicated import WIRES, Communicated, in_every_format, sent, traffic
 from sordino.experiments.sparsification.trained import Part, trained
 from sordino.experiments.sparsification.training import Sparsity, Trial
 
@@ -99,20 +98,21 @@ class MaskAblation:
 
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        found = messages(SETTINGS[scale], Ledger(folder / "sent.jsonl"), command)
-        return (traffic(tuple(found), scale, folder, command),)
+        ledger = Ledger.beside(folder)
+        kept = [run["more"] for entry in self.beside(scale) for run in ledger.of(entry)]
+        found = in_every_format(Communicated(**one) for one in kept)
+        return (traffic(found, scale, folder, command),) if found else ()
+
+    def beside(self, scale: Scale) -> Sequence[Entry]:
+        """A federated run for each kind of masks, final rate and wire format."""
+        setting = SETTINGS[scale]
+        return tuple(
+            sent(masks.of(setting.sent, rate), str(masks), setting.sent_part, clients=setting.clients, wire=wire)
+            for masks, rate, wire in product(KINDS, setting.rates, WIRES)
+        )
 
 
 SPARSIFICATION_ABLATION = MaskAblation()
-
-
-def messages(setting: Setting, ledger: Ledger, command: str) -> Iterator[Communicated]:
-    """A federated run for each kind of masks, final rate and wire format, unless the ledger has it."""
-    for masks, rate, wire in product(KINDS, setting.rates, WIRES):
-        trial = masks.of(setting.sent, rate)
-        entry = sent(trial, str(masks), setting.sent_part, clients=setting.clients, wire=wire)
-        measured_once(entry, ledger, seed=0, command=command)
-        yield Communicated(**ledger.of(entry)[0]["more"])
 
 
 def _entries(setting: Setting) -> Iterator[Entry]:
