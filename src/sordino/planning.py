@@ -21,7 +21,17 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.calibration import WEAKEST_EPSILON, check_delta_for, check_target
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.noise import Gaussian, check_tail, smallest_delta
-from sordino.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sampler, Shuffled, TruncatedPoisson, steps_for
+from sordino.sampling import (
+    BallsInBins,
+    Cyclic,
+    FixedSize,
+    Poisson,
+    Sampler,
+    Shuffled,
+    TruncatedPoisson,
+    steps_for,
+    steps_per_epoch,
+)
 
 _LARGEST_STEPS = 10**8
 _DIGITS = 6  # of a solved number: what is printed is what was solved for, so it can be typed in again
@@ -169,7 +179,7 @@ def make_sampler(question: Question) -> Sampler:
     """The sampler of this name with these numbers. A partition takes the nearest whole number of batches per epoch."""
     batch_size, relation, steps = _known(question.batch_size), question.relation, question.num_steps
     expected = question.examples if relation is Adjacency.ADD_OR_REMOVE else None
-    per_epoch = max(1, round(question.examples / batch_size))
+    per_epoch = steps_per_epoch(question.examples, batch_size)
     epochs = max(1, math.ceil(steps / per_epoch))
     match question.sampler:
         case SamplerName.POISSON:

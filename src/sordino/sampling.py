@@ -307,6 +307,15 @@ def steps_for(epochs: float, num_units: int, batch_size: int) -> int:
     return max(1, ceil(epochs * num_units / batch_size * (1 - 1e-12)))
 
 
+def steps_per_epoch(num_units: int, batch_size: float) -> int:
+    """The whole number of steps nearest to a pass.
+
+    >>> steps_per_epoch(60_000, batch_size=2048)
+    29
+    """
+    return max(1, round(num_units / batch_size))
+
+
 def _repeated(event: DpEvent, times: int) -> DpEvent:
     return SelfComposedDpEvent(event, times) if times else NoOpDpEvent()
 

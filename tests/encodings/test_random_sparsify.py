@@ -12,7 +12,7 @@ from torch import nn
 
 import sordino as so
 from sordino.encoding import Unchanged
-from sordino.encodings import ConstantRate, RandomSparsify
+from sordino.encodings import ConstantRate, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.states import Dense, Layout
 
@@ -31,9 +31,25 @@ def test_the_rate_rises_by_the_published_formula(epochs: int, refresh: int) -> N
             assert int((~sparsify.mask(step, LAYOUT, CODING)).sum()) == int(expected * LAYOUT.size)
 
 
-def test_a_single_mask_zeroes_nothing_and_later_epochs_go_on_at_the_last_rate() -> None:
-    assert RandomSparsify(0.9, epochs=1, steps_per_epoch=6).rate(5) == 0.0
+def test_later_epochs_go_on_at_the_last_rate() -> None:
     assert RandomSparsify(0.9, epochs=2, steps_per_epoch=6).rate(100) == 0.9
+
+
+@pytest.mark.parametrize("kind", [RandomSparsify, RankedSparsify])
+def test_a_rate_that_rises_under_a_single_mask_is_refused_because_it_would_zero_nothing(kind) -> None:
+    with pytest.raises(UsageError, match=r"final_rate 0\.9 under the last of two masks or more, got 1 mask"):
+        kind(0.9, epochs=1, steps_per_epoch=6)
+    assert kind(0.9, epochs=1, steps_per_epoch=6, refresh=2).rate(5) == 0.9
+    assert kind(0.9, epochs=1, steps_per_epoch=6, schedule=ConstantRate()).rate(0) == 0.9
+    assert kind(0.0, epochs=1, steps_per_epoch=6).rate(5) == 0.0
+
+
+@pytest.mark.parametrize(("steps", "per_epoch"), [(1406, 29), (366, 6), (367, 6), (60, 29), (58, 29), (2400, 50)])
+def test_the_final_rate_holds_for_a_whole_epoch_and_for_less_than_two(steps: int, per_epoch: int) -> None:
+    sparsify = RandomSparsify.throughout(steps, final_rate=0.9, steps_per_epoch=per_epoch)
+    rates = [sparsify.rate(step) for step in range(steps)]
+    assert rates[0] == 0.0 and rates == sorted(rates)
+    assert per_epoch <= rates.count(0.9) < 2 * per_epoch
 
 
 @pytest.mark.parametrize(("refresh", "different"), [(1, 2), (3, 6), (6, 12)])

@@ -18,10 +18,10 @@ from sordino.experiments.sparsification.ranked import COMPARED, NONE, RANDOM, RA
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """The quick table with one epoch of each training, and four of the masks."""
+    """The quick table with two epochs of each training, and four of the masks."""
     compared = COMPARED[Scale.QUICK]
     counted = replace(compared.counted, trial=replace(compared.counted.trial, epochs=4))
-    short = replace(compared, trial=replace(compared.trial, epochs=1), counted=counted)
+    short = replace(compared, trial=replace(compared.trial, epochs=2), counted=counted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ranked.COMPARED, Scale.QUICK, short)
         return reproduce(RANKED_TABLE, tmp_path_factory.mktemp("ranked"), scale=Scale.QUICK, seeds=1, progress=False)

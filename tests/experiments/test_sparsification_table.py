@@ -206,12 +206,12 @@ def test_a_training_is_forgotten_once_its_outcome_is_kept(tmp_path):
 @needs_clothes
 def test_a_training_that_was_stopped_goes_on_to_the_same_accuracy(tmp_path, monkeypatch):
     rows = network_rows("fashion-mnist", "dp-cnn-s", examples=1_000)
-    trial = replace(Choice(0.5, final_rate=0.5).of(FRAMEWORKS[0].usual), batch_size=100, epochs=1.0)
+    trial = replace(Choice(0.5, final_rate=0.5).of(FRAMEWORKS[0].usual), batch_size=100, epochs=2.0)
     whole = trial.to_epsilon(rows, 3.0, 0)
     step, taken = Training.step, []
 
     def stopping(training: Training) -> None:
-        if len(taken) == 6:
+        if len(taken) == 14:
             raise KeyboardInterrupt
         taken.append(step(training))
 

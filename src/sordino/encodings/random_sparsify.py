@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sordino.encoding import State
 from sordino.encodings.masking import Masking
-from sordino.encodings.rates import Sparsification
+from sordino.encodings.rates import Cooling, RateSchedule, Sparsification
 from sordino.randomness import Stream
 from sordino.states import Layout, Private
 
@@ -35,6 +35,24 @@ class RandomSparsify(Sparsification):
     >>> [sparsify.rate(step) for step in (0, 4, 8)]
     [0.0, 0.45, 0.9]
     """
+
+    @classmethod
+    def throughout(
+        cls,
+        steps: int,
+        *,
+        final_rate: float,
+        steps_per_epoch: int,
+        refresh: int = 1,
+        schedule: RateSchedule | None = None,
+    ) -> RandomSparsify:
+        """For a training of so many steps: its last whole epoch has the final rate, and so has what follows.
+
+        >>> RandomSparsify.throughout(1406, final_rate=0.9, steps_per_epoch=29).epochs
+        48
+        """
+        epochs = max(1, steps // steps_per_epoch)
+        return cls(final_rate, epochs, steps_per_epoch, refresh, schedule or Cooling())
 
     def kept(self, step: int, layout: Layout, randomness: Stream) -> Tensor:
         """The coordinates that are kept, in rising order. Whoever has the coding stream knows them without being told.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from sordino import validate
+from sordino.errors import UsageError
 
 
 @runtime_checkable
@@ -64,6 +65,12 @@ class Sparsification:
         validate.count(epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
         validate.count(at_most=self.steps_per_epoch, refresh=self.refresh)
         validate.instance(RateSchedule, schedule=self.schedule)
+        masks = self.refresh * self.epochs
+        if self.final_rate and not self.schedule.rate(self.final_rate, masks - 1, masks):
+            raise UsageError(
+                f"a rate that rises reaches final_rate {self.final_rate:g} under the last of two masks or more, got "
+                f"{masks} mask: train for two epochs at least, or refresh masks more often."
+            )
 
     def mask_number(self, step: int) -> int:
         """How many masks came before the one of this step."""

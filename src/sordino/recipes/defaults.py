@@ -11,6 +11,7 @@ from dp_accounting.dp_event import GaussianDpEvent
 
 from sordino.accounting import Adjacency, smallest
 from sordino.convex.batch_choice import choose_batches, given_batches
+from sordino.sampling import steps_per_epoch
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def hidden_defaults_for(
     if batch_size is None:
         choice = choose_batches(steps, examples=examples)
     else:
-        choice = given_batches(max(1, round(examples / batch_size)), steps)
+        choice = given_batches(steps_per_epoch(examples, batch_size), steps)
     return Settings(
         batch_size=max(1, examples // choice.batches_per_epoch),
         epochs=choice.epochs,

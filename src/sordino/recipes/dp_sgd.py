@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +22,7 @@ from sordino.planning import SamplerName, make_sampler
 from sordino.recipes.defaults import Settings, defaults_for
 from sordino.recipes.spelled import parse_averaging
 from sordino.run import Plan
+from sordino.sampling import steps_per_epoch
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 from sordino.train import fit
@@ -95,8 +95,7 @@ def _stages(prepared: Prepared) -> Plan:
     """All but the scale of the noise, which is calibrated."""
     recipe, settings = prepared.recipe, prepared.settings
     sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
-    steps_per_epoch = max(1, round(prepared.examples / settings.batch_size))
-    sparsified = encoding_of(recipe.sparsify, sampler.steps, steps_per_epoch)
+    sparsified = sparsifying(prepared, sampler.steps)
     frozen = _freezing(prepared.built.module, recipe.freeze, sampler.steps)
     encodings = [encoding for encoding in (frozen, sparsified) if encoding is not None]
     gradient = gradient_of(prepared)
@@ -113,11 +112,11 @@ def _loss(prepared: Prepared) -> Callable[..., Tensor]:
     return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
 
 
-def encoding_of(final_rate: float, steps: int, steps_per_epoch: int) -> Encoding | None:
+def sparsifying(prepared: Prepared, steps: int) -> Encoding | None:
     """One mask per epoch, whose rate rises to the final one."""
-    if final_rate == 0:
-        return None
-    return RandomSparsify(final_rate, epochs=math.ceil(steps / steps_per_epoch), steps_per_epoch=steps_per_epoch)
+    per_epoch = steps_per_epoch(prepared.examples, prepared.settings.batch_size)
+    rate = prepared.recipe.sparsify
+    return RandomSparsify.throughout(steps, final_rate=rate, steps_per_epoch=per_epoch) if rate else None
 
 
 def _freezing(model: nn.Module, final: float, steps: int) -> Encoding | None:

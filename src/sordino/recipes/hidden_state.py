@@ -17,7 +17,7 @@ from sordino.errors import UsageError
 from sordino.planning import SamplerName
 from sordino.recipes.defaults import Settings, Target, hidden_defaults_for
 from sordino.recipes.networks import CONVEX_NAMES, convex_model
-from sordino.sampling import Cyclic
+from sordino.sampling import Cyclic, steps_per_epoch
 from sordino.schedule import parse as parse_schedule
 from sordino.store import RunFolder
 
@@ -137,6 +137,6 @@ def plan_of(recipe: Recipe, settings: Settings, model: ConvexModel, sampler: Cyc
 
 def batches_of(recipe: Recipe, settings: Settings, examples: int) -> Cyclic:
     """Whole epochs, each of so many batches that their size is nearest to what was asked for."""
-    per_epoch = max(1, round(examples / settings.batch_size))
+    per_epoch = steps_per_epoch(examples, settings.batch_size)
     epochs = settings.epochs if recipe.steps is None else recipe.steps / per_epoch
     return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.relation or Adjacency.ZERO_OUT)

@@ -8,7 +8,7 @@ from sordino.clipping import ClipByNorm
 from sordino.encoding import Unchanged
 from sordino.noise import Gaussian
 from sordino.planning import make_sampler
-from sordino.recipes.dp_sgd import encoding_of, gradient_of
+from sordino.recipes.dp_sgd import gradient_of, sparsifying
 from sordino.recipes.prepared import Prepared
 from sordino.recipes.spelled import parse_averaging
 from sordino.run import Plan
@@ -25,11 +25,11 @@ def task_of(prepared: Prepared, score: Score) -> Task:
     """What the trials of a recipe have in common. The noise of its plan is still to be found."""
     recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
     sampler = make_sampler(recipe.question(examples, settings.batch_size))
-    encoding = encoding_of(recipe.sparsify, sampler.steps, max(1, round(examples / settings.batch_size)))
+    encoding = sparsifying(prepared, sampler.steps) or Unchanged()
     optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.lr, recipe.weight_decay)
     return Task(
         lambda: copy.deepcopy(prepared.built.module),
-        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding or Unchanged()),
+        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding),
         optimizer,
         score,
         divisor=settings.batch_size,

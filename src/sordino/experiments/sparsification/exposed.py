@@ -16,6 +16,7 @@ from sordino.experiments.ledger import Ledger
 from sordino.experiments.rows import Rows, network_rows
 from sordino.experiments.sparsification.training import Trial
 from sordino.report.pictures import FAINT
+from sordino.sampling import steps_per_epoch
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Looks:
     def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
         """Each of these steps with its epoch. The training ends at the last of them."""
         rows = self.watched.rows()
-        steps_per_epoch = max(1, round(len(rows) / self.watched.trial.batch_size))
-        epochs = {steps_per_epoch * epoch: epoch for epoch in self.epochs}
+        per_epoch = steps_per_epoch(len(rows), self.watched.trial.batch_size)
+        epochs = {per_epoch * epoch: epoch for epoch in self.epochs}
         for step in islice(self.watched.run(rows, at=epochs.keys(), seed=seed), len(epochs)):
             yield epochs[step.step], step
 

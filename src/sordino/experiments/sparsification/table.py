@@ -204,5 +204,5 @@ def _entry(
 ) -> Entry:
     trial, part = framework.trial(choice, epsilon), AllBut(framework.data, left_out)
     if scale is Scale.QUICK:
-        trial, part = replace(trial, batch_size=200, epochs=1.0), replace(part, examples=QUICK_ROWS)
+        trial, part = replace(trial, batch_size=200, epochs=2.0), replace(part, examples=QUICK_ROWS)
     return trained(method, part, trial, epsilon, paper=paper, chosen="" if left_out else f"{framework.how} {_SHORTER}")

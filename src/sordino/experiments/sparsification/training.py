@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from sordino.experiments.rows import Rows
 from sordino.noise import Gaussian
 from sordino.recipes.spelled import parse_averaging
 from sordino.run import Plan
-from sordino.sampling import Poisson, Sampler
+from sordino.sampling import Poisson, Sampler, steps_per_epoch
 from sordino.store import RunFolder
 from sordino.train import Fitted, fit
 from sordino.views import Views
@@ -48,12 +47,12 @@ class Sparsity:
     masks_per_epoch: int | None = 1
     schedule: RateSchedule = field(default_factory=Cooling)
 
-    def encoding(self, steps: int, steps_per_epoch: int) -> RandomSparsify:
-        return RandomSparsify(
-            self.final_rate,
-            epochs=math.ceil(steps / steps_per_epoch),
-            steps_per_epoch=steps_per_epoch,
-            refresh=steps_per_epoch if self.masks_per_epoch is None else self.masks_per_epoch,
+    def encoding(self, steps: int, per_epoch: int) -> RandomSparsify:
+        return RandomSparsify.throughout(
+            steps,
+            final_rate=self.final_rate,
+            steps_per_epoch=per_epoch,
+            refresh=per_epoch if self.masks_per_epoch is None else self.masks_per_epoch,
             schedule=self.schedule,
         )
 
@@ -134,7 +133,7 @@ class Trial:
     def encoding(self, examples: int) -> Encoding:
         if self.sparsity is None:
             return Unchanged()
-        return self.sparsity.encoding(self.steps(examples), max(1, round(examples / self.batch_size)))
+        return self.sparsity.encoding(self.steps(examples), steps_per_epoch(examples, self.batch_size))
 
     def encoding_of(self, model: nn.Module, examples: int) -> Encoding:
         """The same where it needs to know the model that is trained."""

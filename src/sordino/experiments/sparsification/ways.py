@@ -18,7 +18,7 @@ from sordino.experiments.entry import Measured
 from sordino.experiments.rows import Rows
 from sordino.experiments.sparsification.training import DELTA, Sparsity, Trial, outcome_of
 from sordino.models import Built
-from sordino.sampling import steps_for
+from sordino.sampling import steps_for, steps_per_epoch
 from sordino.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
 from sordino.transfer.pretraining import PICTURES, VERSION
 from sordino.validation import Public
@@ -61,7 +61,7 @@ class FromScratch(Descent):
         return models.build(self.network, facts, seed=seed)
 
     def quick(self) -> FromScratch:
-        return replace(self, batch_size=32, epochs=1.0)
+        return replace(self, batch_size=32, epochs=2.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Transferred(Descent):
         return self.part.built(learnt, facts, seed=seed)
 
     def quick(self) -> Transferred:
-        return replace(self, batch_size=32, epochs=1.0, pictures=64)
+        return replace(self, batch_size=32, epochs=2.0, pictures=64)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Embedded:
             self.settings,
             epsilon=epsilon,
             delta=DELTA,
-            sparsify=Sparsity(rate).encoding(steps, max(1, round(examples / size))) if rate else None,
+            sparsify=Sparsity(rate).encoding(steps, steps_per_epoch(examples, size)) if rate else None,
             test=rows.test,
             seed=seed,
             progress=False,
@@ -108,7 +108,7 @@ class Embedded:
         return outcome_of(fitted)
 
     def quick(self) -> Embedded:
-        return replace(self, settings=replace(self.settings, batch_size=16, epochs=1.0, public_rows=8, directions=9))
+        return replace(self, settings=replace(self.settings, batch_size=16, epochs=2.0, public_rows=8, directions=9))
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
