@@ -104,7 +104,7 @@ class RunFolder:
 
     def tidy(self) -> None:
         """Removes files that a kill left half written."""
-        for name in _FILES:
+        for name in (*_FILES, "tuning.json"):
             for path in self.path.glob(f".{name}.*"):
                 path.unlink(missing_ok=True)
 

@@ -31,6 +31,7 @@ def expected(number, k):
         NegativeBinomialNumber(6.0, 0.5),
         NegativeBinomialNumber(6.0, 1.0),
         NegativeBinomialNumber(1.0, 0.0),
+        NegativeBinomialNumber(30.0, 100.0),
     ],
 )
 def test_numbers_follow_their_law(number):
@@ -39,6 +40,21 @@ def test_numbers_follow_their_law(number):
         share = expected(number, k) if number.mean > 1 else float(k == 1)
         assert np.mean(drawn == k) == pytest.approx(share, abs=5 * math.sqrt(max(share * (1 - share), 1e-4) / DRAWS))
     assert drawn.mean() == pytest.approx(number.mean, abs=5 * drawn.std() / math.sqrt(DRAWS) + 1e-9)
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(100.0, 100.0), (500.0, 100.0), (5000.0, 1000.0)])
+def test_numbers_of_a_large_shape_have_their_mean_and_their_spread(mean, shape):
+    number, gamma = NegativeBinomialNumber(mean, shape), halting_probability(mean, shape)
+    drawn = np.array([number.draw(STREAM, step) for step in range(300)])
+    spread = nbinom.std(shape, gamma)  # what is cut off at 0 is next to nothing here
+    assert drawn.mean() == pytest.approx(mean, abs=5 * spread / math.sqrt(300))
+    assert drawn.std() == pytest.approx(spread, rel=0.25)  # six standard errors
+
+
+@pytest.mark.parametrize("shape", [-1.0, math.inf, math.nan])
+def test_shapes_of_no_negative_binomial_are_refused(shape):
+    with pytest.raises(UsageError, match="shape must be in"):
+        NegativeBinomialNumber(6.0, shape)
 
 
 def test_the_same_address_gives_the_same_number():

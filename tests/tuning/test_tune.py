@@ -31,6 +31,7 @@ from sordino.tuning import (
     tune,
     tune_on_public,
 )
+from sordino.tuning.candidates import AlongTheLine, Momenta
 from sordino.tuning.prepaid import Trials
 from sordino.tuning.tune import sizes_of
 from sordino.validation import Public
@@ -68,6 +69,14 @@ def test_the_promise_of_a_tuning_meets_its_target_with_all_trials_in_it(payment)
     one = task().with_noise(tuned.noise_multiplier).event
     assert privacy_of(one, Adjacency.ZERO_OUT).epsilon(1e-3) < 0.75 * tuned.guarantee.epsilon
     assert 0 <= tuned.measured["accuracy"] <= 1
+
+
+@pytest.mark.parametrize("later", [Momenta((0.5, 0.9)), AlongTheLine((0.5, 0.9))])
+def test_stages_whose_size_depends_on_the_best_so_far_are_refused_before_any_charge(later):
+    budget = Budget(DATA)
+    with pytest.raises(UsageError, match=r"stage 1 must have as many candidates around one best pair .* got \[1, 2\]"):
+        tune(task(), budget, (AlongTheLine((0.0,)), later), START, payment=Compose(), **TARGET, seed=1)
+    assert budget.releases == ()
 
 
 def test_every_candidate_is_composed_once():

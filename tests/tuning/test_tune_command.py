@@ -1,9 +1,12 @@
 """`sordino tune` from end to end: what it promises, what it leaves, what it refuses, and how it goes on."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sordino.cli import main
@@ -11,6 +14,7 @@ from sordino.recipes import Recipe
 from sordino.store import RunFolder
 from sordino.tuning import Task
 from sordino.tuning.kept import Kept
+from sordino.tuning.search import Search
 
 TARGET = ["--data", "digits", "--model", "linear", "--epsilon", "3", "--delta", "1e-4"]
 TUNE = ["tune", *TARGET, "--batch-size", "200", "--steps", "3", "--rule", "clip-momentum", "--quiet"]
@@ -176,8 +180,19 @@ def test_a_tuning_without_its_private_folder_is_never_begun_again(refused, monke
     assert "cannot be continued" in refused("tune", "--resume", "out", code=5)
 
 
+def public_rows(path):
+    """Arrays with test rows, which anybody may see."""
+    inputs = np.random.default_rng(0).standard_normal((400, 8))
+    target = (inputs[:, 0] > 0).astype(np.int64)
+    arrays = {"inputs": inputs[:300], "target": target[:300], "test_inputs": inputs[300:], "test_target": target[300:]}
+    np.savez(path, **arrays)
+    facts = "confirmed_public = true\n[inputs]\nshape = [8]\nrange = [-5, 5]\n[target]\nclasses = 2"
+    Path("public.toml").write_text(facts)
+    return ["--payment", "public", "--public-data", str(path), "--public-schema", "public.toml"]
+
+
 def test_what_is_tuned_on_public_rows_is_trained_on_private_ones_once(run):
-    run(*TUNE, *SMALL, "--payment", "public", "--public-data", "digits", "--seed", 0, "--out", "public")
+    run(*TUNE, *SMALL, *public_rows("rows.npz"), "--seed", 0, "--out", "public")
     promised, trials = privacy(Path("public")), json.loads(Path("public/tuning.json").read_text())["trials"]
     assert 2.9 < promised["epsilon"] <= 3 and promised["event"].count("count=3)") == 1
     best = max(trials, key=lambda row: row["score"])
@@ -198,6 +213,111 @@ def test_adam_is_tuned_and_its_momentum_reaches_the_recipe(run):
     assert privacy(Path("adam"))["tuning"]["candidates"] == [2, 1]
 
 
+@pytest.mark.parametrize("private", ["rows.npz", "./rows.npz", "linked.npz"])
+def test_private_rows_are_not_public_by_another_name(private, refused, monkeypatch):
+    options = public_rows("rows.npz")
+    Path("linked.npz").symlink_to("rows.npz")
+    monkeypatch.setattr("sordino.tuning.by_recipe.prepare", lambda *_, **__: pytest.fail("data was touched"))
+    said = refused(*TUNE, "--data", private, "--schema", "public.toml", *options, "--out", "out")
+    assert "public_data must be other rows than the private ones, got 'rows.npz' for both" in said
+
+
+def test_public_rows_are_tried_in_their_own_number(run):
+    search = Search(payment="public", public_data="rows.npz")
+    recipe = Recipe("mnist", "linear", 3.0, 1e-5, adjacency="add-or-remove", expected_examples=60_000)
+    tried = search.on_public_rows(recipe)
+    assert (tried.data, tried.adjacency, tried.expected_examples) == ("rows.npz", None, None)
+    other = search.on_public_rows(recipe.changed(adjacency="replace-one", expected_examples=None))
+    assert other.adjacency == "replace-one"
+
+
+@pytest.mark.parametrize(
+    "nothing_to_vary", [["--factors", "1"], ["--optimizer", "adam", "--lr", "0.01", "--momenta", "0.9"]]
+)
+def test_a_stage_without_candidates_is_neither_tried_nor_paid_for(nothing_to_vary, run):
+    run(*TUNE, *REPEAT, *nothing_to_vary, "--seed", 0, "--out", "one")
+    promised = privacy(Path("one"))
+    assert promised["tuning"]["candidates"][1] == 0 and promised["event"].count("RepeatAndSelectDpEvent") == 1
+
+
+@pytest.mark.parametrize("change", ["rows", "search"])
+def test_what_is_refused_to_go_on_leaves_the_promise_as_it_was(change, refused, monkeypatch):
+    public_rows("rows.npz")
+    data = ["--data", "rows.npz", "--schema", "public.toml", "--delta", "1e-3", "--batch-size", "50"]
+    stopped_before(1, monkeypatch, *TUNE, *SMALL, *data, "--out", "out")
+    before = Path("out/privacy.json").read_bytes()
+    if change == "rows":
+        arrays = dict(np.load("rows.npz"))
+        np.savez("rows.npz", **{name: np.concatenate([rows, rows]) for name, rows in arrays.items()})
+    else:
+        path = Path("out/tuning.json")
+        path.write_text(path.read_text().replace('"score_std": 0.01', '"score_std": 0.02'))
+    assert "is of another run" in refused("tune", "--resume", "out", "--quiet", code=5)
+    assert Path("out/privacy.json").read_bytes() == before
+
+
+def test_two_commands_do_not_tune_into_one_folder(refused, monkeypatch):
+    Path("out.private").mkdir()
+    Path("out.private/key.json").write_text("of another")
+    monkeypatch.setattr(RunFolder, "is_free", True)  # it was, when both of them looked
+    assert "another command tunes into 'out'" in refused(*TUNE, *SMALL, "--out", "out")
+    assert Path("out.private/key.json").read_text() == "of another"
+
+
+LAST = {"composed": 3, "repeated": 6}  # trials with seed 0: 2 + 1 candidates; 2 and then 4 are drawn
+
+
+def signalled(trial, number, patch):
+    """Somebody asks to stop while this trial, counted from 1, is at work. Gives the trials that began."""
+    begun, original = [], Task.attempt
+
+    def attempt(self, wanted):
+        begun.append(wanted.candidate)
+        if len(begun) == trial:
+            os.kill(os.getpid(), number)
+        return original(self, wanted)
+
+    patch.setattr(Task, "attempt", attempt)
+    return begun
+
+
+def again(payment, folder):
+    return [*TUNE, *SMALL, *(REPEAT if payment == "repeated" else []), "--seed", "0", "--out", folder]
+
+
+@pytest.mark.parametrize("payment", ["composed", "repeated"])
+def test_a_signal_in_the_last_trial_stops_nothing_and_is_passed_on_when_all_is_said(
+    payment, request, monkeypatch, capsys
+):
+    whole = request.getfixturevalue(payment)
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
+        begun = signalled(LAST[payment], signal.SIGINT, patch)
+        main(again(payment, "out"))
+    assert getattr(ended.value, "code", 130) != 0 and len(begun) == LAST[payment]
+    assert privacy(whole)["statement"] in capsys.readouterr().out
+    assert contents("out") == contents(whole) and not RunFolder("out").private.exists()
+
+
+@pytest.mark.parametrize("payment", ["composed", "repeated"])
+def test_a_second_signal_in_the_last_trial_ends_at_once_and_the_trial_is_repeated(payment, request, run, monkeypatch):
+    whole = request.getfixturevalue(payment)
+    with monkeypatch.context() as patch:
+        begun = signalled(LAST[payment], signal.SIGINT, patch)
+        once = Task.attempt
+
+        def twice(self, wanted):
+            if len(begun) == LAST[payment] - 1:
+                os.kill(os.getpid(), signal.SIGINT)  # the first; `signalled` sends the second
+            return once(self, wanted)
+
+        patch.setattr(Task, "attempt", twice)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            main(again(payment, "out"))
+    assert not Path("out/recipe.toml").exists() and RunFolder("out").private.exists()
+    run("tune", "--resume", "out", "--quiet")
+    assert contents("out") == contents(whole)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -213,6 +333,8 @@ def test_adam_is_tuned_and_its_momentum_reaches_the_recipe(run):
         (["--score-std", "0"], "score_std must be in"),
         (["--epsilon", "0"], "epsilon must be"),
         (["--resume", "out"], "give nothing but --resume"),
+        (["--payment", "public", "--public-data", "digits"], "other rows than the private ones, got 'digits'"),
+        (["--payment", "repeat", "--shape", "inf"], "shape must be in"),
     ],
 )
 def test_bad_input_gets_one_line_before_data_is_touched(options, said, refused, monkeypatch):

@@ -56,6 +56,10 @@ def tune(
     sparsify: Annotated[float | None, number("Final rate of random sparsification, below 1; 0 for none.")] = None,
     sampler: Annotated[str | None, typer.Option(help="How batches are drawn, as in `sordino plan`.")] = None,
     seed: Annotated[int | None, whole_number("Makes a tuning reproducible, its noise as public as the seed.")] = None,
+    allow_weak: Annotated[bool, typer.Option("--allow-weak", help="Accept epsilon above 20.")] = False,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept delta of 1 / examples or more.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/DATA-MODEL-N unless said.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a tuning that was stopped.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -77,12 +81,15 @@ def tune(
         folder = out or unused_folder(wanted)
     try:
         if resume is None:
-            run = tune_by_recipe(wanted, search, folder, progress=not quiet)
+            tune_by_recipe(wanted, search, folder, progress=not quiet, then=_print_best)
         else:
-            run = resume_tuning(folder, progress=not quiet)
+            resume_tuning(folder, progress=not quiet, then=_print_best)
     except Interrupted as stopped:
         command = "train" if RunFolder(folder).is_run else "tune"
         raise Interrupted(f"{stopped} sordino {command} --resume {str(folder)!r}") from None
+
+
+def _print_best(run: RunFolder) -> None:
     best = Recipe.of_run(run)
     print_columns([("clip", f"{best.clip:.6g}"), ("momentum", f"{best.momentum:.6g}")])
     print_end(run)

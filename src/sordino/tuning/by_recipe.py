@@ -40,9 +40,15 @@ from sordino.tuning.task import Task
 from sordino.tuning.tune import Tuned, sizes_of, tune, tune_on_public
 from sordino.validation import Public
 
+Then = Callable[[RunFolder], None]
 
-def tune_by_recipe(recipe: Recipe, search: Search, out: Path, *, progress: bool = True) -> RunFolder:
+
+def tune_by_recipe(
+    recipe: Recipe, search: Search, out: Path, *, progress: bool = True, then: Then | None = None
+) -> RunFolder:
     """Tunes into the folder `out`, which ends as that of a training with the best settings.
+
+    `then` is shown the folder once it is whole, before a signal that came too late to stop anything is passed on.
 
     >>> import tempfile
     >>> recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, batch_size=100, steps=2, seed=0)
@@ -55,16 +61,24 @@ def tune_by_recipe(recipe: Recipe, search: Search, out: Path, *, progress: bool 
     if not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the tuning that is there.")
     if search.payment == PUBLIC:
-        return _train_by_public_choice(recipe, search, folder, progress=progress)
+        return _shown(_train_by_public_choice(recipe, search, folder, progress=progress), then)
     folder.make()
     try:
         prepared = prepare(recipe, progress=progress)
+        folder.private.mkdir(mode=0o700)  # whoever makes it has the folder
+    except FileExistsError:
+        raise UsageError(
+            f"{str(folder.private)!r} is there already: another command tunes into {str(out)!r}."
+        ) from None
+    except BaseException:
+        folder.clear()
+        raise
+    try:
         search.write(folder.path)
-        folder.private.mkdir(mode=0o700)
         write_atomically(folder.private / "recipe.toml", prepared.recipe.text().encode(), private=True)
         key = Key.fresh() if recipe.seed is None else Key.from_seed(recipe.seed)
         with Checkpoints.begin(_standing(folder), key) as checkpoints:
-            _tune(prepared, search, folder, checkpoints, progress=progress)
+            _tune(prepared, search, folder, checkpoints, progress=progress, then=then)
     except BaseException:
         if not folder.is_begun:
             _take_back(folder)
@@ -72,22 +86,38 @@ def tune_by_recipe(recipe: Recipe, search: Search, out: Path, *, progress: bool 
     return folder
 
 
-def resume_tuning(out: Path, *, progress: bool = True) -> RunFolder:
+def resume_tuning(out: Path, *, progress: bool = True, then: Then | None = None) -> RunFolder:
     """Goes on with a tuning that was stopped. One that is finished is as it is."""
     folder, search = RunFolder(out), Search.read(out)
     if folder.is_run and folder.is_finished:
         shutil.rmtree(folder.private, ignore_errors=True)
-        return folder
+        return _shown(folder, then)
     path = folder.private / "recipe.toml"
+    if search.payment == PUBLIC:
+        raise UsageError(f"the search in {str(out)!r} is over: go on with `sordino train --resume {str(out)!r}`.")
     if not path.is_file():
         raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the tuning cannot be continued.")
     recipe = Recipe.parse(read_bytes(path, at_most=LARGEST_TEXT), what=repr(str(path)))
     with Checkpoints.open(_standing(folder)) as checkpoints:
-        _tune(prepare(recipe, progress=progress), search, folder, checkpoints, progress=progress)
+        _tune(prepare(recipe, progress=progress), search, folder, checkpoints, progress=progress, then=then)
     return folder
 
 
-def _tune(prepared: Prepared, search: Search, folder: RunFolder, checkpoints: Checkpoints, *, progress: bool) -> None:
+def _shown(folder: RunFolder, then: Then | None) -> RunFolder:
+    if then is not None:
+        then(folder)
+    return folder
+
+
+def _tune(
+    prepared: Prepared,
+    search: Search,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    *,
+    progress: bool,
+    then: Then | None,
+) -> None:
     if prepared.data.facts.num_classes is None:
         raise UsageError("trials are compared by their accuracy, and the target of this data is a number.")
     recipe = prepared.recipe
@@ -96,31 +126,35 @@ def _tune(prepared: Prepared, search: Search, folder: RunFolder, checkpoints: Ch
     start = start_of(prepared)
     sizes = sizes_of(stages, start)
     visible_trials = sum(sizes) if search.paid.shows_trials else None
-    with interruption() as asked, _bar(visible_trials, wanted=progress) as advance:
+    with interruption() as asked:
         kept = Kept(checkpoints, asked)
 
         def promise(guarantee: Guarantee, calibrated: Task) -> None:
-            _write_promise(folder, prepared, calibrated, guarantee, search, sizes)
             kept.identity = _identity(prepared, calibrated, search, checkpoints)
+            kept.last()  # refuses what is not this tuning, whose promise then stays as it was
+            _write_promise(folder, prepared, calibrated, guarantee, search, sizes)
 
-        tuned = tune(
-            task,
-            prepared.records,
-            stages,
-            start,
-            payment=search.paid,
-            epsilon=recipe.epsilon,
-            delta=recipe.delta,
-            key=checkpoints.key(Progress()),
-            keeper=kept,
-            on_promise=promise,
-            on_trial=advance,
-            allow_weak=recipe.allow_weak,
-            allow_large_delta=recipe.allow_large_delta,
-        )
+        with _bar(visible_trials, wanted=progress) as advance:
+            tuned = tune(
+                task,
+                prepared.records,
+                stages,
+                start,
+                payment=search.paid,
+                epsilon=recipe.epsilon,
+                delta=recipe.delta,
+                key=checkpoints.key(Progress()),
+                keeper=kept,
+                on_promise=promise,
+                on_trial=advance,
+                allow_weak=recipe.allow_weak,
+                allow_large_delta=recipe.allow_large_delta,
+            )
         _write_best(folder, prepared, task, tuned, search)
         checkpoints.destroy()
         shutil.rmtree(folder.private)
+        folder.tidy()
+        _shown(folder, then)
 
 
 def _write_promise(

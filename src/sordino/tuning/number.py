@@ -16,6 +16,7 @@ from sordino.accounting.selection import check_number_of_trials, halting_probabi
 from sordino.randomness import Stream
 
 _NEXT_TO_NOTHING = 2.0**-70
+_LARGEST_SHAPE = 1e6
 _MOST = 500.0  # above, exp(-mean) soon is 0 in floating point
 
 
@@ -76,6 +77,7 @@ class NegativeBinomialNumber:
     shape: float = 0.0
 
     def __post_init__(self) -> None:
+        validate.between(0, _LARGEST_SHAPE, shape=self.shape)  # beyond, it is Poisson, which has a class of its own
         check_number_of_trials(self.mean, self.shape)
 
     def draw(self, randomness: Stream, step: int) -> int:
@@ -83,15 +85,19 @@ class NegativeBinomialNumber:
         uniform, number = _uniform(randomness, step), 1
         if gamma == 1:
             return number
-        chance = (1 - gamma) / -math.log(gamma) if self.shape == 0 else self._first(gamma)
-        while uniform >= chance > _NEXT_TO_NOTHING:
+        logarithm = self._logarithm_of_one(gamma)
+        while uniform >= (chance := math.exp(logarithm)) and (chance > _NEXT_TO_NOTHING or number < self.mean):
             uniform -= chance
-            chance *= (1 - gamma) * (number + self.shape) / (number + 1)
+            logarithm += math.log((1 - gamma) * (number + self.shape) / (number + 1))
             number += 1
         return number
 
-    def _first(self, gamma: float) -> float:
-        return self.shape * (1 - gamma) / math.expm1(-self.shape * math.log(gamma))
+    def _logarithm_of_one(self, gamma: float) -> float:
+        """Of the chance of 1, which is too small for floating point where the shape is large. Later ones are not."""
+        if self.shape == 0:
+            return math.log((1 - gamma) / -math.log(gamma))
+        of_none = self.shape * math.log(gamma)  # the chance of 0, which is cut off
+        return math.log(self.shape * (1 - gamma)) + of_none - math.log(-math.expm1(of_none))
 
 
 def _uniform(randomness: Stream, step: int) -> float:

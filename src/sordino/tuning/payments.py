@@ -91,12 +91,19 @@ class Repeat:
 
     def event(self, trial: DpEvent, sizes: Sequence[int]) -> DpEvent:
         stage = RepeatAndSelectDpEvent(trial, self.number.mean, self.number.shape)
-        return ComposedDpEvent([stage] * len(sizes))
+        return ComposedDpEvent([stage] * _stages_to_try(sizes))
 
     def expected_trials(self, sizes: Sequence[int]) -> float:
-        return self.number.mean * len(sizes)
+        return self.number.mean * _stages_to_try(sizes)
 
     def drawn(self, candidates: Sequence[Candidate], randomness: Stream, stage: int) -> tuple[Candidate, ...]:
+        if not candidates:
+            return ()
         number = self.number.draw(randomness, step=2 * stage)
         places = (randomness.uniforms(number, step=2 * stage + 1) * len(candidates)).astype(int)
         return tuple(candidates[place] for place in places)
+
+
+def _stages_to_try(sizes: Sequence[int]) -> int:
+    """A stage without candidates tries nothing, and costs nothing."""
+    return sum(size > 0 for size in sizes)

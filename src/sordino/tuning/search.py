@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sordino import strict_json, validate
+from sordino.accounting import Adjacency
 from sordino.accounting.selection import check_number_of_trials
 from sordino.encoding import Encoding
 from sordino.errors import DataError, StateError, UsageError
@@ -85,6 +87,11 @@ class Search:
                 f"freeze must be 0 in a search, got {recipe.freeze!r}: its masks follow the weights that are trained, "
                 "and trials train copies."
             )
+        if self.public_data is not None and _is_same(self.public_data, recipe.data):
+            raise UsageError(
+                f"public_data must be other rows than the private ones, got {self.public_data!r:.80} for both: "
+                "candidates are tried on it in the open."
+            )
 
     @classmethod
     def read(cls, folder: Path) -> Search:
@@ -114,7 +121,17 @@ class Search:
         """The recipe by which candidates are tried on the public data."""
         if self.public_data is None:
             raise UsageError("public_data is missing.")
-        return replace(recipe, data=self.public_data, schema=self.public_schema)
+        adjacency = None if recipe.relation is Adjacency.ADD_OR_REMOVE else recipe.adjacency  # how many is no secret
+        return replace(
+            recipe, data=self.public_data, schema=self.public_schema, adjacency=adjacency, expected_examples=None
+        )
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names of data are one, or lead to one file or folder."""
+    if one == other:
+        return True
+    return Path(one).exists() and Path(other).exists() and os.path.samefile(one, other)
 
 
 def _repeat(search: Search) -> Payment:

@@ -142,7 +142,17 @@ def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
     """
     if not stages:
         raise UsageError("a tuning needs at least one stage.")
-    return tuple(len(_candidates(stage, number, start)) for number, stage in enumerate(stages))
+    sizes, reached = list[int](), {start}
+    for number, stage in enumerate(stages):
+        tried = [_candidates(stage, number, centre) for centre in reached]
+        if len({len(candidates) for candidates in tried}) > 1:
+            raise UsageError(
+                f"stage {number} must have as many candidates around one best pair as around another, got "
+                f"{sorted({len(candidates) for candidates in tried})}: what is paid for would depend on private rows."
+            )
+        sizes.append(len(tried[0]))
+        reached |= {candidate for candidates in tried for candidate in candidates}
+    return tuple(sizes)
 
 
 def _search(
