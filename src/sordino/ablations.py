@@ -27,6 +27,7 @@ from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Fixed
 from sordino.randomness import Key
 from sordino.records import Records, as_records
+from sordino.run import row_seeds
 from sordino.sampling import Sampler
 from sordino.states import BoundedSum, Layout, PerExample, Private
 
@@ -115,7 +116,7 @@ def unpaid_weights_sgd(
     everybody = torch.arange(records.num_units)
 
     def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
-        mean = _encoded_sum(model, records, comparison.loss, codec, everybody, _sum)
+        mean = _encoded_sum(model, records, comparison, step, codec, everybody, _sum)
         unpaid = replace(noise, weights=Fixed(mean.value.abs()))
         return unpaid.add(BoundedSum(total, clip.bound, mean.layout), NoiseAt(stream, step)).value
 
@@ -136,7 +137,7 @@ def _train(
     state = encoding.init(Layout.of(model))
     for step, indices in enumerate(comparison.sampler.batches(records.num_units, key.stream("sampling"))):
         codec = encoding.codec(state, step, key.stream("coding"))
-        total = _encoded_sum(model, records, comparison.loss, codec, torch.from_numpy(indices), sum_of)
+        total = _encoded_sum(model, records, comparison, step, codec, torch.from_numpy(indices), sum_of)
         # Private in name only: a codec decodes this type, and only weights leave this function.
         private = codec.decode(replace(total, value=changed(total.value, step, codec)))
         state = encoding.update(state, private)
@@ -153,15 +154,17 @@ def _rows(data: object) -> Records:
 def _encoded_sum(
     model: nn.Module,
     records: Records,
-    loss: Loss,
+    comparison: Comparison,
+    step: int,
     codec: Codec,
     indices: Tensor,
     sum_of: Callable[[PerExample], Tensor],
 ) -> Private:
     totals, layout = [], Layout.of(model)
+    gradient, dropout = LossGradient(comparison.loss), Key.from_seed(comparison.seed).stream("dropout")
     for units in torch.split(indices, _UNITS_AT_A_TIME):
         batch = records.gather(units)
-        each = codec.encode(LossGradient(loss).of(model, batch, torch.arange(len(batch.units))))
+        each = codec.encode(gradient.of(model, batch, row_seeds(dropout, step, records, units, batch)))
         totals.append(sum_of(each))
         layout = each.layout
     return Private(torch.stack(totals).sum(dim=0), layout)

@@ -30,8 +30,8 @@ from sordino.encoding import Codec, Encoding, State, Unchanged
 from sordino.errors import UsageError
 from sordino.heap import keep_what_is_freed
 from sordino.noise import LearningNoise, Noise, NoiseAt, check_tail, warn_if_hopeless
-from sordino.randomness import Key
-from sordino.records import Batch
+from sordino.randomness import Key, Stream
+from sordino.records import Batch, Records
 from sordino.sampling import Indices, Sampler
 from sordino.states import BoundedSum, Layout, PerExample, Private
 
@@ -101,6 +101,17 @@ class Begun:
     step: int
     indices: Tensor
     codec: Codec
+
+
+def row_seeds(dropout: Stream, step: int, records: Records, indices: Tensor, batch: Batch) -> Tensor:
+    """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
+    base = int(dropout.words(1, step=step).astype("int64")[0])
+    if records.rows_per_unit == 1:
+        return base + (indices << 20)
+    rows = torch.arange(len(batch.units))
+    first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
+    row_of_unit = rows - first_row[batch.units]
+    return base + (indices[batch.units] << 20) + row_of_unit
 
 
 class PrivateRun:
@@ -302,14 +313,7 @@ class PrivateRun:
         return self.plan.clip(codec.encode(each))
 
     def _seeds(self, indices: Tensor, batch: Batch, step: int) -> Tensor:
-        """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
-        base = int(self._dropout.words(1, step=step).astype("int64")[0])
-        if self._records.rows_per_unit == 1:
-            return base + (indices << 20)
-        rows = torch.arange(len(batch.units))
-        first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
-        row_of_unit = rows - first_row[batch.units]
-        return base + (indices[batch.units] << 20) + row_of_unit
+        return row_seeds(self._dropout, step, self._records, indices, batch)
 
     def _with_drawn_again(self, event: DpEvent) -> DpEvent:
         return event if self._drawn_again is None else ComposedDpEvent([event, self._drawn_again])

@@ -97,6 +97,12 @@ def test_a_secant_finds_the_curvature_of_a_parabola() -> None:
         secant_smoothness(before, before, torch.zeros(3))
 
 
+@pytest.mark.parametrize("shapes", [((4, 3), (5, 3), (3,)), ((4, 3), (4, 3), (2,)), ((3,), (3,), (3,))])
+def test_a_secant_needs_gradients_of_the_same_examples(shapes) -> None:
+    with pytest.raises(UsageError, match="before and after must have shape"):
+        secant_smoothness(*(torch.ones(shape) for shape in shapes))
+
+
 def test_nothing_measured_looks_private() -> None:
     measured = measure(skewed(0, 1.0), MASKS, clip_norm=1.0)
     assert isinstance(measured, Exposed) and NOT_PRIVATE in repr(measured)
@@ -109,6 +115,7 @@ def test_nothing_measured_looks_private() -> None:
     [
         (torch.zeros(4), MASKS, "gradients must have shape"),
         (torch.zeros(0, DIMENSION), MASKS, "gradients must have shape"),
+        (torch.full((4, DIMENSION), torch.nan), MASKS, "gradients must be finite"),
         (torch.zeros(4, DIMENSION), MASKS.double(), "masks must be bool"),
         (torch.zeros(4, DIMENSION + 1), MASKS, "masks must be bool of shape \\(masks, 7\\)"),
     ],

@@ -48,6 +48,19 @@ def test_coordinates_without_a_gradient_are_found_without_noise_and_by_private_r
     assert (found.ranked[19] >= 12) is finds_them
 
 
+def test_a_rate_that_stays_has_its_first_mask_counted_as_the_ranking_has_it_everywhere() -> None:
+    found = counted(1000.0, {"schedule": ConstantRate()})
+    zeroed = {sum(times * n for times, n in enumerate(counts)) for counts in (found.ranked, found.random)}
+    assert zeroed == {19 * int(0.9 * 57)}
+    assert sum(times * n for times, n in enumerate(found.expected)) == pytest.approx(19 * int(0.9 * 57))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 2.0, float("nan")])
+def test_rates_of_no_mask_are_refused(rate) -> None:
+    with pytest.raises(UsageError, match="rate must be in"):
+        expected_counts([0.5, rate], 10)
+
+
 def test_what_is_expected_is_what_random_masks_do_in_the_mean() -> None:
     layout, epochs = Layout(("w",), ((40_000,),)), 5
     sparsify = RandomSparsify(0.3, epochs=epochs, steps_per_epoch=1, schedule=ConstantRate())

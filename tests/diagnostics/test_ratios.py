@@ -10,6 +10,7 @@ from exposed_runs import make_exposed, make_model, make_plan, rows_one_by_one
 import sordino as so
 from sordino.diagnostics import gradient_ratios, noise_ratio
 from sordino.encodings import ConstantRate, RandomSparsify
+from sordino.errors import UsageError
 from sordino.states import Dense, Layout
 
 RATES, CLIPS = (0.0, 0.3, 0.9), (0.05, 100.0)
@@ -20,6 +21,17 @@ def found():
     exposed = make_exposed(make_plan(rate=1.0))
     ratios = [gradient_ratios(shown, rates=RATES, clip_norms=CLIPS, seed=3) for shown in exposed]
     return {(ratio.clip_norm, ratio.rate): ratio for ratio in ratios[0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"clip_norms": [1.0, 0.0]}, r"clip_norms\[1\] must be"), ({"clip_norms": [math.nan]}, r"clip_norms\[0\] must be"),
+     ({"units": 0}, "units must be"), ({"units": -5}, "units must be"), ({"rates": [1.5]}, "final_rate must be")],
+)  # fmt: skip
+def test_settings_of_no_ratio_are_refused(change, said) -> None:
+    step = next(iter(make_exposed(make_plan(rate=1.0))))
+    with pytest.raises(UsageError, match=said):
+        gradient_ratios(step, **({"rates": [0.5], "clip_norms": [1.0]} | change))
 
 
 # The squared ratio is 1 - r with standard deviation sqrt(2 r (1 - r) / size): six of them.

@@ -53,6 +53,14 @@ def test_skewed_points_are_found() -> None:
     assert found.p_value == 1 / 200 and found.asymmetry > 0.05
 
 
+def test_points_that_are_not_finite_are_refused_and_not_called_symmetric() -> None:
+    points = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    for value in (torch.nan, torch.inf):
+        points[3, 1] = value
+        with pytest.raises(UsageError, match="points must be finite"):
+            symmetry(points, randomness=stream())
+
+
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(UsageError, match=r"points must be of shape \(at least 3, dimensions\), got \(2, 5\)"):
         symmetry(torch.zeros(2, 5), randomness=stream())

@@ -55,6 +55,26 @@ def test_without_a_clip_the_sum_is_that_of_masked_gradients_and_noise_on_kept_co
     assert float(noise[mask()].square().mean().sqrt()) == pytest.approx(3.0, rel=5 / math.sqrt(2 * kept))
 
 
+def test_dropout_is_drawn_anew_in_every_step_and_for_every_unit(monkeypatch) -> None:
+    """As a private run of the same seed draws it: an ablation differs from it by what it leaves out, and by no more."""
+    drawn, of = [], so.LossGradient.of
+
+    def noting(self, model, batch, seeds):
+        drawn.append(seeds)
+        return of(self, model, batch, seeds)
+
+    monkeypatch.setattr(so.LossGradient, "of", noting)
+    model, steps = make_model(), so.Poisson(rate=1.0, steps=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    clipped_sgd(model, (INPUTS, LABELS), optimizer, Comparison(steps, divisor=40.0), clip=so.ClipByNorm(1.0))
+    by_ablation = [seeds for seeds in drawn if len(seeds)]
+    assert len(torch.cat(by_ablation).unique()) == 3 * len(INPUTS)
+    drawn.clear()
+    plan = so.Plan(steps, so.LossGradient(nn.functional.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    list(so.PrivateRun(plan, model, (INPUTS, LABELS), seed=0, physical_batch_size=len(INPUTS)))
+    assert torch.equal(torch.cat(by_ablation), torch.cat([seeds for seeds in drawn if len(seeds)]))
+
+
 def test_neither_says_that_it_is_private() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

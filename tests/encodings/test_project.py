@@ -21,6 +21,7 @@ from sordino.encodings import (
 )
 from sordino.errors import UsageError
 from sordino.states import Dense, Layout, Private
+from sordino.transfer import EmbeddingPerturbation
 
 LAYOUT = Layout(("weight", "bias"), ((5, 8), (10,)))
 
@@ -149,6 +150,11 @@ def test_more_directions_than_coordinates_are_refused() -> None:
         (lambda: Project(subspace(low_rank(9)), residual_norm=0.0), "residual_norm must be a finite number above 0"),
         (lambda: Project("anchors"), "subspace must be a Subspace"),
         (lambda: PublicGradients(make_model(), PUBLIC, classes=1), "classes must be a whole number from 2"),
+        (lambda: PublicGradients(make_model(), PUBLIC * torch.nan, classes=3), "inputs must be finite"),
+        (lambda: PublicGradients(make_model(), PUBLIC, classes=3, labels=torch.tensor([-1])), "labels must be whole"),
+        (lambda: EmbeddingPerturbation(momentum=math.nan), "momentum must be in"),
+        (lambda: EmbeddingPerturbation(learning_rate=-1.0), "learning_rate must be a finite number above 0"),
+        (lambda: EmbeddingPerturbation(public_rows=0), "public_rows must be a whole number"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make, said: str) -> None:

@@ -102,6 +102,9 @@ def secant_smoothness(before: Tensor, after: Tensor, moved: Tensor) -> float:
     >>> secant_smoothness(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]), torch.tensor([0.5, 0.0]))
     2.0
     """
+    if before.ndim != 2 or before.shape != after.shape or moved.shape != before.shape[1:]:
+        shapes = f"{tuple(before.shape)}, {tuple(after.shape)} and {tuple(moved.shape)}"
+        raise UsageError(f"before and after must have shape (n, d) and moved (d,), got {shapes}.")
     distance = float(moved.double().norm())
     validate.positive(distance=distance)
     return float((after.double().mean(dim=0) - before.double().mean(dim=0)).norm()) / distance
@@ -137,6 +140,8 @@ def _shrink(squares: Tensor, clip_norm: float) -> Tensor:
 def _check_shapes(gradients: Tensor, masks: Tensor) -> None:
     if gradients.ndim != 2 or not len(gradients):
         raise UsageError(f"gradients must have shape (examples, coordinates), got {tuple(gradients.shape)}.")
+    if not bool(gradients.isfinite().all()):
+        raise UsageError("gradients must be finite, got some that are not: of a training that diverged.")
     if masks.dtype != torch.bool or masks.ndim != 2 or not len(masks) or masks.shape[1] != gradients.shape[1]:
         raise UsageError(
             f"masks must be bool of shape (masks, {gradients.shape[1]}), got {masks.dtype}, {tuple(masks.shape)}."

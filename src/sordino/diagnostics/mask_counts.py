@@ -17,8 +17,9 @@ from torch import Tensor
 from sordino import validate
 from sordino.clipping import Clip
 from sordino.diagnostics.exposed import Exposed, ExposedRun, ExposedStep
-from sordino.encodings import RandomSparsify, RankedSparsify
+from sordino.encodings import RankedSparsify
 from sordino.encodings.masking import Masking
+from sordino.encodings.random_sparsify import random_mask
 from sordino.errors import UsageError
 from sordino.randomness import Key
 from sordino.states import Private
@@ -53,21 +54,21 @@ def count_masks(exposed: ExposedRun, *, seed: int = 0) -> MaskCounts:
     if not isinstance(ranked, RankedSparsify):
         raise UsageError(f"encoding must be a RankedSparsify, got {type(ranked).__name__}.")
     validate.count(at_least=exposed.plan.steps, steps_on_view=len(exposed.at))
-    first_steps, ranks, ranks_without_noise = list[int](), list[Tensor](), list[Tensor]()
+    ranks, ranks_without_noise = list[Tensor](), list[Tensor]()
     state = ranked.init(layout)
     for shown in exposed:
-        if ranked.mask_number(shown.step) == len(first_steps) and isinstance(shown.codec, Masking):
-            first_steps.append(shown.step)
+        if ranked.mask_number(shown.step) == len(ranks) and isinstance(shown.codec, Masking):
             ranks.append(shown.codec.keep)
             ranks_without_noise.append(state["keep"])
         # Private in name only: a ranking learns from this type, and only counts leave this function, with a warning.
         clipped = Private(_sum_without_mask(shown, exposed.plan.clip), layout)
         state = ranked.update(state, Masking(state["keep"]).decode(clipped))
-    random, coding = RandomSparsify(**vars(ranked)), Key.from_seed(seed).stream("coding")
+    # A ranking keeps all under its first mask, whatever its schedule: so do the others that it is compared with.
+    zeroed, coding = [int((~keep).sum()) for keep in ranks], Key.from_seed(seed).stream("coding")
     return MaskCounts(
         ranked=times_zeroed(ranks),
-        random=times_zeroed(random.mask(step, layout, coding) for step in first_steps),
-        expected=expected_counts([ranked.rate(step) for step in first_steps], layout.size),
+        random=times_zeroed(random_mask(coding, number, layout.size, each) for number, each in enumerate(zeroed)),
+        expected=expected_counts([each / layout.size for each in zeroed], layout.size),
         noise_free=times_zeroed(ranks_without_noise),
     )
 
@@ -90,6 +91,7 @@ def expected_counts(rates: Sequence[float], size: int) -> tuple[float, ...]:
     """
     chances = np.ones(1)
     for rate in rates:
+        validate.between(0, 1, rate=rate)
         chances = np.convolve(chances, [1 - rate, rate])
     return tuple((size * chances).tolist())
 

@@ -62,6 +62,9 @@ def gradient_ratios(
 
     Clips are plain, min(1, C / norm), of the whole gradient.
     """
+    validate.positive(**{f"clip_norms[{place}]": norm for place, norm in enumerate(clip_norms)})
+    if units is not None:
+        validate.count(units=units)
     masks = torch.stack([_mask(rate, step.layout, seed) for rate in rates]).float()
     norms, size = torch.tensor(clip_norms), step.layout.size
     whole_norms, kept_norms = [], []

@@ -66,8 +66,8 @@ def deviations(step: ExposedStep, *, units: int, planes: int = 2, flips: int = 1
     rows = torch.cat([chunk for each in step.encoded(units) for chunk in each.rows(_ROWS_AT_A_TIME)])
     rows = rows - rows.mean(dim=0)
     randomness = Key.from_seed(seed).stream("diagnosis")
-    shown = torch.stack([rows @ _plane(rows.shape[1], randomness, number) for number in range(planes)])
-    tests = [symmetry(points, flips=flips, randomness=randomness) for points in (*shown, rows)]
+    shown = torch.stack([rows @ _plane(rows.shape[1], randomness.named("planes"), n) for n in range(planes)])
+    tests = [symmetry(points, flips=flips, randomness=randomness.named("flips")) for points in (*shown, rows)]
     return Deviations(step.step, shown, tuple(tests[:-1]), tests[-1])
 
 
@@ -85,6 +85,8 @@ def symmetry(points: Tensor, *, flips: int = 199, randomness: Stream) -> Symmetr
     validate.count(flips=flips)
     if points.ndim != 2 or len(points) < 3:
         raise UsageError(f"points must be of shape (at least 3, dimensions), got {tuple(points.shape)}.")
+    if not bool(points.isfinite().all()):
+        raise UsageError("points must be finite, got some that are not: a training that diverged has no symmetry.")
     products = _centred((points @ points.T).double())
     found = _energy(products)
     flipped = [_energy(_flipped(products, randomness, flip)) for flip in range(flips)]

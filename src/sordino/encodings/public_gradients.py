@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.contribution import LossGradient
+from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.randomness import Stream
 from sordino.records import Records, as_records
@@ -40,6 +41,10 @@ class PublicGradients:
         validate.instance(nn.Module, model=self.model)
         validate.instance(Tensor, inputs=self.inputs)
         validate.count(at_least=2, classes=self.classes)
+        if not bool(self.inputs.isfinite().all()):
+            raise UsageError("inputs must be finite, got public rows that are not: their gradients would be zero.")
+        if self.labels is not None and not bool(((self.labels >= 0) & (self.labels < self.classes)).all()):
+            raise UsageError(f"labels must be whole numbers from 0 to {self.classes - 1}, got others.")
 
     def __call__(self, step: int, randomness: Stream) -> GradientsOfRows:
         labels = self._drawn(step, randomness) if self.labels is None else self.labels

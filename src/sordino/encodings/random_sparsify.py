@@ -78,12 +78,15 @@ class RandomSparsify(Sparsification):
         return state
 
     def _mask(self, step: int, size: int, randomness: Stream) -> Tensor:
-        return _random_mask(randomness, self.mask_number(step), size, self.zeroed(step, size))
+        return random_mask(randomness, self.mask_number(step), size, self.zeroed(step, size))
 
 
 @lru_cache(maxsize=4)
-def _random_mask(randomness: Stream, number: int, size: int, zeroed: int) -> Tensor:
-    """The same for all steps of an epoch, so it is kept: drawing it again would take as long as a small step."""
+def random_mask(randomness: Stream, number: int, size: int, zeroed: int) -> Tensor:
+    """Mask `number` of a stream, which zeroes so many of `size` coordinates.
+
+    It is the same for all steps of an epoch, so it is kept: drawing it again would take as long as a small step.
+    """
     keep = torch.ones(size, dtype=torch.bool)
     if zeroed:
         keep[torch.from_numpy(randomness.subset(size, zeroed, step=number))] = False

@@ -44,11 +44,16 @@ class EmbeddingPerturbation:
     embedding_norm: float = 5.0
     residual_norm: float = 2.0
 
+    def __post_init__(self) -> None:
+        validate.count(batch_size=self.batch_size, public_rows=self.public_rows, directions=self.directions)
+        validate.positive(epochs=self.epochs, learning_rate=self.learning_rate)
+        validate.between(0, 1, high_open=True, momentum=self.momentum)
+        validate.between(0, 1, weight_decay=self.weight_decay)
+
     def encoding(self, built: Built, facts: Facts, *, seed: int) -> Project:
         """Embedding and residual, by gradients of `public_rows` made-up pictures at the parameters of each step."""
         if facts.num_classes is None:
             raise UsageError(f"the labels of public rows are drawn from classes, and {facts.name!r} has none.")
-        validate.count(public_rows=self.public_rows)
         public = made_up_rows(built, facts, self.public_rows, seed=seed)
         anchors = PublicGradients(built.module, public, classes=facts.num_classes)
         return Project(Subspace(anchors, self.directions, self.groups), self.embedding_norm, self.residual_norm)

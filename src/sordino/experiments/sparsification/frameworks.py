@@ -25,10 +25,10 @@ RATES = {
     Scale.PAPER: tuple(tenth / 10 for tenth in range(10)),
 }
 PUBLISHED = (
-    "as published for training without sparsification (DP-CNN and H-CNN by Tramèr and Boneh 2021; GEP by Yu et al. "
-    "2021, with made-up pictures in the place of photographs). Those of transfer were set by hand; how the inputs of a "
-    "probe are scaled was chosen on the first training rows, at epsilon 2 and without sparsification, and one way was "
-    "seen on test rows too. Epsilon does not count these looks."
+    "as published for training without sparsification (DP-CNN by the authors, for earlier work; H-CNN by Tramèr and "
+    "Boneh 2021; GEP by Yu et al. 2021, with made-up pictures in the place of photographs). Those of transfer were set "
+    "by hand; how the inputs of a probe are scaled was chosen on the first training rows, at epsilon 2 and without "
+    "sparsification, and one way was seen on test rows too. Epsilon does not count these looks."
 )
 SHORTENED = (
     f"{PUBLISHED} At this scale there are fewer rows and epochs, and smaller batches. Rates were raised for so few "
