@@ -22,7 +22,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.accounting import Adjacency, Guarantee, PureDpEvent, Unit
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, Unit
 from sordino.budget import Budget
 from sordino.clipping import Clip
 from sordino.contribution import Contribution
@@ -272,7 +272,7 @@ class PrivateRun:
         """What the guarantee takes for granted."""
         assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
-            assumed += ("the seed stays secret: whoever knows it can remove the noise",)
+            assumed += (SEED_STAYS_SECRET,)
         if isinstance(self.plan.noise.event, PureDpEvent):
             assumed += ("noise beyond the generator's end, of a chance below 1e-18, counts as none at a delta of 0",)
         return assumed

@@ -236,3 +236,11 @@ def test_the_seed_of_the_noise_does_not_stay_in_the_folder(tmp_path: Path) -> No
     folder = carried_out(tmp_path)
     assert Recipe.of_run(folder).seed is None and Recipe.of_run(folder).initial_seed is not None
     assert "the seed stays secret" in json.dumps(folder.privacy())
+
+
+def test_nothing_in_a_finished_folder_follows_from_the_seed_alone(tmp_path: Path) -> None:
+    """What does could be compared with every seed that somebody might have taken."""
+    first, second = (carried_out(tmp_path / str(seed), seed=seed) for seed in (5, 6))
+    assert Recipe.of_run(first) == Recipe.of_run(second)
+    for name in ("recipe.toml", "facts.json"):
+        assert (first.path / name).read_bytes() == (second.path / name).read_bytes()

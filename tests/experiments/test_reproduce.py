@@ -187,6 +187,32 @@ def test_the_command_line_prints_rows_as_json(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "coins" / "runs.jsonl").exists()
 
 
+def test_to_show_a_table_writes_nothing_and_has_every_seed_that_is_there(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    with pytest.raises(SystemExit):
+        main(["reproduce", "coins", "--seeds", "4", "--json", "--out", str(tmp_path)])
+    whole = json.loads(capsys.readouterr().out)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "coins").iterdir()}
+    with pytest.raises(SystemExit):
+        main(["reproduce", "coins", "--show", "--json", "--out", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out) == whole
+    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "coins").iterdir()}
+    assert after == before
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "coins", "--show", "--out", str(tmp_path / "nowhere")])
+    assert ended.value.code == 0 and not (tmp_path / "nowhere").exists()
+
+
+def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    monkeypatch.setattr("sordino.experiments.reproduce._run", lambda *_: pytest.fail("something was run"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "coins", "--out", str(tmp_path / "file")])
+    said = capsys.readouterr().err
+    assert ended.value.code == 3 and "cannot be written: Not a directory" in said and said.count("\n") == 1
+
+
 def test_the_command_line_prints_a_table_and_what_goes_with_it(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(__import__("sordino.cli.reproduce", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit):

@@ -9,6 +9,7 @@ from sordino.accounting.curves import GaussianCurve as GaussianCurve
 from sordino.accounting.curves import PrivacyCurve as PrivacyCurve
 from sordino.accounting.events import PureDpEvent as PureDpEvent
 from sordino.accounting.events import RandomAllocationDpEvent as RandomAllocationDpEvent
+from sordino.accounting.guarantee import SEED_STAYS_SECRET as SEED_STAYS_SECRET
 from sordino.accounting.guarantee import Guarantee as Guarantee
 from sordino.accounting.guarantee import Unit as Unit
 from sordino.accounting.guarantee import View as View

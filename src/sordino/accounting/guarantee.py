@@ -18,6 +18,8 @@ from sordino.accounting.attack import best_true_positive_rate
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.group import epsilon_for_group
 
+SEED_STAYS_SECRET = "the seed stays secret: whoever knows it can remove the noise"
+
 
 class Unit(StrEnum):
     """Whose data one guarantee protects."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import typer
 
@@ -25,8 +27,10 @@ from sordino.experiments.fairness.rotated_patches import ROTATED_PATCHES
 from sordino.experiments.fairness.rotation import ROTATION
 from sordino.experiments.fairness.vit_padding import VIT_PADDING
 from sordino.experiments.hidden_state import HIDDEN_STATE
+from sordino.experiments.ledger import Ledger
 from sordino.experiments.optimized_noise.table import OPTIMIZED_NOISE
 from sordino.experiments.page import HEAD, line
+from sordino.experiments.reproduce import Reproduced
 from sordino.experiments.reproduce import reproduce as carry_out
 from sordino.experiments.scale import Scale
 from sordino.experiments.sparsification.frameworks import SPARSIFICATION_FRAMEWORKS
@@ -90,17 +94,12 @@ def reproduce(
     if scale not in list(Scale):
         raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
     wanted, size = EXPERIMENTS[experiment], Scale(scale)
-    repeats = _usual_seeds(size) if seeds is None else seeds
-    found = carry_out(
-        wanted,
-        out / wanted.name,
-        scale=size,
-        seeds=repeats,
-        ablate=ablate,
-        only=only,
-        train=not show,
-        progress=not quiet and not as_json,
-    )
+    asked: dict[str, Any] = {"scale": size, "ablate": ablate, "only": only}
+    if show:
+        found = _shown(wanted, out / wanted.name, seeds, **asked)
+    else:
+        repeats = _usual_seeds(size) if seeds is None else seeds
+        found = carry_out(wanted, out / wanted.name, seeds=repeats, progress=not quiet and not as_json, **asked)
     if as_json:
         print(json.dumps({"rows": [row.json() for row in found.rows]}, indent=2))
         return
@@ -113,6 +112,19 @@ def reproduce(
         print_columns(side.lines)
     print()
     print(f"Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(out / wanted.name)!r}.")
+
+
+def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduced:
+    """What is there, of all seeds unless some number of them is asked for. Nothing that is kept is written again."""
+    kept = [run["seed"] for run in Ledger(folder / "runs.jsonl").runs()]
+    with TemporaryDirectory() as copied:
+        copy = Path(copied) / folder.name
+        if folder.is_dir():
+            shutil.copytree(folder, copy)
+        copy.mkdir(exist_ok=True)
+        return carry_out(
+            experiment, copy, seeds=seeds or 1 + max(kept, default=0), train=False, progress=False, **asked
+        )
 
 
 def _usual_seeds(scale: Scale) -> int:

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.accounting import Guarantee
+from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.budget import Budget
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
@@ -145,7 +145,7 @@ def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
         "nothing else is released from the same data outside this run's budget",
         hidden + " and what it shows" if plan.shown_after else hidden,
     )
-    return (*assumed, "the seed stays secret: whoever knows it can remove the noise") if key.reproducible else assumed
+    return (*assumed, SEED_STAYS_SECRET) if key.reproducible else assumed
 
 
 @dataclass(frozen=True)

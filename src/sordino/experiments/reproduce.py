@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sordino import validate
-from sordino.errors import UsageError
+from sordino.errors import DataError, UsageError
 from sordino.experiments.entry import Entry, Experiment, MeasuresBeside
 from sordino.experiments.ledger import Ledger
 from sordino.experiments.once import measured_once
@@ -53,6 +54,7 @@ def reproduce(
     wanted = [entry for entry in entries if only in entry.name]
     if not wanted:
         raise UsageError(f"only must be a part of an entry's name, as in {entries[0].name!r}, got {only!r:.80}.")
+    _make(folder)
     ledger = Ledger(folder / "runs.jsonl")
     command = f"sordino reproduce {experiment.name} --scale {scale} --seeds {seeds}" + (" --ablate" if ablate else "")
     command += f" --only {shlex.quote(only)}" if only else ""
@@ -66,6 +68,16 @@ def reproduce(
     text = page(experiment.name, experiment.about, command, found, sides, folder)
     write_atomically(folder / f"table-{scale}.md", text.encode())
     return Reproduced(tuple(found), sides)
+
+
+def _make(folder: Path) -> None:
+    """Hours of training are not begun for a folder in which nothing can be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be written: {error.strerror}.") from None
 
 
 def _run(entries: Sequence[Entry], ledger: Ledger, seeds: int, command: str, progress: bool) -> None:

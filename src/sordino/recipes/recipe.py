@@ -15,7 +15,6 @@ from sordino.calibration import check_target
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes
 from sordino.planning import Question, SamplerName, make_sampler
-from sordino.randomness import Key
 from sordino.recipes.checks import CHECKS
 from sordino.recipes.defaults import Settings
 from sordino.recipes.methods import METHODS, Method
@@ -138,9 +137,10 @@ class Recipe:
     def settings(self, defaults: Settings) -> Settings:
         """What was said, and a default for what was left open.
 
-        First weights are public, and so is their seed. It follows from that of the noise, and does not give it away.
+        First weights are public, and so is their seed. With a seed of the noise it is always the same: whatever follows
+        from a number that can be guessed gives it away.
         """
-        drawn = secrets.randbits(32) if self.seed is None else _of_first_weights(self.seed)
+        drawn = secrets.randbits(32) if self.seed is None else defaults.initial_seed
         said = {field.name: getattr(self, field.name) for field in fields(Settings)}
         known = {name: value for name, value in said.items() if value is not None}
         return replace(defaults, **({"initial_seed": drawn} | known))
@@ -182,7 +182,3 @@ class Recipe:
     def autocast(self) -> torch.dtype | None:
         """In which half precision products are taken, if in any."""
         return PRECISIONS[self.precision]
-
-
-def _of_first_weights(seed: int) -> int:
-    return int(Key.from_seed(seed).stream("first weights").words(1, step=0)[0]) >> 32

@@ -16,7 +16,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
 from sordino.accounting.events import flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
@@ -57,6 +57,11 @@ class Evidence:
         except (TypeError, ValueError, OverflowError, RecursionError, SordinoError) as error:
             raise StateError(f"{what} is damaged: {error}") from None
         return run
+
+    @property
+    def has_seed(self) -> bool:
+        """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
+        return SEED_STAYS_SECRET in self.guarantee.assumptions or self.saved.recipe.seed is not None
 
     @property
     def path(self) -> Path:

@@ -53,11 +53,18 @@ def _column(title: str, texts: list[str]) -> Html:
 
 def _does(run: Evidence) -> list[str]:
     unit, steps = run.guarantee.unit, run.question.num_steps
+    counted = f"It counts all {steps:,} steps that were planned"
+    if tuning := run.promised.get("tuning"):
+        candidates = " and then ".join(map(str, tuning["candidates"]))
+        counted = (
+            f"It counts a whole search for settings, by the rule {tuning['rule']} and paid by {tuning['payment']}: "
+            f"{steps:,} steps and a score in each trial, of {candidates} candidates"
+        )
     return [
         f"It holds for every {unit}, the unusual ones too, and whatever their data is.",
         f"It holds against somebody who knows every other {unit}, the code, the settings and the first weights.",
         "It cannot be undone: whatever is computed from the model later, with whatever else is known, stays within it.",
-        f"It counts all {steps:,} steps that were planned, and everything that was charged to the same budget.",
+        counted + ", and everything that was charged to the same budget.",
     ]
 
 
@@ -70,7 +77,7 @@ def _does_not(run: Evidence) -> list[str]:
         texts.append("As much to users who act together: they are a group, see the table below.")
     if promise.adjacency is not Adjacency.ADD_OR_REMOVE:
         texts.append(f"That the number of {promise.unit}s is secret: under {promise.adjacency} adjacency it is public.")
-    if run.saved.recipe.seed is not None:
+    if run.has_seed:
         texts.append("Anything against whoever knows the seed of this run: they can remove the noise. Keep it secret.")
     texts.append("Other releases from the same data. They add up with this one, and nothing here counts them.")
     texts.append("Secrecy of the machine: its memory, the time that steps take, who else reads the data.")

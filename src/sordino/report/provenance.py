@@ -47,7 +47,7 @@ def settings_of(run: Evidence) -> dict[str, Any]:
         "adjacency": str(question.relation),
     }
     shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
-    return shown | {"seed": "fresh randomness" if run.saved.recipe.seed is None else "fixed, and not shown here"}
+    return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}
 
 
 @register_section

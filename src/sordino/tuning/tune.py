@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from sordino import validate
-from sordino.accounting import Guarantee
+from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.budget import Budget
 from sordino.calibration import check_delta_for, check_target
 from sordino.errors import BudgetError, UsageError
@@ -185,7 +185,7 @@ def _candidates(stage: Stage, number: int, centre: Candidate) -> tuple[Candidate
 def _assumptions(payment: Payment, key: Key) -> tuple[str, ...]:
     assumed = ("nothing else is released from the same data outside this tuning's budget", *payment.assumptions)
     if key.reproducible:
-        assumed += ("the seed stays secret: whoever knows it can remove the noise",)
+        assumed += (SEED_STAYS_SECRET,)
     return assumed
 
 
