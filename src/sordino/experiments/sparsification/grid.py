@@ -130,6 +130,7 @@ def _draw(grids: Sequence[tuple[Grid, Sequence[Row]]], path: Path) -> None:
     with drawing(path, width=3.0 * len(grids), height=2.8) as figure:
         for axes, (grid, found) in zip(figure.subplots(1, len(grids), squeeze=False).flatten(), grids, strict=True):
             _fill(axes, grid, [row.ours for row in found])
+        figure.supxlabel("framed: C / (1 - mu) of earlier work; each grid has colours of its own", fontsize=7)
 
 
 def _fill(axes: Axes, grid: Grid, means: Sequence[float | None]) -> None:

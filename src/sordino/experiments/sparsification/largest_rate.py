@@ -81,11 +81,13 @@ def draw(found: Sequence[Found], path: Path) -> None:
             _fill(panel, one)
         for panel in panels[len(found) :]:
             panel.set_axis_off()
+        figure.supxlabel("bars, and the band around rate 0: one standard error", fontsize=7, color=FAINT)
 
 
 def _fill(panel: Axes, found: Found) -> None:
     points = [(rate, row) for rate, row in zip(found.curve.rates, found.rows, strict=True) if row.ours is not None]
-    panel.set(title=f"{found.curve.title}, epsilon {found.curve.epsilon:g}", xlabel="final rate", ylabel="accuracy, %")
+    panel.set(xlabel="final rate", ylabel="accuracy, %")
+    panel.set_title(f"{found.curve.title}, epsilon {found.curve.epsilon:g}", fontsize=8)
     if not points:
         return
     none, error = points[0][1].ours or 0.0, points[0][1].sem or 0.0

@@ -112,17 +112,19 @@ def _plain(panel: Panel, ledger: Ledger, seeds: int) -> dict[str, object]:
 def _draw(panels: Sequence[tuple[Panel, Sequence[Row]]], path: Path) -> None:
     lines = -(-len(panels) // _PANELS_IN_A_ROW)
     with drawing(path, width=2.4 * _PANELS_IN_A_ROW, height=1.7 * lines) as figure:
-        grid = figure.subplots(lines, _PANELS_IN_A_ROW, squeeze=False, sharex=True).flatten()
+        grid = figure.subplots(lines, _PANELS_IN_A_ROW, squeeze=False, sharex=True, sharey=True).flatten()
         for axes, (panel, found) in zip(grid, panels, strict=False):
-            axes.set_title(panel.title, fontsize=8)
+            promised = "" if panel.entries[0].epsilon is not None else ", not private"
+            axes.set_title(panel.title + promised, fontsize=8)
             _fill(axes, [(rate, row) for rate, row in zip(panel.rates, found, strict=True) if row.ours is not None])
         figure.supxlabel("final rate")
-        figure.supylabel("accuracy, %")
+        figure.supylabel("accuracy above that without sparsification, points")
 
 
 def _fill(axes: Axes, points: Sequence[tuple[float, Row]]) -> None:
-    """Means with their standard errors; the dashed line is no sparsification."""
+    """Differences of means, with the standard errors of these; the dashed line is no sparsification."""
     if points:
-        means, errors = [row.ours or 0.0 for _, row in points], [row.sem or 0.0 for _, row in points]
-        axes.axhline(means[0], color=FAINT, linestyle="--", linewidth=0.8)
-        axes.errorbar([rate for rate, _ in points], means, yerr=errors, fmt="o-", color=ACCENT, markersize=3)
+        none = points[0][1].ours or 0.0
+        above, errors = [(row.ours or 0.0) - none for _, row in points], [row.sem or 0.0 for _, row in points]
+        axes.axhline(0.0, color=FAINT, linestyle="--", linewidth=0.8)
+        axes.errorbar([rate for rate, _ in points], above, yerr=errors, fmt="o-", color=ACCENT, markersize=3)
