@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from dataclasses import asdict
@@ -48,6 +49,9 @@ def test_predictions_are_not_written_where_they_cannot_be(digits: Path, refused)
     Path("folder").mkdir()
     assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "folder", code=3)
     assert "cannot be written" in refused("predict", digits, "--data", "digits", "--out", "no/where", code=3)
+    os.mkfifo("pipe")
+    assert "is not a regular file" in refused("predict", digits, "--data", "digits", "--out", "pipe", code=3)
+    assert Path("pipe").is_fifo()
 
 
 def test_a_model_that_was_trained_on_other_features_is_refused(copied: Path, refused) -> None:

@@ -39,7 +39,9 @@ def plan(noise):
 
 
 @pytest.mark.parametrize(
-    "recipe", [LINEAR, replace(LINEAR, sparsify=0.5, sampler="truncated-poisson"), HIDDEN], ids=lambda r: r.method
+    "recipe",
+    [LINEAR, replace(LINEAR, sparsify=0.5, steps=12, sampler="truncated-poisson"), HIDDEN],
+    ids=lambda r: r.method,
 )
 def test_the_plan_that_is_verified_is_the_one_that_training_promises(recipe, tmp_path):
     promised = carry_out(recipe, tmp_path / "run", progress=False).privacy()

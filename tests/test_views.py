@@ -211,7 +211,7 @@ def test_a_view_that_fails_counts_as_absent() -> None:
     ("transform", "message"),
     [
         (Deciding(), "a transform cannot be applied to one input at a time"),
-        (Flip, "a transform cannot be applied to one input at a time"),  # the class, not a value
+        (Flip, "transform 0 must be a Transform, got type"),  # the class, not a value
         (Shrinking(), r"must keep the shape \(2, 6, 6\) of an input, got \(2, 5, 6\)"),
         (Crop(6), "padding must be less than the picture's 6 x 6, got 6"),
     ],

@@ -21,8 +21,6 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
     >>> (folder / "key").read_bytes(), oct((folder / "key").stat().st_mode & 0o777)
     (b'secret', '0o600')
     """
-    if path.exists() and not path.is_file():
-        raise DataError(f"{str(path)!r} cannot be written: it is not a regular file.")
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:

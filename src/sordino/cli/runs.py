@@ -46,6 +46,8 @@ def predict(
     if out is None:
         sys.stdout.write(buffer.getvalue())
         return
+    if out.exists() and not out.is_file():  # a pipe or a device would be replaced
+        raise DataError(f"{str(out)!r} cannot be written: it is not a regular file.")
     try:
         write_atomically(out, buffer.getvalue().encode())
     except OSError as error:
