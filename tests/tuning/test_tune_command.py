@@ -356,6 +356,11 @@ def test_methods_without_momentum_are_refused(refused):
     assert "is for dp-sgd" in refused("tune", "recipe.toml")
 
 
+def test_a_search_on_public_rows_that_cannot_begin_leaves_no_folder(refused):
+    refused(*TUNE, "--payment", "public", "--public-data", "nothing.npz")
+    assert [path for path in Path().rglob("*") if path.name != "runs"] == []
+
+
 def test_a_tuning_that_cannot_begin_leaves_no_folder(refused):
     refused(*TUNE, "--data", "nothing.csv", "--out", "out", code=2)
     refused(*TUNE, "--delta", "0.5", "--out", "out")

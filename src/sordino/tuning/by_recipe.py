@@ -61,7 +61,12 @@ def tune_by_recipe(
     if not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the tuning that is there.")
     if search.payment == PUBLIC:
-        return _shown(_train_by_public_choice(recipe, search, folder, progress=progress), then)
+        try:
+            return _shown(_train_by_public_choice(recipe, search, folder, progress=progress), then)
+        except BaseException:
+            if not folder.is_begun:
+                folder.clear()
+            raise
     folder.make()
     try:
         prepared = prepare(recipe, progress=progress)
