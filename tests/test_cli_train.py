@@ -156,3 +156,18 @@ def test_tensorboard_gets_public_quantities_only(run) -> None:
     assert not any(kind for name, kind in events.Tags().items() if name != "scalars")
     assert [event.step for event in events.Scalars("epsilon")] == [2, 4]
     assert events.Scalars("test_accuracy")[0].value == pytest.approx(last_row(Path("run"))["test_accuracy"])
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(
+    digits: Path, run, refused, monkeypatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "run.private/state")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sordino.checkpoint.Checkpoints.save", full)
+        said = refused(*DIGITS, "--seed", 0, "--out", "full", code=3)
+    assert said == (
+        "sordino: the system refuses: 'run.private/state' No space left on device. "
+        "What was kept so far stays, and can be resumed.\n"
+    )

@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
         raise
     except OSError as error:
         place = "" if error.filename is None else f" {str(error.filename)!r}"
-        _fail(f"the system refuses:{place} {error.strerror}. What was kept so far stays, and can be resumed.", 3)
+        _fail(
+            f"the system refuses:{place} {error.strerror or error}. What was kept so far stays, and can be resumed.", 3
+        )
     except Exception as error:
         if not hasattr(error, "format_message"):  # click's own family of usage errors, wherever typer keeps it
             raise
