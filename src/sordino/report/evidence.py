@@ -50,6 +50,7 @@ class Evidence:
         try:
             run = cls(saved, _guarantee(promised, what), _question(promised), promised, tuple(saved.folder.metrics()))
             run._check_that_files_agree(what)
+            run.searched  # noqa: B018  # one that cannot be read is refused here
         except StateError:
             raise
         except KeyError as error:
@@ -62,6 +63,15 @@ class Evidence:
     def has_seed(self) -> bool:
         """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
         return SEED_STAYS_SECRET in self.guarantee.assumptions or self.saved.recipe.seed is not None
+
+    @cached_property
+    def searched(self) -> str | None:
+        """The search for settings that is part of the promise, in words."""
+        if "tuning" not in self.promised:
+            return None
+        search = self.promised["tuning"]
+        candidates = " and then ".join(f"{number:d}" for number in search["candidates"])
+        return f"by the rule {search['rule']} and paid by {search['payment']}, of {candidates} candidates"
 
     @property
     def path(self) -> Path:

@@ -54,11 +54,9 @@ def _column(title: str, texts: list[str]) -> Html:
 def _does(run: Evidence) -> list[str]:
     unit, steps = run.guarantee.unit, run.question.num_steps
     counted = f"It counts all {steps:,} steps that were planned"
-    if tuning := run.promised.get("tuning"):
-        candidates = " and then ".join(map(str, tuning["candidates"]))
+    if run.searched is not None:
         counted = (
-            f"It counts a whole search for settings, by the rule {tuning['rule']} and paid by {tuning['payment']}: "
-            f"{steps:,} steps and a score in each trial, of {candidates} candidates"
+            f"It counts a whole search for settings, {run.searched}, with {steps:,} steps and a score in each trial"
         )
     return [
         f"It holds for every {unit}, the unusual ones too, and whatever their data is.",

@@ -40,7 +40,7 @@ class Spent:
 @register_section
 def spending(run: Evidence) -> Section | None:
     """How epsilon grew, and what it would have been. Of a tuned run there is no such line: it has many trials."""
-    if "tuning" in run.promised:
+    if run.searched is not None:
         return None
     promise, question = run.guarantee, run.question
     by_accountant, by_sampler = spent_by_accountant(question), spent_by_sampler(question)
