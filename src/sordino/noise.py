@@ -5,21 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import floor, log2
+from math import inf, nextafter
 from typing import Protocol, runtime_checkable
 
-import torch
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
-from scipy.stats import norm as normal
 from torch import Tensor
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.errors import UsageError
-from sordino.randomness import LARGEST_NORMAL, Stream
-from sordino.states import NUMBERS_AT_A_TIME, BoundedSum, Layout, PerExample, Private
+from sordino.lattice import Constant, rounded_sum, spacing_of
+from sordino.randomness import Stream
+from sordino.states import BoundedSum, Layout, PerExample, Private
 
-LATTICE_BITS = 16  # the lattice's spacing is 2**-LATTICE_BITS of the largest power of two within a standard deviation
 _SHARE_OF_DELTA = 1e-3
 _SMALLEST_DELTA = 1e-15  # what a delta of 0 counts as where a generator ends, which no finite one avoids
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
@@ -88,8 +86,8 @@ class LearningNoise(Noise, Protocol):
 class Gaussian:
     """Independent normal noise of standard deviation `noise_multiplier` times the bound of the sum.
 
-    Guarantee: the standard deviation depends on the bound and nothing else, and the result lies on a lattice of 2**-17
-    to 2**-16 standard deviations, so its last bits tell nothing about the sum (docs/attack-model.md says what remains).
+    Guarantee: the release is the sum plus real-valued normal noise, rounded exactly to a lattice that depends on the
+    bound and the multiplier only. So it is post-processing of the Gaussian mechanism (`sordino.lattice`).
 
     >>> Gaussian(1.1).event
     GaussianDpEvent(noise_multiplier=1.1)
@@ -105,20 +103,18 @@ class Gaussian:
         return GaussianDpEvent(self.noise_multiplier)
 
     def std(self, bound: float) -> float:
-        return self.noise_multiplier * bound
+        return nextafter(self.noise_multiplier * bound, inf)  # the product may have been rounded down
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
-        normals = torch.from_numpy(at.stream.normals(total.value.numel(), step=at.step)).to(total.value.device)
-        noise_std = self.std(total.bound)
-        released = on_lattice(total.value, normals, scale=noise_std, smallest_std=noise_std)
-        return Private(released, total.layout, noise_square=noise_std**2)
+        std = self.std(total.bound)
+        released = rounded_sum(total.value, Constant(std), spacing_of(std), stream=at.stream, step=at.step)
+        return Private(released, total.layout, noise_square=std**2)
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:
         return Gaussian(noise_multiplier)
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        # In the worst direction the record moves one coordinate by sensitivity / multiplier standard deviations.
-        return float(steps * normal.sf(LARGEST_NORMAL - sensitivity / self.noise_multiplier))
+        return 0.0  # the noise has no end: bits are drawn for as long as the tail goes on
 
 
 def check_tail(noise: Noise, adjacency: Adjacency, *, steps: int, delta: float) -> None:
@@ -152,29 +148,6 @@ def warn_if_hopeless(expected_norm: float, *, bound: float, dimension: int, batc
 def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
     """A thousand times the chance that `steps` releases show where the generator's noise ends."""
     return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _SHARE_OF_DELTA
-
-
-def on_lattice(total: Tensor, noise: Tensor, *, scale: float, smallest_std: float) -> Tensor:
-    """total + scale * noise in float64, rounded to multiples of a power of two, `lattice_spacing(smallest_std)`.
-
-    Counted in multiples from the start: powers of two scale without rounding, and one pass over memory is saved. Each
-    piece stays in cache from the first pass to the last.
-    """
-    spacing = lattice_spacing(smallest_std)
-    released = torch.empty_like(total, dtype=torch.float64)
-    pieces = (torch.split(x, NUMBERS_AT_A_TIME) for x in (released, total, noise))
-    for out, part, drawn in zip(*pieces, strict=True):
-        out.copy_(drawn).mul_(scale / spacing).add_(part, alpha=1 / spacing).round_().mul_(spacing)
-    return released
-
-
-def lattice_spacing(smallest_std: float) -> float:
-    """2**-`LATTICE_BITS` of the largest power of two within the smallest standard deviation of any coordinate.
-
-    >>> lattice_spacing(1.5) == 2.0**-16
-    True
-    """
-    return 2.0 ** (floor(log2(smallest_std)) - LATTICE_BITS)
 
 
 def check_multiplier(noise_multiplier: float) -> None:

@@ -25,7 +25,7 @@ from sordino.accounting import Adjacency, Guarantee, PureDpEvent, Unit, smallest
 from sordino.budget import Budget
 from sordino.calibration import check_target
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, Noise, NoiseAt, check_tail, lattice_spacing
+from sordino.noise import Gaussian, Noise, NoiseAt, check_tail
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized.fits import best_blocks
@@ -33,6 +33,7 @@ from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Fixed
 from sordino.optimized.weights import usable_weights
 from sordino.randomness import Key
+from sordino.lattice import spacing_of as lattice_spacing
 from sordino.states import BoundedSum, Layout
 
 _KNOWN_SEED = "the seed stays secret and is used once: whoever knows it can remove the noise"

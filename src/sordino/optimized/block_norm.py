@@ -1,10 +1,16 @@
-"""Noise whose log-density falls by a rate per block times the length of the noise in that block."""
+"""Noise whose log-density falls by a rate per block times the length of the noise in that block.
+
+Theorem: if V is Gamma distributed with shape (d + 1) / 2 and N is a standard normal vector in d dimensions, sqrt(2 V) N
+has the density proportional to exp(-||z||), because the integral of v^(-1/2) exp(-v - ||z||^2 / 4v) is proportional to
+exp(-||z||). So given one number per block, the noise is normal, and its sum is rounded exactly as Gaussian noise is.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, pi, sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +21,10 @@ from torch import Tensor
 from sordino import validate
 from sordino.errors import UsageError
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
-from sordino.randomness import Stream
+from sordino.randomness import NORMAL_ERROR, Stream, enclosures
 
-_SMALLEST_NORMAL = np.float64(2.0**-60)  # in place of a normal that was rounded to zero, which has no direction
+_SMALLEST_ROOT = 2.0**-8  # below it, once in 10^7 draws, a cube root of Gamma loses too many bits for float64
+_SMALLEST_WORD = np.uint64(2**40)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,21 +96,15 @@ class BlockNorm:
         squares = z.new_zeros(*z.shape[:-1], len(d)).index_add_(-1, self.block_of.to(z.device), z.square())
         return float((d * np.log(self._rates) - integrals).sum()) - squares.sqrt() @ self.rates
 
-    def sample(self, stream: Stream, *, step: int, device: torch.device | str = "cpu") -> Tensor:
-        """One draw: in each block a radius, which is a sum of exponentials, times a uniform direction.
+    def scales(self, stream: Stream, *, step: int) -> BlockScales:
+        """One draw of the standard deviations: normal noise with these has the density."""
+        gammas = Gammas.draw((self._sizes + 1.0) / 2, stream.named("radius"), step=step)
+        return BlockScales(gammas, self._rates, self.block_of.cpu().numpy())
 
-        Guarantee: it is a function of (stream, step), whatever the number of threads. An exponential ends at
-        `LARGEST_EXPONENTIAL`, and a block's radius no earlier than at that over its rate. Radii are float64; directions
-        have the 24 bits of the normals, so a release is to be rounded as one with Gaussian noise is.
-        """
-        block_of = self.block_of.cpu().numpy()
-        exponentials = stream.named("radius").exponentials(self.dimension, step=step)
-        normals = stream.named("direction").normals(self.dimension, step=step).astype(np.float64)
-        normals[normals == 0] = _SMALLEST_NORMAL
-        radii = np.bincount(block_of, exponentials) / self._rates
-        lengths = np.sqrt(np.bincount(block_of, np.square(normals)))
-        normals *= (radii / lengths)[block_of]
-        return torch.from_numpy(normals).to(device)
+    def sample(self, stream: Stream, *, step: int, device: torch.device | str = "cpu") -> Tensor:
+        """One draw, to within the precision of float64: for a look at it. A release is rounded by `rounded_sum`."""
+        normals = stream.normals(self.dimension, step=step)
+        return torch.from_numpy(normals * self.scales(stream, step=step).of(slice(None))).to(device)
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
@@ -112,6 +113,108 @@ class BlockNorm:
     @property
     def _rates(self) -> NDArray[np.float64]:
         return np.asarray(self.rates.cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class BlockScales:
+    """The standard deviation of each coordinate given the Gamma variable V of its block: sqrt(2 V) / rate."""
+
+    gammas: Gammas = field(repr=False)
+    rates: NDArray[np.float64] = field(repr=False)
+    block_of: NDArray[np.int64] = field(repr=False)
+
+    def of(self, part: slice) -> NDArray[np.float64]:
+        return np.asarray((np.sqrt(2 * self.gammas.values) / self.rates)[self.block_of[part]])
+
+    def error(self, part: slice) -> NDArray[np.float64]:
+        return np.asarray(self.gammas.errors[self.block_of[part]])
+
+    def interval(self, index: int, further: int) -> Any:
+        block = int(self.block_of[index])
+        twice = 2 * self.gammas.interval(block, further)
+        return twice.ctx.sqrt(twice) / float(self.rates[block])
+
+
+@dataclass(frozen=True, eq=False)
+class Gammas:
+    """Gamma variables of scale one, each the real number that the method of Marsaglia and Tsang (2000) accepts.
+
+    A normal X and a uniform U give d (1 + c X)^3 with d = shape - 1/3 and c = 1 / sqrt(9 d), which is accepted if
+    log U < X^2 / 2 + d - d v + d log v for v = (1 + c X)^3 > 0. About one proposal in twenty is not, and another is
+    made. What float64 cannot decide is decided by intervals, so the law is exact.
+    """
+
+    values: NDArray[np.float64]
+    errors: NDArray[np.float64]  # how far the root of a value may be from the real one, relative to it
+    shapes: NDArray[np.float64]
+    accepted: NDArray[np.int64]  # which proposal
+    places: NDArray[np.int64]  # and where among the normals of that proposal
+    stream: Stream = field(repr=False)
+    step: int
+
+    @classmethod
+    def draw(cls, shapes: NDArray[np.float64], stream: Stream, *, step: int) -> Gammas:
+        number = len(shapes)
+        drawn = cls(np.empty(number), np.empty(number), shapes, *np.zeros((2, number), np.int64), stream, step)
+        waiting, proposal = np.arange(number), 0
+        while len(waiting):
+            waiting = waiting[~drawn._propose(waiting, proposal)]
+            proposal += 1
+        return drawn
+
+    def interval(self, index: int, further: int) -> Any:
+        """An interval that holds the real number."""
+        depth, cube = self._cube(index, int(self.accepted[index]), int(self.places[index]), further)
+        return depth * cube
+
+    def _propose(self, waiting: NDArray[np.int64], proposal: int) -> NDArray[np.bool_]:
+        """Whether each of those that wait takes its proposal."""
+        depth = self.shapes[waiting] - 1 / 3
+        x = self._normals(proposal).normals(len(waiting), step=self.step)
+        words = self._uniforms(proposal).words(len(waiting), step=self.step)
+        drawn_root = 1 + x / np.sqrt(9 * depth)
+        root = np.maximum(drawn_root, _SMALLEST_ROOT)
+        cube, log = root**3, 3 * np.log(root)
+        surplus = x**2 / 2 + depth * (1 - cube + log) - np.log((words + 0.5) * 2.0**-64)
+        # Error: X moves by `NORMAL_ERROR`, and with it the root; U is known to 2^-41 of itself; the rest is rounding.
+        moved = np.abs(x) + np.sqrt(depth) * np.abs(1 / root - root**2) + 1
+        error = 2 * NORMAL_ERROR * moved + depth * (1 + cube + np.abs(log)) * 2.0**-48
+        refused = drawn_root < -2 * NORMAL_ERROR
+        decided = refused | ((np.abs(surplus) > error) & (drawn_root > _SMALLEST_ROOT) & (words > _SMALLEST_WORD))
+        taken = (surplus > 0) & ~refused
+        self.accepted[waiting], self.places[waiting] = proposal, np.arange(len(waiting))
+        self.values[waiting] = depth * cube
+        self.errors[waiting] = NORMAL_ERROR / (np.sqrt(depth) * root) + 2.0**-48
+        for place in np.flatnonzero(~decided).tolist():
+            index = int(waiting[place])
+            taken[place] = self._is_taken(index, proposal, place)
+            if taken[place]:
+                self.values[index], self.errors[index] = float(self.interval(index, 1).mid), 2.0**-48
+        return np.asarray(taken)
+
+    def _is_taken(self, index: int, proposal: int, place: int) -> bool:
+        def surplus(further: int) -> Any:
+            depth, cube = self._cube(index, proposal, place, further)
+            x = self._normals(proposal).normal_interval(place, step=self.step, further=further)
+            uniform = self._uniforms(proposal).uniform_interval(place, step=self.step, further=further)
+            log = cube.ctx.log
+            # Where the cube is not surely above zero nothing is decided yet, and where it is surely not, it is refused.
+            if cube.b <= 0:
+                return cube - 1
+            return x**2 / 2 + depth * (1 - cube + log(cube)) - log(uniform) if cube.a > 0 else cube.ctx.mpf([-1, 1])
+
+        return next(bool(found.a > 0) for found in enclosures(surplus) if found.a > 0 or found.b < 0)
+
+    def _cube(self, index: int, proposal: int, place: int, further: int) -> tuple[Any, Any]:
+        x = self._normals(proposal).normal_interval(place, step=self.step, further=further)
+        depth = x.ctx.mpf(float(self.shapes[index])) - x.ctx.mpf(1) / 3
+        return depth, (1 + x / x.ctx.sqrt(9 * depth)) ** 3
+
+    def _normals(self, proposal: int) -> Stream:
+        return self.stream.named(f"normals of proposal {proposal}")
+
+    def _uniforms(self, proposal: int) -> Stream:
+        return self.stream.named(f"uniforms of proposal {proposal}")
 
 
 def _described(tensor: Tensor) -> str:

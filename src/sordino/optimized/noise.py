@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, sqrt
 from typing import Protocol
 
 from dp_accounting.dp_event import DpEvent
@@ -17,17 +16,14 @@ from torch import Tensor
 from sordino import validate
 from sordino.accounting.events import PureDpEvent
 from sordino.errors import UsageError
-from sordino.noise import NoiseAt, check_multiplier, on_lattice
+from sordino.lattice import rounded_sum, spacings_of
+from sordino.noise import NoiseAt, check_multiplier
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized.fits import best_blocks
 from sordino.optimized.learnt import FromReleases
 from sordino.optimized.sources import Look, Magnitudes, Source
-from sordino.randomness import LARGEST_EXPONENTIAL
 from sordino.states import BoundedSum, Layout, Private
-
-_MOST_COORDINATES = 10**9
-_LARGEST_EXPONENT = 700.0
 
 
 class Fit(Protocol):
@@ -61,7 +57,8 @@ class OptimizedNoise:
 
     Guarantee: the log-density of the noise has slope 1 / (`noise_multiplier` * bound) in L2 at most, whatever the fit
     returns, and weights come from public values and past releases. So one unit changes the log-likelihood of a step by
-    at most 1 / `noise_multiplier`. The result lies on a lattice that is fine even for the least noise of a coordinate.
+    at most 1 / `noise_multiplier`. The result is rounded exactly, each coordinate to a lattice that depends on its
+    expected noise only, so it is post-processing of the mechanism over the real numbers (`sordino.lattice`).
 
     >>> OptimizedNoise(0.5).event
     PureDpEvent(noise_multiplier=0.5)
@@ -105,10 +102,10 @@ class OptimizedNoise:
         law = self.law(total.bound, at if at.state else replace(at, state=self.init(total.layout)))
         if law.density.dimension != total.layout.size:
             raise UsageError(f"weights must be {total.layout.size}, one per coordinate, got {law.density.dimension}.")
-        noise = law.density.sample(at.stream, step=at.step, device=total.value.device)
-        squares = law.density.expected_square().to(total.value.device)
-        released = on_lattice(total.value, noise, scale=1.0, smallest_std=sqrt(float(squares.min())))
-        return Shaped(released, total.layout, law.used, noise_square=squares)
+        squares = law.density.expected_square()
+        scales, spacings = law.density.scales(at.stream, step=at.step), spacings_of(squares.sqrt().numpy())
+        released = rounded_sum(total.value, scales, spacings, stream=at.stream, step=at.step)
+        return Shaped(released, total.layout, law.used, noise_square=squares.to(total.value.device))
 
     def update(self, state: Mapping[str, Tensor], released: Private) -> Mapping[str, Tensor]:
         if not isinstance(released, Shaped):
@@ -122,7 +119,4 @@ class OptimizedNoise:
         return replace(self, noise_multiplier=noise_multiplier)
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        # A step draws an exponential and a normal per coordinate, each cut off where the chance is e^-end. So it
-        # differs from its law by that much in total variation, which a neighbour's likelihood ratio multiplies.
-        ratio = exp(min(sensitivity / self.noise_multiplier, _LARGEST_EXPONENT))
-        return min(1.0, steps * (1 + ratio) * 2 * _MOST_COORDINATES * exp(-LARGEST_EXPONENTIAL))
+        return 0.0  # the noise has no end: bits are drawn for as long as the tail goes on

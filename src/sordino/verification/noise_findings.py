@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sordino.noise import lattice_spacing
+from sordino.lattice import spacing_of as lattice_spacing
 from sordino.randomness import Stream
 from sordino.verification.verdict import Finding, probable
 
