@@ -13,11 +13,6 @@ from sordino.optimized.noise import OptimizedNoise
 from sordino.verification import Verdict
 
 
-def test_there_are_twenty_two_mutants_and_five_of_optimised_noise():
-    assert len({mutant.name for mutant in MUTANTS}) == 22
-    assert len({mutant.name for mutant in OF_OPTIMIZED_NOISE}) == 5
-
-
 def test_what_was_planted_is_gone_afterwards_also_after_an_error():
     class Kernel:
         def add(self):

@@ -40,18 +40,24 @@ def test_the_number_of_threads_changes_nothing():
 
 @pytest.mark.parametrize("number", [0, 1, 1000, PAIRS - 1, PAIRS, PAIRS + 1, NORMALS_PER_BLOCK, NORMALS_PER_BLOCK + 1])
 def test_a_short_draw_is_the_beginning_of_a_long_one(number):
-    assert drawn(number) == drawn(3 * NORMALS_PER_BLOCK)[: 4 * number]
+    assert drawn(number) == drawn(3 * NORMALS_PER_BLOCK)[: 8 * number]
 
 
 def test_normals_are_those_of_box_and_muller():
     found = stream().normals(2 * NORMALS_PER_BLOCK, step=3)
     for block in range(2):
-        words = stream().words(PAIRS + PAIRS // 2, step=3, block=2 * block)
-        radius = np.sqrt(-2 * np.log(((words[:PAIRS] >> np.uint64(1)) + 0.5) * 2.0**-63))
-        angle = math.pi * 2.0**-31 * words[PAIRS:].view(np.int32)
+        radius, angle = (stream().words(PAIRS, step=3, block=2 * block + half) * 2.0**-64 for half in (0, 1))
+        radius, angle = np.sqrt(-2 * np.log(radius)), 2 * math.pi * angle
         expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
         part = found[block * NORMALS_PER_BLOCK :][:NORMALS_PER_BLOCK]
-        np.testing.assert_allclose(part, expected, rtol=0, atol=3e-6)
+        np.testing.assert_allclose(part, expected, rtol=0, atol=1e-9)
+
+
+def test_named_streams_share_nothing():
+    words = [stream().named(name).words(1000, step=0) for name in ("radius", "further bits")] + [
+        stream().words(1000, step=0)
+    ]
+    assert len(np.unique(np.concatenate(words))) == 3000
 
 
 class Told(Stream):
@@ -86,7 +92,7 @@ def test_little_is_drawn_without_help():
     torch.set_num_threads(4)
     drawn_by = []
     Told(lambda block: drawn_by.append(threading.current_thread())).normals(9 * NORMALS_PER_BLOCK, step=0)
-    assert drawn_by == 9 * [threading.current_thread()]
+    assert drawn_by == 18 * [threading.current_thread()]  # words of radii and of angles
 
 
 @pytest.mark.parametrize("by_caller", [True, False])

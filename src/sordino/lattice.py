@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import floor, log2
 from typing import Any, Protocol
 
+import mpmath
 import numpy as np
 import torch
-from mpmath import libmp
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -82,7 +83,7 @@ def spacing_of(std: float) -> float:
 def spacings_of(stds: NDArray[np.float64]) -> NDArray[np.float64]:
     """The spacing of each coordinate's lattice. Public, as its standard deviation is."""
     _, exponents = np.frexp(stds)  # std is in [2^(e-1), 2^e)
-    return np.ldexp(1.0, exponents - 1 - LATTICE_BITS)
+    return np.asarray(np.ldexp(1.0, exponents - 1 - LATTICE_BITS))
 
 
 def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream, step: int) -> Tensor:
@@ -93,6 +94,10 @@ def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream
     sums = total.detach().cpu().numpy()
     released = np.empty(len(sums))
 
+    def real_noise(index: int, further: int) -> Any:
+        return scale.interval(index, further) * stream.normal_interval(index, step=step, further=further)
+
+    @np.errstate(invalid="ignore")  # a sum that is not finite stays so
     def round_block(block: int, part: slice) -> None:
         units = spacing if isinstance(spacing, float) else spacing[part]
         noise = np.empty(part.stop - part.start)
@@ -113,13 +118,7 @@ def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream
             for place in np.flatnonzero(noise > decided).tolist():
                 index = part.start + place
                 unit = units if isinstance(units, float) else float(units[place])
-                nearest[place] = _nearest(
-                    float(fraction[place]),
-                    lambda further, index=index: (
-                        scale.interval(index, further) * stream.normal_interval(index, step=step, further=further)
-                    ),
-                    unit,
-                )
+                nearest[place] = _nearest(float(fraction[place]), partial(real_noise, index), unit)
         nearest += whole
         nearest *= units
 
@@ -130,7 +129,12 @@ def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream
 def _nearest(fraction: float, noise: Callable[[int], Any], unit: float) -> int:
     """The whole number nearest to the fraction plus the noise in units, of which any enclosure can be had."""
     for enclosed in enclosures(noise):
-        low, high = (libmp.to_int(end, libmp.round_floor) for end in (enclosed / unit + fraction + 0.5)._mpi_)
+        low, high = (_floor(end) for end in (enclosed / unit + fraction + 0.5)._mpi_)
         if low == high:
-            return int(low)
+            return low
     raise ArithmeticError("4160 random bits did not decide how to round, which has a chance below 2^-3000.")
+
+
+def _floor(end: Any) -> int:
+    libmp: Any = mpmath.libmp
+    return int(libmp.to_int(end, libmp.round_floor))

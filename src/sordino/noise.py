@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from torch import Tensor
@@ -18,6 +18,10 @@ from sordino.lattice import Constant, rounded_sum, spacing_of
 from sordino.randomness import Stream
 from sordino.states import BoundedSum, Layout, PerExample, Private
 
+ROUNDED_EXACTLY = (
+    "noise is that of the theorem over the real numbers, and the release is rounded exactly; random bits are those of "
+    "AES-256, and NumPy's logarithms are right to 2^-47"
+)
 _SHARE_OF_DELTA = 1e-3
 _SMALLEST_DELTA = 1e-15  # what a delta of 0 counts as where a generator ends, which no finite one avoids
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
@@ -95,6 +99,8 @@ class Gaussian:
 
     noise_multiplier: float
 
+    arithmetic: ClassVar[str] = ROUNDED_EXACTLY
+
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
 
@@ -115,6 +121,12 @@ class Gaussian:
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
         return 0.0  # the noise has no end: bits are drawn for as long as the tail goes on
+
+
+def arithmetic_of(noise: Noise) -> tuple[str, ...]:
+    """What the guarantee takes for granted about how this noise is computed. Noise of somebody else's says nothing."""
+    assumed = getattr(noise, "arithmetic", None)
+    return (assumed,) if isinstance(assumed, str) else ()
 
 
 def check_tail(noise: Noise, adjacency: Adjacency, *, steps: int, delta: float) -> None:

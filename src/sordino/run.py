@@ -22,14 +22,14 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, Unit
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, Unit
 from sordino.budget import Budget
 from sordino.clipping import Clip
 from sordino.contribution import Contribution
 from sordino.encoding import Codec, Encoding, State, Unchanged
 from sordino.errors import UsageError
 from sordino.heap import keep_what_is_freed
-from sordino.noise import LearningNoise, Noise, NoiseAt, check_tail, warn_if_hopeless
+from sordino.noise import LearningNoise, Noise, NoiseAt, arithmetic_of, check_tail, warn_if_hopeless
 from sordino.randomness import Key, Stream
 from sordino.records import Batch, Records
 from sordino.sampling import Indices, Sampler
@@ -273,9 +273,7 @@ class PrivateRun:
         assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
             assumed += (SEED_STAYS_SECRET,)
-        if isinstance(self.plan.noise.event, PureDpEvent):
-            assumed += ("noise beyond the generator's end, of a chance below 1e-18, counts as none at a delta of 0",)
-        return assumed
+        return assumed + arithmetic_of(self.plan.noise)
 
     def guarantee(self, *, delta: float) -> Guarantee:
         """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""

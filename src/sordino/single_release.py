@@ -25,7 +25,8 @@ from sordino.accounting import Adjacency, Guarantee, PureDpEvent, Unit, smallest
 from sordino.budget import Budget
 from sordino.calibration import check_target
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, Noise, NoiseAt, check_tail
+from sordino.lattice import spacing_of
+from sordino.noise import ROUNDED_EXACTLY, Gaussian, Noise, NoiseAt, check_tail
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized.fits import best_blocks
@@ -33,12 +34,10 @@ from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Fixed
 from sordino.optimized.weights import usable_weights
 from sordino.randomness import Key
-from sordino.lattice import spacing_of as lattice_spacing
 from sordino.states import BoundedSum, Layout
 
 _KNOWN_SEED = "the seed stays secret and is used once: whoever knows it can remove the noise"
 _SENSITIVITY = "the sensitivity is as the caller says: nobody checked how the vector was made"
-_GENERATOR = "random bits are those of AES-256, whose noise ends where a chance of 2^-128 does"
 _EXACT_MULTIPLES = 2.0**52  # of the lattice's spacing: up to here float64 counts them one by one
 
 Vector = Tensor | NDArray[np.floating] | Sequence[float]
@@ -105,7 +104,7 @@ def release(
         place = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
     total = BoundedSum(chosen.held(value), sensitivity / _moves(adjacency), Layout(("vector",), ((len(value),),)))
     private = noise.add(total, NoiseAt(key.stream("single release"), place))
-    assumed = (_SENSITIVITY, _GENERATOR) if seed is None else (_SENSITIVITY, _GENERATOR, _KNOWN_SEED)
+    assumed = (_SENSITIVITY, ROUNDED_EXACTLY) if seed is None else (_SENSITIVITY, ROUNDED_EXACTLY, _KNOWN_SEED)
     guarantee = Guarantee.of(noise.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
     sizes = chosen.expected(AbsoluteCost()).to(value.device)
     return Released(private.value, chosen.name, sizes, chosen.expected_cost, usable.floored, guarantee)
@@ -146,7 +145,7 @@ class _Candidate(ABC):
     def held(self, vector: Tensor) -> Tensor:
         """The vector within the range in which float64 tells neighbouring points of the lattice apart."""
         smallest_std = math.sqrt(float(self.expected(SquaredCost()).min()))
-        largest = _EXACT_MULTIPLES * lattice_spacing(smallest_std)
+        largest = _EXACT_MULTIPLES * spacing_of(smallest_std)
         return torch.where(vector.isfinite(), vector, 0.0).clamp(-largest, largest)
 
 

@@ -17,7 +17,6 @@ from scipy import stats
 
 from sordino.errors import UsageError
 from sordino.optimized import BlockNorm, of_blocks
-from sordino.randomness import LARGEST_EXPONENTIAL
 
 EPSILON, SENSITIVITY = 0.7, 2.5
 MIXED = of_blocks(lognormal(9), torch.tensor([0, 1, 1, 2, 2, 2, 3, 3, 3]), EPSILON / SENSITIVITY)
@@ -101,25 +100,6 @@ def test_the_number_of_threads_changes_no_draw():
 
 def test_a_draw_goes_to_the_device_that_is_asked_for():
     assert MIXED.sample(stream(), step=0, device="meta").device.type == "meta"
-
-
-class Zero:
-    """A stream whose normals are all zero and whose exponentials are the largest there are."""
-
-    def named(self, name):
-        return self
-
-    def normals(self, number, *, step):
-        return np.zeros(number, np.float32)
-
-    def exponentials(self, number, *, step):
-        return np.full(number, LARGEST_EXPONENTIAL)
-
-
-def test_a_normal_rounded_to_zero_still_has_a_direction():
-    z = norm([0, 1, 1], [2.0, 1.0]).sample(Zero(), step=0)
-    assert z[0] == pytest.approx(LARGEST_EXPONENTIAL / 2)
-    assert z[1:].norm() == pytest.approx(2 * LARGEST_EXPONENTIAL)
 
 
 def test_the_density_is_the_known_one_in_one_two_and_three_dimensions():

@@ -20,7 +20,7 @@ import sordino as so
 from sordino.accounting import PureDpEvent
 from sordino.encodings import ConstantRate, ProjectBiased, PublicGradients, RandomSparsify, Subspace
 from sordino.errors import UsageError
-from sordino.noise import HopelessNoise, NoiseAt, check_tail
+from sordino.noise import HopelessNoise, NoiseAt
 from sordino.optimized import AbsoluteCost, SquaredCost, best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromPublicRows, FromReleases
 from sordino.optimized.noise import OptimizedNoise
@@ -119,7 +119,7 @@ def test_noise_is_least_where_weights_are_largest() -> None:
 def test_the_result_lies_on_a_lattice_that_does_not_depend_on_the_sum() -> None:
     noise = OptimizedNoise(1.0, Fixed(torch.logspace(-6, 0, 100)))
     squares = noise.add(total_of(torch.zeros(100)), NoiseAt(stream(), 0)).noise_square
-    fine = 2.0 ** (torch.log2(squares.min().sqrt()).floor() - 16)
+    fine = 2.0 ** (torch.log2(squares.sqrt()).floor() - 16)
     for value in (0.0, 1 / 3, 1e-9, 1e4 / 3):
         counted = noise.add(total_of(torch.full((100,), value)), NoiseAt(stream(), 0)).value / fine
         assert torch.equal(counted, counted.round())
@@ -203,15 +203,7 @@ def test_a_plan_of_pure_noise_promises_a_delta_of_zero() -> None:
     promise = make_plan(OptimizedNoise(4.0, Flat()), sampler=sampler).guarantee(delta=0.0)
     assert promise.epsilon == 0.5 and promise.delta == 0.0
     run = so.PrivateRun(make_plan(OptimizedNoise(0.5, Flat()), sampler=sampler), make_model(), (INPUTS, LABELS), seed=0)
-    assert any("generator" in text for text in run.guarantee(delta=0.0).assumptions)
-
-
-def test_so_little_noise_that_the_generator_ends_is_refused() -> None:
-    check_tail(OptimizedNoise(0.5), so.Adjacency.REPLACE_ONE, steps=10**6, delta=1e-9)
-    with pytest.raises(UsageError, match="noise_multiplier is too small"):
-        check_tail(OptimizedNoise(0.02), so.Adjacency.ZERO_OUT, steps=1, delta=1e-9)
-    with pytest.raises(UsageError, match="noise_multiplier is too small"):
-        check_tail(OptimizedNoise(0.001), so.Adjacency.ZERO_OUT, steps=1, delta=0.0)
+    assert any("rounded exactly" in text for text in run.guarantee(delta=0.0).assumptions)
 
 
 def test_a_training_that_is_killed_goes_on_with_what_its_noise_had_learnt(tmp_path: Path) -> None:

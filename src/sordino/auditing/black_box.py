@@ -47,7 +47,7 @@ class InputCanaries:
         facts, like = prepared.data.facts, prepared.records.template(1).inputs[0]
         if facts.num_classes is None:
             raise UsageError("the black box needs a target of classes, got one that is a number.")
-        noise = torch.from_numpy(randomness.normals(number * like[0].numel(), step=0))
+        noise = torch.from_numpy(randomness.normals(number * like[0].numel(), step=0)).float()
         drawn = noise.reshape(number, *like.shape[1:])
         if facts.input_range is not None and prepared.built.features is None:
             low, high = facts.input_range

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dp_accounting.dp_event import DpEvent
 
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, NoiseAt
+from sordino.noise import ROUNDED_EXACTLY, Gaussian, NoiseAt
 from sordino.schedule import Schedule
 from sordino.states import BoundedSum, Private
 
@@ -26,6 +27,8 @@ class Fading:
     noise_multiplier: float
     schedule: Schedule
     steps: int
+
+    arithmetic: ClassVar[str] = ROUNDED_EXACTLY
 
     def __post_init__(self) -> None:
         _ = self.event

@@ -55,7 +55,7 @@ class Features(ABC):
 
     def _normals(self, num_inputs: int, number: int) -> Tensor:
         drawn = Key.from_seed(self.seed).stream("random features").normals(num_inputs * number, step=0)
-        return torch.from_numpy(drawn).reshape(number, num_inputs).T.contiguous()
+        return torch.from_numpy(drawn).float().reshape(number, num_inputs).T.contiguous()
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def noise_ratio(rate: float, size: int, *, seed: int = 0) -> float:
     0.5
     """
     validate.count(size=size)
-    noise = torch.from_numpy(Key.from_seed(seed).stream("noise").normals(size, step=0))
+    noise = torch.from_numpy(Key.from_seed(seed).stream("noise").normals(size, step=0)).float()
     kept = noise[_mask(rate, Layout(("all",), ((size,),)), seed)]
     return float(kept.norm() / noise.norm())
 

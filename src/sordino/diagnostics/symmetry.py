@@ -114,5 +114,5 @@ def _centred(products: Tensor) -> Tensor:
 
 
 def _plane(size: int, randomness: Stream, number: int) -> Tensor:
-    axes = [torch.from_numpy(randomness.normals(size, step=2 * number + axis)) for axis in (0, 1)]
+    axes = [torch.from_numpy(randomness.normals(size, step=2 * number + axis)).float() for axis in (0, 1)]
     return torch.stack(axes, dim=1) / sqrt(size)

@@ -80,8 +80,8 @@ class Subspace:
         validate.count(at_least=self.groups, at_most=each.layout.size, directions=self.directions)
         cuts = self._cuts(each.layout.size)
         shapes = [(cut.stop - cut.start, number) for cut, number in zip(cuts, self._numbers(cuts), strict=True)]
-        normals = torch.from_numpy(randomness.named("directions").normals(sum(d * k for d, k in shapes), step=step))
-        starts = torch.split(normals, [d * k for d, k in shapes])
+        drawn = randomness.named("directions").normals(sum(d * k for d, k in shapes), step=step)
+        starts = torch.split(torch.from_numpy(drawn).float(), [d * k for d, k in shapes])
         parts = [_orthonormal(start.reshape(shape)) for start, shape in zip(starts, shapes, strict=True)]
         for _ in range(self.power_iterations):
             parts = [_orthonormal(part) for part in _multiplied(each, parts, cuts)]

@@ -155,7 +155,8 @@ class Gammas:
     @classmethod
     def draw(cls, shapes: NDArray[np.float64], stream: Stream, *, step: int) -> Gammas:
         number = len(shapes)
-        drawn = cls(np.empty(number), np.empty(number), shapes, *np.zeros((2, number), np.int64), stream, step)
+        accepted, places = np.zeros((2, number), np.int64)
+        drawn = cls(np.empty(number), np.empty(number), shapes, accepted, places, stream, step)
         waiting, proposal = np.arange(number), 0
         while len(waiting):
             waiting = waiting[~drawn._propose(waiting, proposal)]

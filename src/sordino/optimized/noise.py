@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from dp_accounting.dp_event import DpEvent
 from torch import Tensor
@@ -17,7 +17,7 @@ from sordino import validate
 from sordino.accounting.events import PureDpEvent
 from sordino.errors import UsageError
 from sordino.lattice import rounded_sum, spacings_of
-from sordino.noise import NoiseAt, check_multiplier
+from sordino.noise import ROUNDED_EXACTLY, NoiseAt, check_multiplier
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized.fits import best_blocks
@@ -70,6 +70,8 @@ class OptimizedNoise:
     weights: Source = field(default_factory=FromReleases)
     cost: Cost = field(default_factory=AbsoluteCost)
     fit: Fit = best_blocks
+
+    arithmetic: ClassVar[str] = ROUNDED_EXACTLY
 
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)

@@ -54,7 +54,7 @@ def train_side_by_side(
     for step in range(steps.pop()):
         uniforms = torch.from_numpy(joining.uniforms(target[..., 0].numel(), step=step)).reshape(target.shape[:2])
         total = clipped_sums(weights, inputs, target, products, clip, uniforms < rate)
-        normals = torch.from_numpy(noise.normals(weights.numel(), step=step)).reshape(weights.shape)
+        normals = torch.from_numpy(noise.normals(weights.numel(), step=step)).float().reshape(weights.shape)
         mean = total / (rate * inputs.shape[1])[..., None] + noise_std[..., None] * normals
         weights = weights - learning_rate[..., None] * mean
     return [PatchNetwork.of(each.reshape(CLASSES, -1, each.shape[1])) for each in weights]

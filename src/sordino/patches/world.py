@@ -123,7 +123,8 @@ class TwoPatches:
 
     def _rows(self, group: Tensor, randomness: Stream) -> Patches:
         size = len(group) * self.dimension
-        noise = torch.from_numpy(randomness.named("patches").normals(size, step=0)).reshape(-1, self.dimension)
+        drawn = randomness.named("patches").normals(size, step=0)
+        noise = torch.from_numpy(drawn).float().reshape(-1, self.dimension)
         pair = torch.stack([self.features()[group], self.patch_noise * noise], dim=1)
         noise_first = torch.from_numpy(randomness.named("order").uniforms(len(group), step=0)) < 0.5
         labels = torch.tensor([one.label for one in self.groups])

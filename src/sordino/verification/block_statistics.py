@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import exp, sqrt
+from math import ceil, exp, log2
 
 import numpy as np
 import torch
@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sordino.accounting import Adjacency
+from sordino.lattice import spacings_of
+from sordino.noise import NoiseAt
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.noise import OptimizedNoise
+from sordino.optimized.sources import Fixed
+from sordino.randomness import Key, Stream
 from sordino.run import Plan
 from sordino.states import BoundedSum, Layout
-from sordino.verification.noise_findings import SCALE, TAIL, ZeroStream, independence, last_bits
+from sordino.verification.noise_findings import SCALE, TAIL, LowestStream, independence, last_bits, resolution
 from sordino.verification.synthetic import Drawn
 from sordino.verification.verdict import Finding, at_most, probable
+
+_FEW, _FRACTION, _ROOT_OF_DRAWS = 16, 0.685, 1600
 
 
 def examine(
@@ -36,8 +42,9 @@ def examine(
     heads, number = int((values > 0).sum()), int((values != 0).sum())
     yield probable(SCALE, "fair signs", float(stats.binomtest(heads, number).pvalue))
     yield from independence(np.sign(values))  # signs are independent, whatever the blocks
-    yield last_bits(values, [sqrt(float(law.expected_square().min())) for law in laws])
-    yield _tail(plan, noise, drawn[0], layout, delta)
+    yield last_bits(values, np.stack([spacings_of(law.expected_square().sqrt().numpy()) for law in laws]))
+    yield _resolution(noise, plan.clip.bound)
+    yield _tail(plan, noise, delta)
 
 
 def _radii_and_directions(values: NDArray[np.float64], laws: Sequence[BlockNorm], layout: Layout) -> Iterator[Finding]:
@@ -66,14 +73,40 @@ def _uniform(parts: list[NDArray[np.float64]]) -> float:
     return float(stats.kstest(np.concatenate(parts), "uniform").pvalue)
 
 
-def _tail(plan: Plan, noise: OptimizedNoise, first: Drawn, layout: Layout, delta: float) -> Finding:
-    """Where the exponentials end, by a stream of zero bytes, against the chance that a true one goes on from there."""
-    at = replace(first.at, stream=ZeroStream(b""))
-    total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), plan.clip.bound, layout)
-    value, law = noise.add(total, at).value.numpy(), noise.law(plan.clip.bound, at).density
-    block_of = law.block_of.numpy()
-    radii = law.rates.numpy() * np.sqrt(np.bincount(block_of, value**2))
-    end = float((radii / np.bincount(block_of)).min())
+def _resolution(noise: OptimizedNoise, bound: float) -> Finding:
+    """Of the directions: the noise over the standard deviations that were drawn for it is a vector of normals."""
+    # With equal weights the standard deviation is multiplier * bound * sqrt(size + 1); between two powers of two, the
+    # numbers of float32 in neighbouring cells differ most.
+    size = round(
+        (
+            _FRACTION
+            * 2 ** ceil(log2(_ROOT_OF_DRAWS * noise.noise_multiplier * bound / _FRACTION))
+            / (noise.noise_multiplier * bound)
+        )
+        ** 2
+    )
+    equal = replace(noise, weights=Fixed(torch.ones(size)))
+    value, scales, spacings = _drawn_from(equal, bound, Key.from_seed(0).stream("noise"), size)
+    return resolution(value, scales, spacings)
+
+
+def _tail(plan: Plan, noise: OptimizedNoise, delta: float) -> Finding:
+    """Where the normals end, made visible by their rarest draw, against the chance that true ones go on from there."""
+    few = replace(noise, weights=Fixed(torch.ones(_FEW)))
+    value, scales, _ = _drawn_from(few, plan.clip.bound, LowestStream(b""), _FEW)
+    end = float(np.abs(value / scales).max())
     shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) / noise.noise_multiplier
-    chance = plan.steps * (1 + exp(min(shift, 700.0))) * 2 * layout.size * exp(-end)
+    chance = plan.steps * (1 + exp(min(shift, 700.0))) * 2 * float(stats.norm.sf(end))
     return at_most(TAIL, "chance of meeting the generator's end", chance, (delta or 1e-15) / 1000)
+
+
+def _drawn_from(
+    noise: OptimizedNoise, bound: float, stream: Stream, size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """A release of nobody, the standard deviations that were drawn for it, and its lattice."""
+    layout = Layout(("probe",), ((size,),))
+    at = NoiseAt(stream, 0, noise.init(layout))
+    density = noise.law(bound, at).density
+    value = noise.add(BoundedSum(torch.zeros(size, dtype=torch.float64), bound, layout), at).value.numpy()
+    spacings = spacings_of(density.expected_square().sqrt().numpy())
+    return value, density.scales(stream, step=0).of(slice(0, size)), spacings

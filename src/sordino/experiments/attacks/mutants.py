@@ -34,7 +34,7 @@ from sordino.verification.noise_findings import INDEPENDENCE, SCALE, TAIL
 SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, accountant.NAME
 LEDGER, CONSTANTS = ledger.STEPS, ledger.CONSTANTS
 
-Draw = Callable[[Stream, int, int], NDArray[Any]]
+Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
 MUTANTS: list[Mutant] = []
 OF_OPTIMIZED_NOISE: list[Mutant] = []
@@ -59,7 +59,21 @@ def scaled_noise(patch: Patches, factor: Callable[[BoundedSum], float], kind: An
 
 
 def other_normals(patch: Patches, draw: Draw) -> None:
-    patch.set(Stream, "normals", lambda self, number, *, step: draw(self, number, step))
+    """Normals of every block by `draw`, which gets the stream, the number, the step and the block."""
+
+    def fill(self: Stream, out: NDArray[Any], *, step: int, block: int) -> None:
+        out[:] = draw(self, len(out), step, block)
+
+    patch.set(Stream, "fill_with_normals", fill)
+
+
+_honest_fill = Stream.fill_with_normals
+
+
+def honest_normals(stream: Stream, number: int, step: int, block: int) -> NDArray[Any]:
+    out = np.empty(number)
+    _honest_fill(stream, out, step=step, block=block)
+    return out
 
 
 @mutant("noise times 0.9", SCALE)
@@ -161,24 +175,23 @@ def _a_record_that_is_not_finite_poisons_the_sum(patch: Patches) -> None:
 
 @mutant("the same noise in every step", INDEPENDENCE)
 def _the_same_noise_in_every_step(patch: Patches) -> None:
-    honest = Stream.normals
-    other_normals(patch, lambda stream, number, step: honest(stream, number, step=0))
+    other_normals(patch, lambda stream, number, step, block: honest_normals(stream, number, 0, block))
 
 
 @mutant("noise in float16", SCALE)
 def _noise_in_float16(patch: Patches) -> None:
-    honest = Stream.normals
+    other_normals(patch, lambda *address: honest_normals(*address).astype(np.float16))
 
-    def draw(stream: Stream, number: int, step: int) -> NDArray[Any]:
-        return honest(stream, number, step=step).astype(np.float16).astype(np.float32)
 
-    other_normals(patch, draw)
+@mutant("noise in float32", SCALE)
+def _noise_in_float32(patch: Patches) -> None:
+    other_normals(patch, lambda *address: honest_normals(*address).astype(np.float32))
 
 
 @mutant("noise that ends at 5.77 standard deviations", TAIL)
 def _noise_that_ends_at_5_77_standard_deviations(patch: Patches) -> None:
-    def draw(stream: Stream, number: int, step: int) -> NDArray[Any]:
-        seed = int(stream.words(1, step=step)[0] >> np.uint64(1))
+    def draw(stream: Stream, number: int, step: int, block: int) -> NDArray[Any]:
+        seed = int(stream.words(1, step=step, block=block)[0] >> np.uint64(1))
         return torch.randn(number, generator=torch.Generator().manual_seed(seed)).numpy()
 
     other_normals(patch, draw)
@@ -294,14 +307,14 @@ def _weights_from_the_sum_that_noise_is_to_hide(patch: Patches) -> None:
 
 @mutant("the same directions in every step", INDEPENDENCE, OF_OPTIMIZED_NOISE)
 def _the_same_directions_in_every_step(patch: Patches) -> None:
-    honest = Stream.normals
-    other_normals(patch, lambda stream, number, step: honest(stream, number, step=0))
+    other_normals(patch, lambda stream, number, step, block: honest_normals(stream, number, 0, block))
 
 
-@mutant("exponentials that end at 16.6", TAIL, OF_OPTIMIZED_NOISE)
-def _exponentials_that_end_at_16_6(patch: Patches) -> None:
-    def draw(self: Stream, number: int, *, step: int) -> NDArray[np.float64]:
-        uniform = (self.words(number, step=step) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-        return -np.log(np.maximum(uniform, 2.0**-24))
+@mutant("directions in float32", SCALE, OF_OPTIMIZED_NOISE)
+def _directions_in_float32(patch: Patches) -> None:
+    other_normals(patch, lambda *address: honest_normals(*address).astype(np.float32))
 
-    patch.set(Stream, "exponentials", draw)
+
+@mutant("optimised noise that ends at 5.77 standard deviations", TAIL, OF_OPTIMIZED_NOISE)
+def _optimised_noise_that_ends_at_5_77_standard_deviations(patch: Patches) -> None:
+    other_normals(patch, lambda *address: honest_normals(*address).clip(-5.77, 5.77))
