@@ -8,20 +8,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from math import pi
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import sordino as so
 from bench.step import milliseconds, origin
+from sordino.heap import keep_what_is_freed
+from sordino.lattice import spacing_of
 from sordino.noise import NoiseAt
+from sordino.randomness import NORMALS_PER_BLOCK
 from sordino.records import as_records
+from sordino.states import NUMBERS_AT_A_TIME
 
 NORMALS = 400_000
-PARAMETERS = {"mlp": 407_050, "dp-cnn": 550_570, "gated": 1_003_520, "five million": 5_000_000}
+PARAMETERS = {"mlp": 407_050, "dp-cnn": 550_570, "gated": 1_003_520, "ten million": 10_000_000}
 EXAMPLES = (60_000, 1_000_000)
 BATCH, INPUTS = 1024, 784
+STD = 1.1
 _REPEATS = 21
+_PAIRS = NORMALS_PER_BLOCK // 2
 _CHUNK, _CHUNKS = 10_000_000, 300
 
 
@@ -29,7 +37,7 @@ def generators() -> dict[str, float]:
     """Milliseconds for as many normals as an MLP has parameters."""
     stream = so.Key.fresh().stream("noise")
     draws: dict[str, Callable[[], object]] = {
-        "sordino (AES-256, float64 radius)": lambda: stream.normals(NORMALS, step=0),
+        "sordino (AES-256, float64)": lambda: stream.normals(NORMALS, step=0),
         "torch.randn float32": lambda: torch.randn(NORMALS),
         "torch.randn float64": lambda: torch.randn(NORMALS, dtype=torch.float64),
         "numpy PCG64 ziggurat float64": lambda: np.random.default_rng(0).standard_normal(NORMALS),
@@ -44,14 +52,47 @@ def generators() -> dict[str, float]:
     return {name: milliseconds(draw, _REPEATS) for name, draw in draws.items()}
 
 
-def releases() -> dict[str, float]:
+def releases(add: Callable[[so.BoundedSum, NoiseAt], object]) -> dict[str, float]:
     """Milliseconds from a sum to a private gradient, by the number of parameters."""
     at = NoiseAt(so.Key.fresh().stream("noise"), 0)
     times = {}
     for name, size in PARAMETERS.items():
         total = so.BoundedSum(torch.randn(size, dtype=torch.float64), 1.0, so.Layout(("w",), ((size,),)))
-        times[name] = milliseconds(partial(so.Gaussian(1.0).add, total, at), _REPEATS)
+        times[name] = milliseconds(partial(add, total, at), _REPEATS)
     return times
+
+
+def add_float32(total: so.BoundedSum, at: NoiseAt) -> Tensor:
+    """Noise as it was before releases were rounded exactly: normals in float32, and a sum that is rounded once.
+
+    It is here to be compared with. Which float32 numbers fall into a cell of the lattice tells of the sum.
+    """
+    std = STD * total.bound
+    spacing = spacing_of(std)
+    size = len(total.value)
+    normals = np.empty(size, np.float32)
+
+    def fill(block: int, part: slice) -> None:
+        out = normals[part]
+        cosines, sines = out[:_PAIRS], out[_PAIRS:]
+        words = at.stream.words(_PAIRS + (len(cosines) + 1) // 2, step=at.step, block=2 * block)
+        radius = (words[: len(cosines)] >> np.uint64(1)).view(np.int64).astype(np.float64)
+        radius += 0.5
+        radius *= 2.0**-63
+        np.log(radius, out=radius)
+        radius *= -2.0
+        root = np.sqrt(radius.astype(np.float32))
+        angle = words[_PAIRS:].view(np.int32)[: len(cosines)].astype(np.float32)
+        angle *= np.float32(pi * 2.0**-31)
+        np.multiply(np.cos(angle), root, out=cosines)
+        np.multiply(np.sin(angle[: len(sines)]), root[: len(sines)], out=sines)
+
+    at.stream.in_blocks(size, fill)
+    released = torch.empty(size, dtype=torch.float64)
+    pieces = (torch.split(x, NUMBERS_AT_A_TIME) for x in (released, total.value, torch.from_numpy(normals)))
+    for out, part, drawn in zip(*pieces, strict=True):
+        out.copy_(drawn).mul_(std / spacing).add_(part, alpha=1 / spacing).round_().mul_(spacing)
+    return released
 
 
 def batches() -> dict[str, float]:
@@ -78,11 +119,15 @@ def torch_tail() -> dict[str, float]:
 
 
 def main() -> None:
+    keep_what_is_freed()
+    exact, float32 = releases(so.Gaussian(STD).add), releases(add_float32)
     measured = {
         "normals": NORMALS,
         "milliseconds": generators(),
         "parameters": PARAMETERS,
-        "release_milliseconds": releases(),
+        "release_milliseconds": exact,
+        "release_milliseconds_float32": float32,
+        "exact_over_float32": {name: exact[name] / float32[name] for name in PARAMETERS},
         "batch_milliseconds": batches(),
         "torch_float32_tail": torch_tail(),
     }
