@@ -9,8 +9,8 @@ import torch
 from contracts import LAYOUT, NoiseContract, stream
 from scipy import stats
 
-from sordino import BoundedSum, Gaussian, Key, UsageError
-from sordino.noise import NoiseAt
+from sordino import Adjacency, BoundedSum, Gaussian, Key, UsageError
+from sordino.noise import NoiseAt, check_tail
 from sordino.randomness import NORMALS_PER_BLOCK, Stream
 
 
@@ -96,8 +96,18 @@ def test_the_tail_goes_on_without_a_gap_and_without_an_end():
     assert 16 < radius(0, 0) < 17
 
 
-def test_the_noise_has_no_end_that_could_be_met():
-    assert Gaussian(0.001).tail_risk(2.0, 10**9) == 0
+class Ending(Gaussian):
+    """Somebody's own noise, whose generator ends with a chance of 1e-9 a step."""
+
+    def tail_risk(self, sensitivity, steps):
+        return 1e-9 * steps
+
+
+def test_noise_has_no_end_that_could_be_met_and_noise_that_has_one_is_refused():
+    check_tail(Gaussian(0.001), Adjacency.REPLACE_ONE, steps=10**9, delta=0.0)
+    check_tail(Ending(1.0), Adjacency.ZERO_OUT, steps=9, delta=1e-5)
+    with pytest.raises(UsageError, match="noise_multiplier is too small"):
+        check_tail(Ending(1.0), Adjacency.ZERO_OUT, steps=11, delta=1e-5)
 
 
 @pytest.mark.parametrize("multiplier", [0, -1.0, float("nan"), float("inf"), 1e-12, 1e7, "1", None, True])

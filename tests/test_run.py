@@ -211,12 +211,6 @@ def test_a_run_cannot_be_continued_in_a_forked_process(monkeypatch):
         next(run)
 
 
-def test_noise_so_small_that_its_end_would_be_seen_gets_no_guarantee():
-    plan = make_plan(so.Poisson(0.3, 6, so.Adjacency.REPLACE_ONE), noise=so.Gaussian(0.2))
-    with pytest.raises(so.UsageError, match="noise_multiplier is too small"):
-        plan.guarantee(delta=1e-5)
-
-
 @pytest.mark.parametrize("stage", ["sampler", "contribution", "clip", "noise", "encoding"])
 def test_a_stage_of_the_wrong_kind_is_refused(stage):
     stages = {

@@ -339,7 +339,6 @@ def test_the_divisor_under_add_or_remove_is_said_and_not_counted():
     ("arguments", "message"),
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier must be a finite number above 0"),
-        ({"noise_multiplier": 0.05}, "noise_multiplier is too small"),
         ({"evaluations": 0}, "evaluations must be a whole number from 1"),
         ({"expected_examples": 0}, "expected_examples must be a whole number from 1"),
         ({"budget": (torch.zeros(2, 1), torch.zeros(2))}, "budget must be a Budget, got tuple"),

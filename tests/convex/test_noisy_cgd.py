@@ -196,11 +196,6 @@ def test_certified_losses_have_their_own_longest_steps():
     assert NoisyCGD(so.Cyclic(2, 2), Linear(), clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
 
 
-def test_noise_too_small_for_the_generator_is_refused():
-    with pytest.raises(UsageError, match="noise_multiplier is too small"):
-        make(noise_multiplier=0.05).guarantee(delta=1e-5)
-
-
 @pytest.mark.parametrize("shown_after", [(), (2, 5)])
 def test_calibration_finds_the_noise_whose_own_event_meets_the_target(shown_after: tuple[int, ...]) -> None:
     found = make(6, 8, shown_after=shown_after, trailing_steps=2).calibrated(epsilon=2.0, delta=1e-5)

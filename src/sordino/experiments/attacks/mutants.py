@@ -190,11 +190,7 @@ def _noise_in_float32(patch: Patches) -> None:
 
 @mutant("noise that ends at 5.77 standard deviations", TAIL)
 def _noise_that_ends_at_5_77_standard_deviations(patch: Patches) -> None:
-    def draw(stream: Stream, number: int, step: int, block: int) -> NDArray[Any]:
-        seed = int(stream.words(1, step=step, block=block)[0] >> np.uint64(1))
-        return torch.randn(number, generator=torch.Generator().manual_seed(seed)).numpy()
-
-    other_normals(patch, draw)
+    other_normals(patch, lambda *address: honest_normals(*address).clip(-5.77, 5.77))
 
 
 @mutant("shuffled batches, accounted as Poisson", SAMPLER)
