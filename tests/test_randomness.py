@@ -125,12 +125,17 @@ def test_a_forked_process_draws_the_same_with_helpers_of_its_own():
 
 @settings(deadline=None)
 @given(st.floats(0, 1, exclude_min=True), st.integers(0, 50))
-def test_those_are_chosen_whose_uniform_is_below_the_chance(chance, step):
+def test_those_are_chosen_whose_uniform_and_the_next_one_are_at_most_the_chance(chance, step):
     uniforms = stream().uniforms(500, step=step)
-    assert np.array_equal(stream().chosen(500, chance, step=step), np.flatnonzero(uniforms < chance))
-    border = float(uniforms[0])
-    assert 0 not in stream().chosen(500, border, step=step)
-    assert 0 in stream().chosen(500, math.nextafter(border, 1), step=step)
+    assert np.array_equal(stream().chosen(500, chance, step=step), np.flatnonzero(uniforms + 2.0**-53 <= chance))
+    border = float(uniforms[0]) + 2.0**-53
+    assert 0 in stream().chosen(500, border, step=step)
+    assert 0 not in stream().chosen(500, math.nextafter(border, 0), step=step)
+
+
+def test_nobody_is_chosen_with_a_chance_below_all_uniforms():
+    assert not len(stream().chosen(500, 2.0**-54, step=0)) and not len(stream().chosen(500, 0.0, step=0))
+    assert len(stream().chosen(500, 1.0, step=0)) == 500
 
 
 @settings(deadline=None)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil, isqrt, pi
+from math import floor, isqrt, pi
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
@@ -124,9 +124,14 @@ class Stream:
         return (self.words(number, step=step, block=block) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def chosen(self, number: int, chance: float, *, step: int) -> NDArray[np.int64]:
-        """Which of 0..number-1 come up, each independently with this chance: those whose uniform is below it."""
-        largest_word = (ceil(chance * 2**53) << 11) - 1  # the same comparison, before words are made uniforms
-        return np.flatnonzero(self.words(number, step=step) <= np.uint64(largest_word))
+        """Which of 0..number-1 come up, each independently, with this chance rounded down to a multiple of 2^-53.
+
+        Rounded down, because what a sampler is worth rises with the chance.
+        """
+        multiple = floor(chance * 2**53)
+        if not multiple:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.words(number, step=step) <= np.uint64((multiple << 11) - 1))
 
     def permutation(self, number: int, *, step: int) -> NDArray[np.int64]:
         """A uniformly random order of 0..number-1: the order of 64-bit words, which tie with chance n^2 / 2^65."""
