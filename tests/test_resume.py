@@ -16,6 +16,7 @@ import pytest
 import torch
 from killed_commands import Killed, ending_after
 from torch import nn
+from training_commands import contents
 
 import sordino as so
 from sordino import checkpoint as checkpoint_module
@@ -57,10 +58,6 @@ def trained(out: Path, **changes) -> so.Fitted:
     }
     data = changes.pop("data", (INPUTS, LABELS))
     return so.fit(model, data, out=out, **(arguments | changes))
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(out.iterdir())}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -53,7 +53,7 @@ def clipped_sum_by_hand(model, indices, norm):
 def test_a_release_is_the_clipped_sum_of_single_examples_plus_noise():
     plan, model = make_plan(so.Poisson(0.3, 4)), make_model()
     run = so.PrivateRun(plan, model, DATA, seed=0)
-    key = so.Key.from_seed(0)
+    key = so.Key.from_seed(0).of_release(0)
     for step, indices in enumerate(plan.sampler.batches(40, key.stream("sampling"))):
         noise = 0.5 * torch.from_numpy(key.stream("noise").normals(run.layout.size, step=step)).double()
         expected = clipped_sum_by_hand(model, indices, 0.5) + noise
@@ -236,7 +236,10 @@ def test_the_user_is_protected_as_a_whole():
         F.cross_entropy(model(INPUTS[rows]), LABELS[rows], reduction="sum").backward()
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
         total = total + gradient * min(1.0, 0.5 / float(gradient.norm()))
-    noise = 0.5 * torch.from_numpy(so.Key.from_seed(0).stream("noise").normals(run.layout.size, step=0)).double()
+    noise = (
+        0.5
+        * torch.from_numpy(so.Key.from_seed(0).of_release(0).stream("noise").normals(run.layout.size, step=0)).double()
+    )
     torch.testing.assert_close(next(run).value, total + noise, atol=2e-5, rtol=0)
 
 

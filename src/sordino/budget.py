@@ -1,30 +1,121 @@
-"""One data set, one budget: everything released from the data is composed here."""
+"""One data set, one budget: everything released from the data is composed here, and gets its noise here.
+
+Guarantee: noise is a function of (key, number of the release, step). No two releases of a budget have one number, so
+two releases with one seed on one budget draw independent noise, and share neither sampling nor coding nor dropout. A
+run that is taken up again keeps its number: steps that are repeated have the noise that they had.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import NoReturn
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from torch import Tensor
 
 from sordino import validate
 from sordino.accounting import Adjacency, Guarantee, privacy_of
 from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
+from sordino.noise import Noise, NoiseAt, check_tail
+from sordino.randomness import Key, Stream
 from sordino.records import Records, as_records
+from sordino.states import BoundedSum, PerExample, Private
+
+_SMALLEST_DELTA = 1e-12  # for which the generator's noise is checked where neither release nor budget names one
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Tells a run from all others, wherever it is taken up: a random name, and its number once it is charged."""
+
+    name: str
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.instance(str, name=self.name)
+        if self.number is not None:
+            validate.count(at_least=0, at_most=2**63 - 1, number=self.number)
+
+    @classmethod
+    def fresh(cls) -> RunIdentity:
+        return cls(secrets.token_hex(16))
+
+
+@dataclass(frozen=True)
+class Address:
+    """The number of a release, and the key that it draws everything from."""
+
+    number: int
+    key: Key = field(repr=False)
+
+
+class Release:
+    """A release that has been charged, and the only way to add its noise: once in each step, in rising order.
+
+    Guarantee: the noise of step t is a function of (key, number of the release, t), and each is drawn once.
+    """
+
+    def __init__(self, noise: Noise, address: Address) -> None:
+        self.noise, self.number, self.key = noise, address.number, address.key
+        self._process, self._next, self._drawing = os.getpid(), 0, Lock()
+        self._noise = self.key.stream("noise")
+
+    def stream(self, name: str) -> Stream:
+        """What the release draws beside its noise: who joins, coding, dropout."""
+        return self.key.stream(name)
+
+    def noise_at(
+        self,
+        step: int,
+        state: Mapping[str, Tensor] | None = None,
+        encode: Callable[[PerExample], PerExample] = lambda each: each,
+    ) -> NoiseAt:
+        """Where the noise of a step comes from."""
+        return NoiseAt(self._noise, step, state or {}, encode)
+
+    def add(
+        self,
+        total: BoundedSum,
+        step: int = 0,
+        *,
+        state: Mapping[str, Tensor] | None = None,
+        encode: Callable[[PerExample], PerExample] = lambda each: each,
+    ) -> Private:
+        """Adds the noise of a step to its sum. A second sum with this noise would show the difference of the two."""
+        self.check_process()
+        with self._drawing:
+            if step < self._next:
+                raise UsageError(f"the noise of step {step} has been drawn: a step has one sum.")
+            self._next = step + 1
+        return self.noise.add(total, self.noise_at(step, state, encode))
+
+    def check_process(self) -> None:
+        """Refuses to go on in a forked process, which would draw the noise that its parent draws."""
+        _check_process(self._process, "a release cannot be continued in a forked process: it would draw the same noise")
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a release cannot be copied or pickled: both would draw the same noise. Make another one.")
 
 
 class Budget:
-    """Holds the data and adds up the events of all that is released from it.
+    """Holds the data, adds up the events of all that is released from it, and adds the noise.
 
     With `epsilon` and `delta` it is a limit: a release that would exceed it is refused before the data is touched. A
-    release is charged when it is planned, and stays charged if it is stopped early.
+    release is charged when it is planned, and stays charged if it is stopped early. A budget belongs to the process
+    that made it: a forked one may not spend it.
 
     >>> import torch
     >>> from dp_accounting import GaussianDpEvent
     >>> budget = Budget((torch.zeros(9, 2), torch.zeros(9)), epsilon=1.0, delta=1e-5)
     >>> budget.charge(GaussianDpEvent(5.0), Adjacency.ZERO_OUT, what="mean of the inputs")
+    0
     >>> budget.guarantee(delta=1e-5).epsilon < 1.0
     True
     """
@@ -37,32 +128,140 @@ class Budget:
             check_delta(delta, is_pure=True)  # with 0, whatever is not pure is refused when it is charged
         self.records: Records = as_records(data)
         self.epsilon, self.delta = epsilon, delta
-        self._releases: list[tuple[str, DpEvent]] = []
+        self._charges: list[_Charge] = []
+        self._noises: list[tuple[Noise, int]] = []  # of the releases made here, with the number of steps of each
+        self._next_number = 0
+        self._seeded: set[int] = set()  # the numbers under which a seed was used
         self._adjacency: Adjacency | None = None
         self._charging = Lock()  # two threads that each see room for one release must not both take it
+        self._process = os.getpid()
 
     @property
     def event(self) -> DpEvent:
         """All releases so far, composed."""
-        return ComposedDpEvent([event for _, event in self._releases])
+        return ComposedDpEvent([charge.event for charge in self._charges])
 
     @property
     def releases(self) -> tuple[str, ...]:
         """What was released, in order."""
-        return tuple(what for what, _ in self._releases)
+        return tuple(charge.what for charge in self._charges)
 
-    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
-        """Adds a release, or refuses it. Nothing may be computed from the data before it is charged."""
+    def release(
+        self,
+        what: str,
+        *,
+        noise: Noise,
+        adjacency: Adjacency,
+        key: Key,
+        total_of: Callable[[], BoundedSum],
+        event: DpEvent | None = None,
+        delta: float | None = None,
+    ) -> Private:
+        """Charges for one sum, computes it, and adds the noise.
+
+        `event` is what it is worth, that of the noise unless said. The end of the generator's range is checked at
+        `delta`, at that of the budget unless said.
+
+        >>> import torch
+        >>> from sordino.noise import Gaussian
+        >>> from sordino.states import Layout
+        >>> budget = Budget((torch.ones(9, 2), torch.zeros(9)))
+        >>> count = lambda: BoundedSum(torch.tensor([9.0]), bound=1.0, layout=Layout(("count",), ((1,),)))
+        >>> given = {"noise": Gaussian(4.0), "adjacency": Adjacency.ZERO_OUT, "key": Key.from_seed(0)}
+        >>> one, other = (budget.release("count", total_of=count, **given) for _ in range(2))
+        >>> bool(one.value == other.value)  # one seed, and yet another noise
+        False
+        """
+        if delta is None:
+            delta = _SMALLEST_DELTA if self.delta is None else self.delta
+        opened = self.open(what, noise=noise, adjacency=adjacency, key=key, event=event, delta=delta)
+        return opened.add(total_of())
+
+    def open(
+        self,
+        what: str,
+        *,
+        noise: Noise,
+        adjacency: Adjacency,
+        key: Key,
+        event: DpEvent | None = None,
+        steps: int = 1,
+        delta: float | None = None,
+        run: RunIdentity | None = None,
+    ) -> Release:
+        """Charges for a release of many steps, and gives what adds its noise.
+
+        Without a `delta`, here or in the budget, the end of the generator's range is checked by whoever promises.
+        """
+        delta = self.delta if delta is None else delta
+        if delta is not None:
+            check_tail(noise, adjacency, steps=steps, delta=delta)
+        if event is None:
+            event = noise.event if steps == 1 else SelfComposedDpEvent(noise.event, steps)
+        address = self.address(event, adjacency, what=what, key=key, run=run)
+        self._noises.append((noise, steps))
+        return Release(noise, address)
+
+    def address(
+        self, event: DpEvent, adjacency: Adjacency, *, what: str, key: Key, run: RunIdentity | None = None
+    ) -> Address:
+        """Charges for what draws its noise by itself, and gives the key to draw it from, which nothing else has."""
+        number = self.charge(event, adjacency, what=what, run=run, seeded=key.reproducible)
+        return Address(number, key.of_release(number))
+
+    def charge(
+        self,
+        event: DpEvent,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        run: RunIdentity | None = None,
+        seeded: bool = False,
+    ) -> int:
+        """Adds a release, or refuses it, and numbers it. Nothing may be computed from the data before it is charged.
+
+        What this budget holds of a `run` already is not charged again. A run that has a number keeps it, unless what
+        is `seeded` would share its noise with another seeded release of that number.
+        """
+        self.check_process()
+        with self._charging:
+            held = None if run is None else self._held(run, event)
+            if held is not None:
+                return held
+            number = self._next_number if run is None or run.number is None else run.number
+            if seeded and number in self._seeded:
+                raise UsageError(
+                    f"the {what} is release {number} of its budget, and so is another release with a seed here: with "
+                    "one seed both have the same noise. Resume it before anything else is released with a seed."
+                )
+            self._refuse_if_too_much(event, adjacency, what)
+            self._adjacency, self._next_number = adjacency, max(self._next_number, number + 1)
+            self._charges.append(_Charge(what, event, number, "" if run is None else run.name))
+            if seeded:
+                self._seeded.add(number)
+            return number
+
+    def holds(self, run: RunIdentity) -> bool:
+        """Whether something of this run was charged here."""
+        return any(charge.run == run.name for charge in self._charges)
+
+    def check(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
+        """Refuses what `charge` would refuse."""
+        self.check_process()
         with self._charging:
             self._refuse_if_too_much(event, adjacency, what)
-            self._adjacency = adjacency
-            self._releases.append((what, event))
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """What all releases together promise."""
         adjacency = self._adjacency or Adjacency.ZERO_OUT
+        for noise, steps in self._noises:
+            check_tail(noise, adjacency, steps=steps, delta=delta)
         unit = self.records.unit
         return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
+
+    def check_process(self) -> None:
+        """Refuses to go on in a forked process: what that spends, the budget of its parent would not know."""
+        _check_process(self._process, "a budget cannot be spent in a forked process: its parent would not count it")
 
     def __deepcopy__(self, memo: object) -> Budget:
         """The same budget: what holds one is copied with it (scikit-learn does), and goes on spending from it."""
@@ -74,6 +273,10 @@ class Budget:
             "work in one process (n_jobs=None), and take it off what is to be saved (set_params(budget=None))."
         )
 
+    def _held(self, run: RunIdentity, event: DpEvent) -> int | None:
+        """The number of this event of this run, if it was charged. Another event of the run is another charge."""
+        return next((each.number for each in self._charges if (each.run, each.event) == (run.name, event)), None)
+
     def _refuse_if_too_much(self, event: DpEvent, adjacency: Adjacency, what: str) -> None:
         if self._adjacency not in (None, adjacency):
             raise UsageError(
@@ -82,7 +285,25 @@ class Budget:
         if self.epsilon is not None and self.delta is not None:
             total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
             if total > self.epsilon:
+                spent = privacy_of(self.event, adjacency).epsilon(self.delta) if self._charges else 0.0
+                left = math.floor(1e4 * (self.epsilon - spent)) / 1e4
                 raise BudgetError(
                     f"the {what} would bring epsilon to {rounded_up(total, 6)} under {adjacency} at delta "
-                    f"{self.delta:g}; allowed is {self.epsilon:g}."
+                    f"{self.delta:g}; allowed is {self.epsilon:g}, of which {rounded_up(spent)} is spent: "
+                    + (f"a release of epsilon {left:g} and delta 0 would fit." if left > 0 else "nothing would fit.")
                 )
+
+
+@dataclass(frozen=True)
+class _Charge:
+    """One line of a budget. `run` is the name of the run that it is of, if that may be taken up again."""
+
+    what: str
+    event: DpEvent
+    number: int
+    run: str
+
+
+def _check_process(process: int, refusal: str) -> None:
+    if os.getpid() != process:
+        raise UsageError(f"{refusal}. Work in the process that made it.")

@@ -1,6 +1,7 @@
 """What a run needs to go on after it was stopped, in a folder that is its owner's alone and is deleted at the end.
 
-Noise is a function of (key, step). A step that was begun before the machine stopped may be taken again under the same
+Noise is a function of (key, number of the release, step). The number is kept with the key: in whatever budget the run
+goes on, it draws what it drew. A step that was begun before the machine stopped may be taken again under the same
 key only if it is the same step bit for bit; the same noise on another sum would show the difference of the two. So a
 checkpoint is written before any step that it speaks for: it holds the state at `step`, and says that steps up to
 `begun_until` may have been begun from there. Going on from the same state, data, plan and arithmetic repeats these
@@ -29,13 +30,14 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.budget import RunIdentity
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes, write_atomically
 from sordino.gradients.surroundings import rounded_products
 from sordino.randomness import Key
 from sordino.tensors import load_tensors, save_tensors
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ class Checkpoints:
     Progress(step=3, begun_until=5, renewals=0, drawn_again=0)
     """
 
-    def __init__(self, folder: Path, key: Key, lock: int) -> None:
-        self.folder, self._key, self._lock = folder, key, lock
+    def __init__(self, folder: Path, key: Key, run: RunIdentity, lock: int) -> None:
+        self.folder, self.run, self._key, self._lock = folder, run, key, lock
 
     @classmethod
     def begin(cls, folder: Path, key: Key) -> Checkpoints:
@@ -163,14 +165,13 @@ class Checkpoints:
             folder.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             raise UsageError(f"{str(folder)!r} exists: an unfinished run is there. Resume it, or delete it.") from None
-        lock = _locked(folder)
-        kept = {"secret": key.secret.hex(), "reproducible": key.reproducible}
+        checkpoints = cls(folder, key, RunIdentity.fresh(), _locked(folder))
         try:
-            write_atomically(folder / "key.json", json.dumps(kept).encode(), private=True)
+            checkpoints._write_key()
         except BaseException:
-            os.close(lock)
+            checkpoints.close()
             raise
-        return cls(folder, key, lock)
+        return checkpoints
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoints:
@@ -181,10 +182,17 @@ class Checkpoints:
         try:
             kept = json.loads(read_bytes(folder / "key.json", at_most=10_000))
             key = Key(bytes.fromhex(kept["secret"]), bool(kept["reproducible"]))
+            run = RunIdentity(kept["run"], kept["number"])
         except (ValueError, KeyError, TypeError, DataError, UsageError):
             os.close(lock)
             raise StateError(f"the key in {str(folder)!r} is damaged: the run cannot be continued.") from None
-        return cls(folder, key, lock)
+        return cls(folder, key, run, lock)
+
+    def number(self, number: int) -> None:
+        """Keeps which release of its budget the run is, before its first step: its noise comes from there."""
+        if self.run.number != number:
+            self.run = replace(self.run, number=number)
+            self._write_key()
 
     @property
     def is_empty(self) -> bool:
@@ -272,6 +280,11 @@ class Checkpoints:
     @property
     def _path(self) -> Path:
         return self.folder / "state.safetensors"
+
+    def _write_key(self) -> None:
+        kept = {"secret": self._key.secret.hex(), "reproducible": self._key.reproducible}
+        kept |= {"run": self.run.name, "number": self.run.number}
+        write_atomically(self.folder / "key.json", json.dumps(kept).encode(), private=True)
 
     def _seal(self, text: str, tensors: Mapping[str, Tensor]) -> str:
         """A keyed hash of everything: an edited checkpoint could otherwise claim fewer steps than were begun."""

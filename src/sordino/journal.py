@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 
 import torch
 from torch import nn
 
 from sordino.accounting import Guarantee, privacy_of
+from sordino.budget import RunIdentity
 from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import StateError, UsageError
 from sordino.gradients.surroundings import device_of
@@ -20,7 +22,7 @@ from sordino.records import Records
 from sordino.rehearsal import rehearsal
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Sampler
-from sordino.store import RunFolder
+from sordino.store import PromisedRun, RunFolder
 from sordino.training import Training
 
 _SECONDS_BETWEEN_CHECKPOINTS = 20.0
@@ -66,8 +68,7 @@ class Journal:
     ) -> Checkpoint | None:
         """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
-        stages = (plan.sampler, plan.clip, plan.noise, plan.encoding)
-        self._device, self._identity = device_of(model), {"plan": repr(stages), "data": data, **settings}
+        self._device, self._identity = device_of(model), {"plan": repr(plan.stages), "data": data, **settings}
         self._rehearse = partial(rehearsal, plan.contribution, model, records)
         if self._checkpoints.is_empty:
             return None
@@ -88,9 +89,23 @@ class Journal:
         """The key of the steps that follow."""
         return self._checkpoints.key(self._progress)
 
-    def promise(self, promised: Mapping[str, object]) -> list[dict[str, object]]:
-        """Says what the run will have cost before its first step. Gives the rows of the steps done so far."""
-        self._folder.write_privacy(promised)
+    @property
+    def run(self) -> RunIdentity:
+        """By which a budget knows the run."""
+        return self._checkpoints.run
+
+    def promise(
+        self, promised: Mapping[str, object], *, number: int, plan: str, noise_multiplier: float
+    ) -> list[dict[str, object]]:
+        """Says what the run will have cost before its first step. Gives the rows of the steps done so far.
+
+        `number` says which release of its budget the run is, and `plan` is the digest of its plan.
+        """
+        self._checkpoints.number(number)
+        run = PromisedRun(
+            self.run.name, number, self.key.reproducible, plan, noise_multiplier, self._progress.drawn_again
+        )
+        self._folder.write_privacy({**promised, "run": asdict(run)})
         self._folder.forget_after(self._progress.step)
         return self._folder.metrics()
 
@@ -124,6 +139,11 @@ class Journal:
         checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
         self._checkpoints.save(checkpoint, self._device, gradients=self._gradients)
         self._saved_at = time.monotonic()
+
+
+def digest_of(*stages: object) -> str:
+    """By which a plan is told from others: the run that a folder holds is worth what its plan is."""
+    return hashlib.blake2b(repr(stages).encode(), digest_size=16).hexdigest()
 
 
 def described(

@@ -83,6 +83,15 @@ class Key:
         name = b"renewed" + times.to_bytes(8, "big")
         return Key(hashlib.blake2b(name, key=self.secret, digest_size=_KEY_BYTES).digest(), self.reproducible)
 
+    def of_release(self, number: int) -> Key:
+        """The key of one of the releases of a budget: those of two releases are independent, also of one seed.
+
+        >>> Key.from_seed(0).of_release(0) == Key.from_seed(0).of_release(1)
+        False
+        """
+        name = b"release" + number.to_bytes(8, "big")
+        return Key(hashlib.blake2b(name, key=self.secret, digest_size=_KEY_BYTES).digest(), self.reproducible)
+
     def stream(self, name: str) -> Stream:
         """An independent stream: its key is a keyed hash of its name."""
         return Stream(hashlib.blake2b(name.encode(), key=self.secret, digest_size=_KEY_BYTES).digest())

@@ -11,7 +11,6 @@ it out on one data set and hands out `Private` gradients: never batches, losses 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, sqrt
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, Unit
-from sordino.budget import Budget
+from sordino.budget import Budget, RunIdentity
 from sordino.clipping import Clip
 from sordino.contribution import Contribution
 from sordino.encoding import Codec, Encoding, State, Unchanged
@@ -69,6 +68,11 @@ class Plan:
         validate.instance(Clip, clip=self.clip)
         validate.instance(Noise, noise=self.noise)
         validate.instance(Encoding, encoding=self.encoding)
+
+    @property
+    def stages(self) -> tuple[object, ...]:
+        """What is repeated exactly, or not at all, where a run is taken up again. The contribution has its own test."""
+        return (self.sampler, self.clip, self.noise, self.encoding)
 
     @property
     def steps(self) -> int:
@@ -120,6 +124,8 @@ class PrivateRun:
     The gradient is taken at the parameters that the model has when the step is asked for. `physical_batch_size` is how
     many units are held in memory at a time, "auto" as many as are fastest within about `memory_mib`; it changes nothing
     else. With a `seed` the run is reproducible, and its guarantee says that who knows the seed can remove the noise.
+    Two runs on one `Budget` draw different noise, also with one seed. A run that is taken up again has the `identity`
+    that it had, and with it its noise; a budget that holds it is not charged again.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -140,6 +146,7 @@ class PrivateRun:
         *,
         seed: int | None = None,
         key: Key | None = None,
+        identity: RunIdentity | None = None,
         physical_batch_size: int | Literal["auto"] = "auto",
         memory_mib: int = _MEMORY_MIB,
     ) -> None:
@@ -169,19 +176,31 @@ class PrivateRun:
         self._steps_begun = 0
         self._unfinished: Begun | None = None
         self._drawn_again: DpEvent | None = None
-        self._process = os.getpid()
-        self._reproducible = key.reproducible
-        self._sampling, self._noise = key.stream("sampling"), key.stream("noise")
-        self._coding, self._dropout = key.stream("coding"), key.stream("dropout")
-        self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
-        self._noise_state = self._check_stages_fit()
+        self._identity, self._reproducible = identity, key.reproducible
+        self._noise_state = self._check_stages_fit(key)
         keep_what_is_freed()
-        self._budget.charge(plan.event, plan.adjacency, what="training run")
+        self._release = self._budget.open(
+            "training run",
+            noise=plan.noise,
+            adjacency=plan.adjacency,
+            key=key,
+            event=plan.event,
+            steps=plan.steps,
+            run=identity,
+        )
+        self._sampling, self._coding = self._release.stream("sampling"), self._release.stream("coding")
+        self._dropout = self._release.stream("dropout")
+        self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
 
     @property
     def steps(self) -> int:
         """How many steps have begun. A step counts from before its noise is drawn."""
         return self._steps_begun
+
+    @property
+    def number(self) -> int:
+        """Which release of its budget the run is. With the key it says where all its randomness comes from."""
+        return self._release.number
 
     @property
     def expected_batch_size(self) -> float:
@@ -217,7 +236,7 @@ class PrivateRun:
         validate.count(at_least=0, drawn_again=drawn_again)
         if drawn_again:
             again = self.plan.sampler.compose(self.plan.noise.event, drawn_again)
-            self._budget.charge(again, self.plan.adjacency, what="steps drawn again")
+            self._budget.charge(again, self.plan.adjacency, what="steps drawn again", run=self._identity)
             self._drawn_again = again
         learnt = {name for name in coding_state if name.startswith(_OF_NOISE)}
         self._noise_state = {name.removeprefix(_OF_NOISE): coding_state[name] for name in learnt}
@@ -260,12 +279,18 @@ class PrivateRun:
         if begun is not self._unfinished:
             raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
         self._unfinished = None
-        released = self.plan.noise.add(total, self._noise_at(begun.step, begun.codec))
+        released = self._release.add(total, begun.step, state=self._noise_state, encode=begun.codec.encode)
         if isinstance(self.plan.noise, LearningNoise):
             self._noise_state = self.plan.noise.update(self._noise_state, released)
         private = begun.codec.decode(released)
         self._coding_state = self.plan.encoding.update(self._coding_state, private)
         return private
+
+    def noise_alone(self, step: int) -> Private:
+        """What a step after all planned ones releases, in which nobody joins: noise on a sum of zero."""
+        validate.count(at_least=self.plan.steps, step=step)
+        zeros = torch.zeros(self.layout.size, dtype=torch.float64)
+        return self._release.add(BoundedSum(zeros, self.plan.clip.bound, self.layout), step)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -337,26 +362,27 @@ class PrivateRun:
         return max(1, min(_LARGEST_MICRO_BATCH, even))
 
     def _noise_at(self, step: int, codec: Codec) -> NoiseAt:
-        return NoiseAt(self._noise, step, self._noise_state, codec.encode)
+        return self._release.noise_at(step, self._noise_state, codec.encode)
 
-    def _check_stages_fit(self) -> State:
+    def _check_stages_fit(self, key: Key) -> State:
         """A step of nobody, thrown away: a stage that was made for another model is refused before any charge.
 
         What is left of it is what the noise knows before the first step.
         """
-        noise, codec = self.plan.noise, self.plan.encoding.codec(self._coding_state, 0, self._coding)
+        nowhere = key.stream("a step of nobody")  # no release draws from it
+        noise, codec = self.plan.noise, self.plan.encoding.codec(self._coding_state, 0, nowhere)
+        self._dropout = nowhere
         nobody = self._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0)
         if not isinstance(noise, LearningNoise):
             return {}
         known = noise.init(nobody.layout)
-        expected = noise.expected_norm(nobody.bound, NoiseAt(self._noise, 0, known, codec.encode))
+        expected = noise.expected_norm(nobody.bound, NoiseAt(nowhere, 0, known, codec.encode))
         dimension, batch_size = nobody.layout.size, self.expected_batch_size
         warn_if_hopeless(expected, bound=nobody.bound, dimension=dimension, batch_size=batch_size)
         return known
 
     def _begin_step(self) -> int:
-        if os.getpid() != self._process:
-            raise UsageError("a run cannot be continued in a forked process: it would draw the same noise twice.")
+        self._release.check_process()
         if self._steps_begun >= self.plan.steps:
             raise UsageError(f"the plan has {self.plan.steps} steps and all have been taken.")
         step = self._steps_begun

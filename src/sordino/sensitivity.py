@@ -21,7 +21,7 @@ from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encodings.transformed import Transformed
 from sordino.gradients.row_loss import Loss
-from sordino.noise import Noise, NoiseAt, check_tail
+from sordino.noise import Noise
 from sordino.optimized.sources import Fixed
 from sordino.randomness import Key
 from sordino.states import BoundedSum, Layout
@@ -57,11 +57,14 @@ def release_sensitivity(
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     clip, gradient = ClipByNorm(clip_norm), LossGradient(loss)
     gradient.check(model, budget.records)
-    check_tail(noise, adjacency, steps=1, delta=budget.delta or 0.0)
-    release = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
-    budget.charge(noise.event, adjacency, what="sizes of gradients")
-    total = _sum_of_sizes(budget, model, gradient, clip)
-    private = noise.add(total, NoiseAt(key.stream("sizes of gradients"), release))
+    private = budget.release(
+        "sizes of gradients",
+        noise=noise,
+        adjacency=adjacency,
+        key=key,
+        total_of=lambda: _sum_of_sizes(budget, model, gradient, clip),
+        delta=budget.delta or 0.0,
+    )
     known_to = torch.as_tensor(private.noise_square, dtype=torch.float64).sqrt()
     return Fixed(private.value.maximum(known_to))
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino import validate
-from sordino.accounting import Adjacency, Guarantee, PureDpEvent, Unit, smallest
-from sordino.budget import Budget
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, Unit, smallest
+from sordino.budget import Address, Budget, Release
 from sordino.calibration import check_target
 from sordino.errors import UsageError
 from sordino.lattice import spacing_of
-from sordino.noise import ROUNDED_EXACTLY, Gaussian, Noise, NoiseAt, check_tail
+from sordino.noise import ROUNDED_EXACTLY, Gaussian, Noise, check_tail
 from sordino.optimized.block_norm import BlockNorm
 from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized.fits import best_blocks
@@ -36,7 +36,6 @@ from sordino.optimized.weights import usable_weights
 from sordino.randomness import Key
 from sordino.states import BoundedSum, Layout
 
-_KNOWN_SEED = "the seed stays secret and is used once: whoever knows it can remove the noise"
 _SENSITIVITY = "the sensitivity is as the caller says: nobody checked how the vector was made"
 _EXACT_MULTIPLES = 2.0**52  # of the lattice's spacing: up to here float64 counts them one by one
 
@@ -76,7 +75,7 @@ def release(
     `weights` are public, and say how much noise hurts in each coordinate (equally unless said); `cost` is what is kept
     small, `AbsoluteCost` (E sum w|z|) unless said. With a `delta` above 0 Gaussian noise is considered too. What is not
     finite counts as zero. A `budget` is charged before noise is drawn. With a `seed` the result is reproducible, which
-    is for tests: two releases with one seed have the same noise, and their difference has none.
+    is for tests: without a budget, two releases with one seed have the same noise, and their difference has none.
 
     >>> counts = [120.0, 80.0, 3.0]  # of people, each of whom is in one of them
     >>> released = release(counts, sensitivity=1.0, epsilon=1.0, weights=[1.0, 1.0, 10.0], seed=0)
@@ -97,14 +96,17 @@ def release(
         raise UsageError(f"weights must be {len(value)}, one per coordinate, got {len(usable.values)}.")
     chosen = _cheapest(usable.values, sensitivity, epsilon, delta, cost)
     noise = chosen.noise(adjacency)
-    check_tail(noise, adjacency, steps=1, delta=delta)
-    key, place = Key.fresh() if seed is None else Key.from_seed(seed), 0
-    if budget is not None:
-        budget.charge(noise.event, adjacency, what="vector")
-        place = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
-    total = BoundedSum(chosen.held(value), sensitivity / _moves(adjacency), Layout(("vector",), ((len(value),),)))
-    private = noise.add(total, NoiseAt(key.stream("single release"), place))
-    assumed = (_SENSITIVITY, ROUNDED_EXACTLY) if seed is None else (_SENSITIVITY, ROUNDED_EXACTLY, _KNOWN_SEED)
+    key = Key.fresh() if seed is None else Key.from_seed(seed)
+
+    def total() -> BoundedSum:
+        return BoundedSum(chosen.held(value), sensitivity / _moves(adjacency), Layout(("vector",), ((len(value),),)))
+
+    if budget is None:
+        check_tail(noise, adjacency, steps=1, delta=delta)
+        private = Release(noise, Address(0, key.of_release(0))).add(total())
+    else:
+        private = budget.release("vector", noise=noise, adjacency=adjacency, key=key, total_of=total, delta=delta)
+    assumed = (_SENSITIVITY, ROUNDED_EXACTLY) if seed is None else (_SENSITIVITY, ROUNDED_EXACTLY, SEED_STAYS_SECRET)
     guarantee = Guarantee.of(noise.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
     sizes = chosen.expected(AbsoluteCost()).to(value.device)
     return Released(private.value, chosen.name, sizes, chosen.expected_cost, usable.floored, guarantee)

@@ -23,13 +23,12 @@ from sordino.accounting import Adjacency
 from sordino.budget import Budget
 from sordino.clipping import ClipByNorm
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.records import Batch, Records
 from sordino.states import BoundedSum, Dense, Layout, Private
 
 _ROWS_AT_A_TIME = 1024
-_SMALLEST_DELTA = 1e-12  # for which the generator's noise is checked where the budget names none
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,14 @@ def release_moments(
     validate.instance(Budget, budget=budget)
     validate.instance(Key, key=key)
     noise, scale = Gaussian(noise_multiplier), _Scale.of(budget.records)
-    check_tail(noise, adjacency, steps=1, delta=budget.delta or _SMALLEST_DELTA)
-    release = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
-    budget.charge(noise.event, adjacency, what="moments of the inputs")
-    total = _bounded_sum(budget.records, scale)
-    private = noise.add(total, NoiseAt(key.stream("moments"), release))
-    return scale.moments(private, noise.std(total.bound))
+    private = budget.release(
+        "moments of the inputs",
+        noise=noise,
+        adjacency=adjacency,
+        key=key,
+        total_of=lambda: _bounded_sum(budget.records, scale),
+    )
+    return scale.moments(private, noise.std(scale.bound))
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,15 @@ class _Scale:
         low, high = records.input_range
         return cls(prod(inputs[0].shape[1:2]), low / 2 + high / 2, high / 2 - low / 2)
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(("number", "mean", "square"), ((1,), (self.channels,), (self.channels,)))
+
+    @property
+    def bound(self) -> float:
+        """The norm of what one unit adds, at most."""
+        return sqrt(self.layout.size)
+
     def rows(self, batch: Batch) -> Tensor:
         """What each row adds, float64, shape (rows, 1 + 2 * channels). An invalid one adds nothing."""
         scaled = (batch.inputs[0].to(torch.float64) - self.middle) / self.half
@@ -112,8 +122,7 @@ class _Scale:
 
 
 def _bounded_sum(records: Records, scale: _Scale) -> BoundedSum:
-    layout = Layout(("number", "mean", "square"), ((1,), (scale.channels,), (scale.channels,)))
-    clip = ClipByNorm(sqrt(layout.size))
+    layout, clip = scale.layout, ClipByNorm(scale.bound)
     units = torch.split(torch.arange(records.num_units), max(1, _ROWS_AT_A_TIME // records.rows_per_unit))
     total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), clip.bound, layout)
     for indices in units:

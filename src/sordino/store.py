@@ -18,17 +18,54 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from sordino import strict_json
+from sordino import strict_json, validate
+from sordino.budget import RunIdentity
 from sordino.errors import DataError, StateError, UsageError
 from sordino.files import read_bytes, write_atomically
 from sordino.tensors import load_tensors, save_tensors
 
 _LARGEST_TEXT = 1 << 26
 _FILES = ("recipe.toml", "facts.json", "schema.toml", "privacy.json", "metrics.jsonl", "model.safetensors")
+
+
+@dataclass(frozen=True)
+class PromisedRun:
+    """What a promise says of the run that made it: by this a budget knows whether it holds the run already.
+
+    `plan` is a digest of what was carried out, `number` which release of its budget it was, `drawn_again` how many
+    steps were paid for twice, and `seeded` whether its noise follows from a seed.
+    """
+
+    name: str
+    number: int
+    seeded: bool
+    plan: str
+    noise_multiplier: float
+    drawn_again: int
+
+    def __post_init__(self) -> None:
+        RunIdentity(self.name, self.number)
+        validate.instance(str, plan=self.plan)
+        validate.instance(bool, seeded=self.seeded)
+        validate.positive(noise_multiplier=self.noise_multiplier)
+        validate.count(at_least=0, at_most=10**9, drawn_again=self.drawn_again)
+
+    @property
+    def identity(self) -> RunIdentity:
+        return RunIdentity(self.name, self.number)
+
+    def check(self, plan: str, folder: Path) -> None:
+        """Refuses a plan other than the one that was carried out: the folder does not say what that is worth."""
+        if self.plan != plan:
+            raise StateError(
+                f"the run in {str(folder)!r} was of another plan: give the arguments that it was begun with, or "
+                "choose another folder."
+            )
 
 
 class RunFolder:
@@ -133,6 +170,26 @@ class RunFolder:
 
     def privacy(self) -> dict[str, object]:
         return self._table(self._read("privacy.json"), "privacy.json")
+
+    def promised(self) -> PromisedRun | None:
+        """Which run made the promise, or None where there is no promise, or an older version made it."""
+        about = self.privacy().get("run") if self.is_begun else None
+        try:
+            return None if about is None else PromisedRun(**about)  # type: ignore[arg-type]
+        except (TypeError, UsageError):
+            raise StateError(
+                f"privacy.json in {str(self.path)!r} is damaged: it says nothing usable of its run."
+            ) from None
+
+    def finished_run(self) -> PromisedRun:
+        """Which run is finished here, by which a budget charges it."""
+        promised = self.promised()
+        if promised is None:
+            raise StateError(
+                f"the run in {str(self.path)!r} is finished, and does not say which run it is, as runs of earlier "
+                "versions do not: it cannot be charged. Load its model.safetensors, or choose another folder."
+            )
+        return promised
 
     def add_metrics(self, row: Mapping[str, object]) -> None:
         self._write_metrics([*self.metrics(), dict(row)])

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.accounting import Guarantee
 from sordino.averaging import Averaging
-from sordino.budget import Budget
+from sordino.budget import Budget, RunIdentity
 from sordino.calibration import calibrate, check_delta_for, check_target
 from sordino.clipping import Clip, ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.encoding import Encoding, Unchanged
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
-from sordino.journal import Journal, described, epsilon_so_far, is_mark, marks_until
+from sordino.journal import Journal, described, digest_of, epsilon_so_far, is_mark, marks_until
 from sordino.noise import Gaussian, Noise
 from sordino.randomness import Key
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson, Sampler, steps_for
 from sordino.schedule import Constant, Schedule
-from sordino.store import RunFolder
+from sordino.store import PromisedRun, RunFolder
 from sordino.training import Training
 from sordino.validation import Charged, Public
 from sordino.views import Views
@@ -91,7 +91,8 @@ def fit(
     public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
     With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
-    arguments and an equal model, and gives what would have been. Where the arithmetic is another one (other processor,
+    arguments and an equal model, and gives what would have been. A finished run is charged by what its folder holds,
+    unless `data` is a budget that holds it already. Where the arithmetic is another one (other processor,
     torch or number of threads), the last steps must be drawn again with fresh noise, and paid for: `draw_again`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
@@ -124,7 +125,12 @@ def fit(
     clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
     gradient = LossGradient(loss, autocast, views or Views())
     plan = Plan(sampler, gradient, clip, noise, encoding or Unchanged())
-    plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
+    folder = None if out is None else RunFolder(out)
+    taken_up = _taken_up(folder, budget) if folder is not None and resume else None
+    if taken_up is None:
+        plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
+    else:  # the noise is what it was, whatever else the budget holds by now
+        plan = replace(plan, noise=plan.noise.with_multiplier(taken_up.noise_multiplier))
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)
     if isinstance(validation, Charged):
@@ -132,17 +138,16 @@ def fit(
         if draw_again:
             raise UsageError("a charged validation cannot be drawn again: its noise would fall on other weights.")
     show = _Show(validation, test, progress, on_row)
-    if out is None:
+    if folder is None:
         return course.follow(course.training(key, physical_batch_size), show)
-    folder = RunFolder(out)
-    if resume and folder.is_finished:
-        return course.finished(folder)
+    if taken_up is not None and folder.is_finished:
+        return course.finished(folder, taken_up)
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = course.settings() | show.settings()
         checkpoint = journal.last_checkpoint(plan, model, budget.records, settings, draw_again=draw_again)
         if checkpoint is not None:
             physical_batch_size = checkpoint.physical_batch_size
-        training = course.training(journal.key, physical_batch_size)
+        training = course.training(journal.key, physical_batch_size, journal.run)
         if checkpoint is not None:
             training.restore(checkpoint)
             show.continue_at(training.run)
@@ -180,8 +185,17 @@ class _Course:
     examples: int
     delta: float
 
-    def training(self, key: Key, physical_batch_size: int | Literal["auto"]) -> Training:
-        run = PrivateRun(self.plan, self.model, self.budget, key=key, physical_batch_size=physical_batch_size)
+    def training(
+        self, key: Key, physical_batch_size: int | Literal["auto"], identity: RunIdentity | None = None
+    ) -> Training:
+        run = PrivateRun(
+            self.plan,
+            self.model,
+            self.budget,
+            key=key,
+            identity=identity,
+            physical_batch_size=physical_batch_size,
+        )
         divisor, schedule, averaging = self.batch_size, self.schedule, self.averaging
         return Training(self.model, self.optimizer, run, divisor=divisor, schedule=schedule, averaging=averaging)
 
@@ -205,7 +219,13 @@ class _Course:
         if journal is not None:
             release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
             numbers = {"examples": self.examples, "batch_size": self.batch_size, "steps": self.plan.steps}
-            rows = journal.promise(described(self.plan.sampler, numbers, release.noise_multiplier, guarantee))
+            multiplier = float(release.noise_multiplier)
+            rows = journal.promise(
+                described(self.plan.sampler, numbers, multiplier, guarantee),
+                number=run.number,
+                plan=digest_of(*self.plan.stages),
+                noise_multiplier=multiplier,
+            )
         with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
             task = bar.add_task("training privately", total=len(run), completed=run.steps, spent="")
             while run.steps < len(run):
@@ -229,13 +249,23 @@ class _Course:
                 journal.finish(training)
         return Fitted(self.model, guarantee, self.plan, tuple(rows))
 
-    def finished(self, folder: RunFolder) -> Fitted:
-        """A run that was killed after its last word is finished all the same."""
+    def finished(self, folder: RunFolder, done: PromisedRun) -> Fitted:
+        """A run that was killed after its last word is finished all the same, and charged unless the budget holds it.
+
+        What the folder holds was released from the data, whichever budget was there to count it.
+        """
+        plan = self.plan
+        done.check(digest_of(*plan.stages), folder.path)
+        run, adjacency = done.identity, plan.adjacency
+        self.budget.charge(plan.event, adjacency, what="training run", run=run, seeded=done.seeded)
+        if done.drawn_again:
+            again = plan.sampler.compose(plan.noise.event, done.drawn_again)
+            self.budget.charge(again, adjacency, what="steps drawn again", run=run)
         self.model.load_state_dict(folder.model(like=self.model.state_dict()))
-        guarantee = self.plan.guarantee(delta=self.delta, unit=self.budget.records.unit)
-        promised: Any = folder.privacy()["epsilon"]  # more than the plan's where steps were drawn again
-        guarantee = replace(guarantee, epsilon=max(guarantee.epsilon, float(promised)))
-        return Fitted(self.model, guarantee, self.plan, tuple(folder.metrics()))
+        promised: Any = folder.privacy()
+        guarantee = self.budget.guarantee(delta=self.delta, assumptions=tuple(promised["assumptions"]))
+        guarantee = replace(guarantee, epsilon=max(guarantee.epsilon, float(promised["epsilon"])))
+        return Fitted(self.model, guarantee, plan, tuple(folder.metrics()))
 
     def _row(self, training: Training, guarantee: Guarantee, show: _Show) -> Row:
         run = training.run
@@ -246,6 +276,14 @@ class _Course:
         if show.test is not None and run.steps == len(run):
             row |= {f"test_{name}": value for name, value in training.measure(show.test).items()}
         return row
+
+
+def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:
+    """The run in the folder, if it is finished or if this very budget holds it: its noise was chosen before."""
+    if folder.is_finished:
+        return folder.finished_run()
+    promised = folder.promised()
+    return promised if promised is not None and budget.holds(promised.identity) else None
 
 
 def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:

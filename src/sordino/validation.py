@@ -10,9 +10,9 @@ number is post-processing.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from sordino.budget import Budget
 from sordino.errors import BudgetError, DataError, UsageError
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.metrics import Regression, correctness, correctness_by_class
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.records import Records, as_records
 from sordino.scoring import check_scorable, evaluating, scores_of_units
@@ -118,20 +118,25 @@ class Charged:
             raise UsageError("add-or-remove keeps the number of units secret: give a public expected_examples.")
         if seed is not None and key is not None:
             raise UsageError("seed and key exclude each other: a seed makes noise reproducible, a key keeps it secret.")
-        self._noise = Gaussian(noise_multiplier)
-        check_tail(self._noise, adjacency, steps=evaluations, delta=budget.delta or _SMALLEST_DELTA)
         if key is None:
             key = Key.fresh() if seed is None else Key.from_seed(seed)
-        # Numbered, so that two of them on one budget and one key do not share their noise.
-        self._stream = key.stream(f"validation {len(budget.releases)}")
+        self._noise = Gaussian(noise_multiplier)
+        self._release = budget.open(
+            "validation",
+            noise=self._noise,
+            adjacency=adjacency,
+            key=key,
+            event=SelfComposedDpEvent(self._noise.event, evaluations),
+            steps=evaluations,
+            delta=budget.delta or _SMALLEST_DELTA,
+        )
         self._records, self._expected = budget.records, expected_examples or budget.records.num_units
-        self._evaluations, self._taken, self._process = evaluations, 0, os.getpid()
-        budget.charge(SelfComposedDpEvent(self._noise.event, evaluations), adjacency, what="validation")
+        self._evaluations, self._taken, self._evaluating = evaluations, 0, Lock()
 
     @property
     def identity(self) -> str:
         """By which a resumed run knows that the same noise will be drawn. It tells nothing about the key."""
-        return hashlib.blake2b(b"identity", key=self._stream.secret).hexdigest()
+        return hashlib.blake2b(b"identity", key=self._release.key.secret).hexdigest()
 
     def continue_at(self, taken: int) -> None:
         """Goes on after the evaluations `taken` by an earlier process, which had the same key and the same models."""
@@ -154,16 +159,16 @@ class Charged:
         """The accuracy with its noise, which may take it out of [0, 1]. Each call takes one evaluation."""
         validate.count(batch_size=batch_size)
         check_scorable(model, self._records)
-        step = self._begin_evaluation()
-        total = torch.zeros(1, dtype=torch.float64)
-        for units in torch.split(torch.arange(self._records.num_units), batch_size):
-            total += scores_of_units(model, self._records.gather(units)).sum().cpu()
-        private = self._noise.add(BoundedSum(total, bound=1.0, layout=_SUM), NoiseAt(self._stream, step))
+        self._release.check_process()
+        with self._evaluating:  # one thread at a time, in the order of steps
+            step = self._begin_evaluation()
+            total = torch.zeros(1, dtype=torch.float64)
+            for units in torch.split(torch.arange(self._records.num_units), batch_size):
+                total += scores_of_units(model, self._records.gather(units)).sum().cpu()
+            private = self._release.add(BoundedSum(total, bound=1.0, layout=_SUM), step)
         return float(private.divide(self._expected).value)
 
     def _begin_evaluation(self) -> int:
-        if os.getpid() != self._process:
-            raise UsageError("a forked process cannot evaluate: it would draw the same noise twice.")
         if not self.remaining:
             raise BudgetError(f"{self._evaluations} evaluations were charged and all have been taken.")
         self._taken += 1

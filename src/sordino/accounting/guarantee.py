@@ -18,7 +18,10 @@ from sordino.accounting.attack import best_true_positive_rate
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.group import epsilon_for_group
 
-SEED_STAYS_SECRET = "the seed stays secret: whoever knows it can remove the noise"
+SEED_STAYS_SECRET = (
+    "the seed stays secret and is used once: whoever knows it can remove the noise, and releases that share a seed "
+    "without sharing a budget have the same noise"
+)
 
 
 class Unit(StrEnum):

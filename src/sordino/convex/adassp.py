@@ -19,10 +19,11 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent
 
 from sordino.accounting import Adjacency, smallest
 from sordino.accounting.guarantee import Unit
+from sordino.budget import Release
 from sordino.convex.random_features import Features
 from sordino.convex.ridge import FittedLinear, LinearModel, prepared, solve, typical_noise
 from sordino.convex.sufficient_statistics import Statistics, Summation, key_of
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Gaussian
 from sordino.states import BoundedSum, Layout
 
 _TIMES_THE_NOISE = 3.0  # the eigenvalue then takes about a tenth of what the statistics cost
@@ -41,11 +42,12 @@ class Releases:
         """How far one unit moves the smallest eigenvalue of X^T X, whether it is left out or replaced."""
         return self.summation.features.bound**2 if self.summation.unit is Unit.EXAMPLE else self.summation.bound
 
-    def event(self, noise_multiplier: float) -> DpEvent:
+    def events(self, noise_multiplier: float) -> tuple[DpEvent, DpEvent]:
+        """That of the statistics and that of the eigenvalue."""
         # A replacement moves a sum by two bounds and this eigenvalue by one, as if its noise were twice as large.
         share = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
         eigenvalue = GaussianDpEvent(share * _TIMES_THE_NOISE * noise_multiplier)
-        return ComposedDpEvent([self.summation.event(noise_multiplier, self.adjacency), eigenvalue])
+        return self.summation.event(noise_multiplier, self.adjacency), eigenvalue
 
     def smallest_eigenvalue(self, total: BoundedSum) -> BoundedSum:
         """Not a sum, and yet no unit moves it by more than the bound, which is what noise leans on."""
@@ -77,16 +79,19 @@ def fit_adassp(
     releases = Releases(Summation.of(budget.records, features, num_classes), adjacency)
 
     def event(noise_multiplier: float) -> DpEvent:
-        return ComposedDpEvent([budget.event, releases.event(noise_multiplier)])
+        return ComposedDpEvent([budget.event, *releases.events(noise_multiplier)])
 
     multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
     noise, eigenvalue_noise = Gaussian(multiplier), Gaussian(_TIMES_THE_NOISE * multiplier)
-    check_tail(noise, adjacency, steps=2, delta=delta)
-    stream, release = key_of(seed, None).stream("adaptive statistics"), len(budget.releases)
-    budget.charge(releases.event(multiplier), adjacency, what="sufficient statistics with their smallest eigenvalue")
+    key, of_statistics, of_eigenvalue = key_of(seed, None), *releases.events(multiplier)
+
+    def opened(what: str, noise: Gaussian, event: DpEvent) -> Release:
+        return budget.open(what, noise=noise, adjacency=adjacency, key=key, event=event, delta=delta)
+
+    of_sum = opened("sufficient statistics", noise, of_statistics)
+    of_smallest = opened("smallest eigenvalue", eigenvalue_noise, of_eigenvalue)
     total = releases.summation.total(budget.records)
-    private = noise.add(total, NoiseAt(stream, 2 * release))
-    eigenvalue = eigenvalue_noise.add(releases.smallest_eigenvalue(total), NoiseAt(stream, 2 * release + 1))
+    private, eigenvalue = of_sum.add(total), of_smallest.add(releases.smallest_eigenvalue(total))
     statistics = releases.summation.statistics(private, noise.std(total.bound))
     at_least = float(eigenvalue.value) - _DEVIATIONS * eigenvalue_noise.std(releases.eigenvalue_bound)
     ridge = adaptive_ridge(statistics, at_least)

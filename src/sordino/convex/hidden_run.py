@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,15 +29,15 @@ from sordino.convex.fading import Fading
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, UsageError
 from sordino.interruption import interruption
-from sordino.journal import Journal, described
-from sordino.noise import NoiseAt
+from sordino.journal import Journal, described, digest_of
 from sordino.randomness import Key
 from sordino.records import Records
 from sordino.run import Plan, PrivateRun
-from sordino.states import BoundedSum
 from sordino.store import RunFolder
 from sordino.training import Training, measured
 from sordino.validation import Public
+
+_WHAT = "training run"
 
 OnShown = Callable[[int, dict[str, Tensor]], None]
 OnRow = Callable[[dict[str, Any]], None]
@@ -98,21 +98,23 @@ def fit_hidden_state(
         raise UsageError(f"the plan is for {plan.examples} examples, the data set has {records.num_units}.")
     inputs = records.template(1).inputs[0].numel()
     module = plan.model.build(inputs, outputs)
-    budget.charge(plan.event, plan.adjacency, what="training run")
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     plan.check_noise(delta)
-    guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
     steps = _Steps(plan, module, records, progress, on_shown)
     if out is None:
-        return _finished(steps.take(steps.training(key, physical_batch_size), key, None), guarantee, plan, test)
-    folder = RunFolder(out)
+        release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=key)
+        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
+        return _finished(steps.take(steps.training(release.key, physical_batch_size), None), guarantee, plan, test)
+    folder, digest = RunFolder(out), digest_of(*steps.plan.stages, plan)
     if resume and folder.is_finished:
-        module.load_state_dict(folder.model(like=module.state_dict()))
-        return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
+        return _taken_up(folder, budget, plan, module, digest, delta)
+    if not resume:
+        budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
         checkpoint = journal.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
-        training = steps.training(journal.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
+        release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=journal.key, run=journal.run)
+        training = steps.training(release.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)
         numbers = {
@@ -120,9 +122,14 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
-        guarantee = replace(guarantee, assumptions=_assumptions(plan, journal.key))  # of the run that is gone on with
-        shown = journal.promise(described(plan.sampler, numbers, plan.noise_multiplier, guarantee))
-        fitted = _finished(steps.take(training, journal.key, journal), guarantee, plan, test)
+        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, journal.key))
+        shown = journal.promise(
+            described(plan.sampler, numbers, plan.noise_multiplier, guarantee),
+            number=release.number,
+            plan=digest,
+            noise_multiplier=plan.noise_multiplier,
+        )
+        fitted = _finished(steps.take(training, journal), guarantee, plan, test)
         row = {"step": plan.sampler.steps, **fitted.metrics}
         if not shown:
             journal.add(row)
@@ -171,7 +178,7 @@ class _Steps:
         divisor, schedule = self.hidden.batch_size(self.records.num_units), _Of(self.hidden)
         return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule, averaging=None)
 
-    def take(self, training: Training, key: Key, journal: Journal | None) -> nn.Module:
+    def take(self, training: Training, journal: Journal | None) -> nn.Module:
         run, per_epoch = training.run, self.hidden.sampler.batches_per_epoch
         with _progress_bar(self.progress) as bar, interruption(wanted=journal is not None) as asked:
             task = bar.add_task("training in hiding", total=len(run), completed=run.steps)
@@ -189,16 +196,13 @@ class _Steps:
                     raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
             if journal is not None:
                 journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
-        self._trailing(training, key)
+        self._trailing(training)
         return self.module
 
-    def _trailing(self, training: Training, key: Key) -> None:
+    def _trailing(self, training: Training) -> None:
         """Steps that see nobody: noise and the ridge term."""
-        layout, zeros = training.run.layout, torch.zeros(training.run.layout.size, dtype=torch.float64)
         for step in range(self.hidden.sampler.steps, self.hidden.steps):
-            nobody = BoundedSum(zeros.clone(), self.hidden.clip, layout)
-            private = self.plan.noise.add(nobody, NoiseAt(key.stream("noise"), step))
-            training.descend(private, step)
+            training.descend(training.run.noise_alone(step), step)
             self._project()
 
     def _project(self) -> None:
@@ -220,6 +224,19 @@ class _Of:
 
     def factor(self, step: int, steps: int) -> float:
         return self.plan.schedule.factor(step, self.plan.steps)
+
+
+def _taken_up(
+    folder: RunFolder, budget: Budget, plan: NoisyCGD, module: nn.Module, digest: str, delta: float
+) -> HiddenFitted:
+    """A finished run, charged unless the budget holds it."""
+    done = folder.finished_run()
+    done.check(digest, folder.path)
+    budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity, seeded=done.seeded)
+    module.load_state_dict(folder.model(like=module.state_dict()))
+    promised: Any = folder.privacy()
+    guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))
+    return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
 
 
 def _finished(module: nn.Module, guarantee: Guarantee, plan: NoisyCGD, test: Public | None) -> HiddenFitted:

@@ -31,7 +31,7 @@ from sordino.accounting.guarantee import Unit
 from sordino.budget import Budget
 from sordino.convex.random_features import FeatureMap, Features, at_most
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.records import Batch, Records
 from sordino.states import BoundedSum, Layout, Private
@@ -40,7 +40,6 @@ MOST_FEATURES = 8_000  # whose products take 2.3 GB with their noise and eigenve
 _ROWS_AT_A_TIME = 2048
 _MOST_ROWS_PER_USER = 4096
 _MOST_CLASSES = 10_000
-_SMALLEST_DELTA = 1e-12  # for which the generator's noise is checked where the budget names none
 
 
 @dataclass(frozen=True)
@@ -168,12 +167,15 @@ def release_statistics(
     validate.instance(Adjacency, adjacency=adjacency)
     key = key_of(seed, key)
     noise, summation = Gaussian(noise_multiplier), Summation.of(budget.records, features, num_classes)
-    check_tail(noise, adjacency, steps=1, delta=budget.delta or _SMALLEST_DELTA)
-    release = len(budget.releases)  # so that no two releases of one budget share their noise, even with one seed
-    budget.charge(summation.event(noise_multiplier, adjacency), adjacency, what="sufficient statistics")
-    total = summation.total(budget.records)
-    private = noise.add(total, NoiseAt(key.stream("sufficient statistics"), release))
-    return summation.statistics(private, noise.std(total.bound))
+    private = budget.release(
+        "sufficient statistics",
+        noise=noise,
+        adjacency=adjacency,
+        key=key,
+        total_of=lambda: summation.total(budget.records),
+        event=summation.event(noise_multiplier, adjacency),
+    )
+    return summation.statistics(private, noise.std(summation.bound))
 
 
 def key_of(seed: int | None, key: Key | None) -> Key:

@@ -24,6 +24,7 @@ from sordino.opacus.module import PrivateModule
 from sordino.opacus.scripted import ScriptedGradient
 from sordino.opacus.session import Session
 from sordino.opacus.stepping import step_privately
+from sordino.randomness import Key
 from sordino.records import as_records
 from sordino.run import Plan, PrivateRun
 
@@ -38,7 +39,8 @@ class PrivacyEngine:
     """Makes a model, an optimizer and a loader private, by the names that Opacus has for it.
 
     `accountant` may be named as there; the tightest that is proved is used, and "gdp" is refused, because it is none.
-    The noise is always cryptographic; a `seed` is for tests, and the guarantee says so.
+    The noise is always cryptographic; a `seed` is for tests, and the guarantee says so. Two calls of one engine draw
+    different noise; two engines do not know of each other, and need two seeds.
 
     >>> from torch.utils.data import TensorDataset
     >>> model, data = nn.Linear(4, 3), TensorDataset(torch.zeros(40, 4), torch.zeros(40, dtype=torch.int64))
@@ -64,7 +66,7 @@ class PrivacyEngine:
             raise UsageError(f"accountant must be 'prv' or 'rdp', got {accountant!r}: others prove no bound.")
         if secure_mode and seed is not None:
             raise UsageError("secure_mode and seed exclude each other: whoever knows the seed can remove the noise.")
-        self._seed = seed
+        self._key = Key.fresh() if seed is None else Key.from_seed(seed)
         self._sessions: list[tuple[Session, bool]] = []
 
     def make_private(
@@ -169,8 +171,8 @@ class PrivacyEngine:
         check_loader(source)
         plan, inner = make_plan(source), original(module)
         records = as_records(source.dataset, dtype=working_dtype(inner))
-        seed = None if self._seed is None else self._seed + len(self._sessions)
-        run = PrivateRun(plan, inner, records, seed=seed, physical_batch_size=1)
+        key = self._key.of_release(len(self._sessions))  # each call has its own data, and so a budget of its own
+        run = PrivateRun(plan, inner, records, key=key, physical_batch_size=1)
         session = Session(run, inner, records, criterion, loss_reduction)
         step_privately(optimizer, inner, session, run.expected_batch_size if loss_reduction == "mean" else 1.0)
         self._sessions.append((session, planned))

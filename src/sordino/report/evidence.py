@@ -16,7 +16,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
+from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
 from sordino.accounting.events import flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
@@ -28,6 +28,7 @@ from sordino.report.events import parse_event
 from sordino.report.quality import Quality, quality_of
 
 _PIECE = 1 << 20
+_SEED = "the seed stays secret"  # how the assumption of a seed begins, in folders of every version
 _AGREEMENT = 1e-3  # relative: two versions of an accountant may round differently
 
 
@@ -62,7 +63,8 @@ class Evidence:
     @property
     def has_seed(self) -> bool:
         """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
-        return SEED_STAYS_SECRET in self.guarantee.assumptions or self.saved.recipe.seed is not None
+        assumed = any(each.startswith(_SEED) for each in self.guarantee.assumptions)
+        return assumed or self.saved.recipe.seed is not None
 
     @cached_property
     def searched(self) -> str | None:

@@ -12,7 +12,7 @@ from sordino import validate
 from sordino.accounting import Adjacency, Unit
 from sordino.budget import Budget
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, NoiseAt, check_tail
+from sordino.noise import Gaussian, check_tail
 from sordino.randomness import Key
 from sordino.states import BoundedSum, Layout
 
@@ -51,11 +51,12 @@ class NoisyAccuracy:
         check_tail(noise, Adjacency.ZERO_OUT, steps=1, delta=delta)
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
-        noise = Gaussian(self.noise_multiplier)
-        self.budget.charge(noise.event, Adjacency.ZERO_OUT, what="score")
-        right = np.asarray(estimator.predict(X)) == np.asarray(y)
-        if right.shape != (len(y),):
-            raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
-        count = BoundedSum(torch.tensor([right.sum()], dtype=torch.float64), bound=1.0, layout=_COUNT)
-        private = noise.add(count, NoiseAt(Key.fresh().stream("score"), step=0))
-        return float(private.divide(len(right)).value)
+        def count() -> BoundedSum:
+            right = np.asarray(estimator.predict(X)) == np.asarray(y)
+            if right.shape != (len(y),):
+                raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
+            return BoundedSum(torch.tensor([right.sum()], dtype=torch.float64), bound=1.0, layout=_COUNT)
+
+        noise, adjacency = Gaussian(self.noise_multiplier), Adjacency.ZERO_OUT
+        private = self.budget.release("score", noise=noise, adjacency=adjacency, key=Key.fresh(), total_of=count)
+        return float(private.divide(len(y)).value)

@@ -11,7 +11,7 @@ from dp_accounting.dp_event import DpEvent
 
 from sordino import validate
 from sordino.accounting import Adjacency
-from sordino.budget import Budget
+from sordino.budget import Budget, RunIdentity
 from sordino.errors import UsageError
 from sordino.records import Records
 
@@ -26,6 +26,8 @@ class OneFit(Budget):
     >>> for fold in (range(0, 6), range(3, 9)):
     ...     rows = as_records((torch.zeros(len(fold), 2), torch.zeros(len(fold))))
     ...     OneFit(rows, shared).charge(GaussianDpEvent(5.0), Adjacency.ZERO_OUT, what="training run")
+    0
+    1
     >>> shared.releases
     ('training run', 'training run')
     """
@@ -40,10 +42,21 @@ class OneFit(Budget):
                 )
         self._shared = shared
 
-    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
-        if self._shared is not None:
-            self._shared.charge(event, adjacency, what=what)
-        super().charge(event, adjacency, what=what)
+    def charge(
+        self,
+        event: DpEvent,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        run: RunIdentity | None = None,
+        seeded: bool = False,
+    ) -> int:
+        """Numbered by the shared budget, so that fits with one `random_state` draw noise of their own."""
+        if self._shared is None:
+            return super().charge(event, adjacency, what=what, run=run, seeded=seeded)
+        number = self._shared.charge(event, adjacency, what=what, run=run, seeded=seeded)
+        super().charge(event, adjacency, what=what, run=run)
+        return number
 
     @property
     def assumptions(self) -> tuple[str, ...]:

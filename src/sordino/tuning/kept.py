@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sordino.budget import RunIdentity
 from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import Interrupted
 from sordino.interruption import Interruption
@@ -23,6 +24,13 @@ class Kept:
     def __init__(self, checkpoints: Checkpoints, asked: Interruption) -> None:
         self._checkpoints, self._asked = checkpoints, asked
         self.identity: Mapping[str, str] = {}
+
+    @property
+    def run(self) -> RunIdentity:
+        return self._checkpoints.run
+
+    def number(self, number: int) -> None:
+        self._checkpoints.number(number)
 
     def last(self) -> Standing | None:
         return None if self._checkpoints.is_empty else _read(self._checkpoints.load(self.identity))

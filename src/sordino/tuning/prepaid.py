@@ -10,7 +10,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino.accounting import Adjacency, Guarantee
 from sordino.accounting.events import flatten
-from sordino.budget import Budget
+from sordino.budget import Budget, RunIdentity
 from sordino.errors import BudgetError
 from sordino.randomness import Key
 from sordino.tuning.candidates import Candidate
@@ -27,6 +27,7 @@ class Prepaid(Budget):
     >>> whole = Budget((torch.zeros(9, 2), torch.zeros(9)))
     >>> trial = Prepaid(whole, GaussianDpEvent(2.0))
     >>> trial.charge(GaussianDpEvent(2.0), Adjacency.ZERO_OUT, what="mean")
+    0
     >>> trial.charge(GaussianDpEvent(2.0), Adjacency.ZERO_OUT, what="mean")
     Traceback (most recent call last):
         ...
@@ -36,15 +37,24 @@ class Prepaid(Budget):
     def __init__(self, whole: Budget, paid: DpEvent) -> None:
         super().__init__(whole.records)
         self._whole, self._paid = whole, _counts(paid)
+        self._process = whole._process  # what a forked process makes of the whole is no budget of its own
 
     @property
     def releases(self) -> tuple[str, ...]:
         return *self._whole.releases, *super().releases
 
-    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
+    def charge(
+        self,
+        event: DpEvent,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        run: RunIdentity | None = None,
+        seeded: bool = False,
+    ) -> int:
         if not _counts(ComposedDpEvent([self.event, event])) <= self._paid:
             raise BudgetError(f"the {what} was not paid for: a trial may release what was charged for it, once.")
-        super().charge(event, adjacency, what=what)
+        return super().charge(event, adjacency, what=what, run=run, seeded=seeded)
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
         return self._whole.guarantee(delta=delta, assumptions=assumptions)
@@ -62,16 +72,25 @@ class Trial:
 class Trials:
     """All trials of a tuning. They are charged when this is made; which they are follows from the key.
 
-    Guarantee: no trial is handed out that the payment's event does not count, and none twice. With the same key they
-    are the same in another process, with the same randomness, so that a tuning can be taken up again.
+    Guarantee: no trial is handed out that the payment's event does not count, and none twice. With the same key and
+    the same `run` they are the same in another process, with the same randomness, so that a tuning can be taken up
+    again. The key of each trial follows from the number of this tuning in its budget, from its stage and its place.
     """
 
     def __init__(
-        self, budget: Budget, payment: Payment, trial: DpEvent, sizes: Sequence[int], adjacency: Adjacency, key: Key
+        self,
+        budget: Budget,
+        payment: Payment,
+        trial: DpEvent,
+        sizes: Sequence[int],
+        adjacency: Adjacency,
+        key: Key,
+        run: RunIdentity | None = None,
     ) -> None:
-        self._budget, self._payment, self._trial, self._sizes, self._key = budget, payment, trial, tuple(sizes), key
+        self._budget, self._payment, self._trial, self._sizes = budget, payment, trial, tuple(sizes)
         self._next = 0
-        budget.charge(payment.event(trial, sizes), adjacency, what="tuning")
+        address = budget.address(payment.event(trial, sizes), adjacency, what="tuning", key=key, run=run)
+        self.number, self._key = address.number, address.key
 
     def of_stage(self, stage: int, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
         """The trials among these candidates, as many as were paid for."""

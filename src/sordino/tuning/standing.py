@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sordino.budget import RunIdentity
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.task import Tried
 
@@ -35,6 +36,15 @@ class Standing:
 
 class Keeper(Protocol):
     """Writes down how far a tuning has come, where nobody else reads it."""
+
+    @property
+    def run(self) -> RunIdentity:
+        """By which a budget knows the tuning."""
+        ...
+
+    def number(self, number: int) -> None:
+        """Keeps which release of its budget the tuning is: the randomness of its trials comes from there."""
+        ...
 
     def last(self) -> Standing | None:
         """Where the tuning was stopped."""

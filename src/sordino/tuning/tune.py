@@ -92,7 +92,10 @@ def tune(
     sizes = sizes_of(stages, start)
     task = calibrated(task, payment, sizes, epsilon=epsilon, delta=delta, budget=budget)
     key = _key(seed, key)
-    trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key)
+    run = None if keeper is None else keeper.run
+    trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key, run)
+    if keeper is not None:
+        keeper.number(trials.number)
     guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(payment, key))
     if on_promise is not None:
         on_promise(guarantee, task)
