@@ -46,7 +46,7 @@ def test_a_fit_within_a_budget_leaves_what_was_spent_before(fit):
     release_statistics(budget, FEATURES, num_classes=4, noise_multiplier=8.0)
     fitted = fit(budget, FEATURES, **TARGET)
     assert 0.999 < fitted.guarantee.epsilon <= 1.0
-    assert len(budget.releases) == 2
+    assert len(budget.releases) > 1
 
 
 def test_a_replacement_costs_less_than_two_removals():

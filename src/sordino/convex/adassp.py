@@ -84,6 +84,7 @@ def fit_adassp(
     multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
     noise, eigenvalue_noise = Gaussian(multiplier), Gaussian(_TIMES_THE_NOISE * multiplier)
     key, of_statistics, of_eigenvalue = key_of(seed, None), *releases.events(multiplier)
+    budget.check(ComposedDpEvent([of_statistics, of_eigenvalue]), adjacency, what="statistics and their eigenvalue")
 
     def opened(what: str, noise: Gaussian, event: DpEvent) -> Release:
         return budget.open(what, noise=noise, adjacency=adjacency, key=key, event=event, delta=delta)

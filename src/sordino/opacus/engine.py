@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from sordino import validate
 from sordino.accounting import Guarantee
+from sordino.budget import RunIdentity
 from sordino.calibration import calibrate, check_delta_for, check_target
 from sordino.clipping import Clip, ClipByNorm, ClipPerLayer
 from sordino.errors import UsageError
@@ -171,8 +172,10 @@ class PrivacyEngine:
         check_loader(source)
         plan, inner = make_plan(source), original(module)
         records = as_records(source.dataset, dtype=working_dtype(inner))
-        key = self._key.of_release(len(self._sessions))  # each call has its own data, and so a budget of its own
-        run = PrivateRun(plan, inner, records, key=key, physical_batch_size=1)
+        call = len(self._sessions)  # its records are a budget of their own: what numbers releases is the engine
+        run = PrivateRun(
+            plan, inner, records, key=self._key, identity=RunIdentity(f"call {call}", call), physical_batch_size=1
+        )
         session = Session(run, inner, records, criterion, loss_reduction)
         step_privately(optimizer, inner, session, run.expected_batch_size if loss_reduction == "mean" else 1.0)
         self._sessions.append((session, planned))

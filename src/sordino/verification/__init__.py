@@ -41,4 +41,5 @@ def _findings(plan: Plan, model: nn.Module, data: object, delta: float, seed: in
     yield from sampler_statistics.examine(plan.sampler, seed=seed)
     yield from ledger.count_steps(plan, model, records, seed=seed)
     yield from ledger.compare_constants(plan, model, records, seed=seed)
+    yield from ledger.compare_releases(plan, model, records, seed=seed)
     yield from accountant.compare()

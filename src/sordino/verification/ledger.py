@@ -1,19 +1,21 @@
-"""Planned, taken and accounted steps are the same number, and nothing that is released depends on a secret size."""
+"""Planned, taken and accounted steps are the same number, nothing released depends on a secret size, no noise is shared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from sordino.accounting import Adjacency
+from sordino.budget import Budget
 from sordino.records import Records
 from sordino.run import Plan, PrivateRun
-from sordino.verification.synthetic import fresh_run, ordinary, with_poisson
+from sordino.verification.synthetic import fresh_run, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, equal
 
-STEPS, CONSTANTS = "step ledger", "constants on neighbours"
-_STEPS = 30
+STEPS, CONSTANTS, RELEASES = "step ledger", "constants on neighbours", "releases of one budget"
+_STEPS, _RATE_OF_NOBODY = 30, 1e-9
 
 
 def count_steps(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
@@ -37,6 +39,21 @@ def compare_constants(plan: Plan, model: nn.Module, records: Records, *, seed: i
     larger, smaller = (_constants(fresh_run(plan, model, ordinary(records, size), seed=seed)) for size in (100, 99))
     for name, value in larger.items():
         yield at_most(CONSTANTS, f"change of {name}", abs(value - smaller[name]), 0.0)
+
+
+def compare_releases(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
+    """Two runs of one seed on one budget, in which nobody joins: what each step releases is its noise.
+
+    On a lattice of 2^-17 standard deviations two draws agree in one coordinate with chance below 2^-17, so that all
+    coordinates of three steps agree with chance below 2^-51.
+    """
+    nobody = undecoded(with_poisson(plan, rate=_RATE_OF_NOBODY, steps=3))
+    budget = Budget(ordinary(records, 2))
+    one, other = (
+        torch.cat([private.value for private in fresh_run(nobody, model, budget, seed=seed)]) for _ in range(2)
+    )
+    shared = float(one.numel() > 0 and torch.equal(one, other))
+    yield equal(RELEASES, "two runs of one seed with the same noise", shared, 0.0)
 
 
 def _constants(run: PrivateRun) -> dict[str, float]:

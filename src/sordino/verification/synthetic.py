@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from sordino.budget import Budget
 from sordino.encoding import Codec, Encoding, State
 from sordino.noise import HopelessNoise, NoiseAt
 from sordino.randomness import Stream
@@ -83,12 +84,12 @@ def noise_of(run: PrivateRun) -> Iterator[Drawn]:
 
 
 def fresh_run(
-    plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | Literal["auto"] = "auto"
+    plan: Plan, model: nn.Module, data: Records | Budget, *, seed: int, physical: int | Literal["auto"] = "auto"
 ) -> PrivateRun:
     """A run whose randomness is frozen by the seed. Its few units are no reason to warn of much noise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HopelessNoise)
-        return PrivateRun(plan, model, records, seed=seed, physical_batch_size=physical)
+        return PrivateRun(plan, model, data, seed=seed, physical_batch_size=physical)
 
 
 @dataclass(frozen=True)

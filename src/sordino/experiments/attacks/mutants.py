@@ -24,7 +24,7 @@ from sordino.gradients.taped import Taped
 from sordino.noise import Gaussian
 from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Fixed
-from sordino.randomness import Stream
+from sordino.randomness import Key, Stream
 from sordino.run import Begun, PrivateRun
 from sordino.sampling import Poisson
 from sordino.states import BoundedSum, Dense, Private
@@ -32,7 +32,7 @@ from sordino.verification import accountant, ledger, sampler_statistics, sensiti
 from sordino.verification.noise_findings import INDEPENDENCE, SCALE, TAIL
 
 SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, accountant.NAME
-LEDGER, CONSTANTS = ledger.STEPS, ledger.CONSTANTS
+LEDGER, CONSTANTS, RELEASES = ledger.STEPS, ledger.CONSTANTS, ledger.RELEASES
 
 Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
@@ -314,3 +314,8 @@ def _directions_in_float32(patch: Patches) -> None:
 @mutant("optimised noise that ends at 5.77 standard deviations", TAIL, OF_OPTIMIZED_NOISE)
 def _optimised_noise_that_ends_at_5_77_standard_deviations(patch: Patches) -> None:
     other_normals(patch, lambda *address: honest_normals(*address).clip(-5.77, 5.77))
+
+
+@mutant("the number of the release is not in the address of its noise", RELEASES)
+def _the_number_of_the_release_is_not_in_the_address_of_its_noise(patch: Patches) -> None:
+    patch.set(Key, "of_release", lambda self, number: self)
