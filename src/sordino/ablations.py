@@ -64,6 +64,11 @@ class Comparison:
         validate.instance(Encoding, encoding=self.encoding)
         validate.positive(divisor=self.divisor)
 
+    @property
+    def key(self) -> Key:
+        """That of a private run with this seed, which then draws the same batches and masks."""
+        return Key.from_seed(self.seed).of_release(0)
+
 
 def noisy_sgd(
     model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
@@ -78,7 +83,7 @@ def noisy_sgd(
     noisy SGD without a clip: not private, for comparison only
     """
     validate.positive(noise_std=noise_std)
-    noise = Key.from_seed(comparison.seed).stream("noise")
+    noise = comparison.key.stream("noise")
 
     def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
         return total + noise_std * torch.from_numpy(noise.normals(total.numel(), step=step)).to(total)
@@ -112,7 +117,7 @@ def unpaid_weights_sgd(
     """
     validate.instance(Clip, clip=clip)
     validate.instance(OptimizedNoise, noise=noise)
-    records, stream = _rows(data), Key.from_seed(comparison.seed).stream("noise")
+    records, stream = _rows(data), comparison.key.stream("noise")
     everybody = torch.arange(records.num_units)
 
     def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
@@ -132,7 +137,7 @@ def _train(
     sum_of: Callable[[PerExample], Tensor],
     changed: Callable[[Tensor, int, Codec], Tensor],
 ) -> None:
-    records, key, encoding = _rows(data), Key.from_seed(comparison.seed), comparison.encoding
+    records, key, encoding = _rows(data), comparison.key, comparison.encoding
     comparison.sampler.check(records.num_units)
     state = encoding.init(Layout.of(model))
     for step, indices in enumerate(comparison.sampler.batches(records.num_units, key.stream("sampling"))):
@@ -161,7 +166,7 @@ def _encoded_sum(
     sum_of: Callable[[PerExample], Tensor],
 ) -> Private:
     totals, layout = [], Layout.of(model)
-    gradient, dropout = LossGradient(comparison.loss), Key.from_seed(comparison.seed).stream("dropout")
+    gradient, dropout = LossGradient(comparison.loss), comparison.key.stream("dropout")
     for units in torch.split(indices, _UNITS_AT_A_TIME):
         batch = records.gather(units)
         each = codec.encode(gradient.of(model, batch, row_seeds(dropout, step, records, units, batch)))

@@ -7,7 +7,7 @@ run that is taken up again keeps its number: steps that are repeated have the no
 
 from __future__ import annotations
 
-import math
+import hashlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import NoReturn
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from torch import Tensor
 
 from sordino import validate
-from sordino.accounting import Adjacency, Guarantee, privacy_of
+from sordino.accounting import Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
 from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
@@ -131,7 +131,7 @@ class Budget:
         self._charges: list[_Charge] = []
         self._noises: list[tuple[Noise, int]] = []  # of the releases made here, with the number of steps of each
         self._next_number = 0
-        self._seeded: set[int] = set()  # the numbers under which a seed was used
+        self._addresses: dict[bytes, str] = {}  # by a hash of its key each address in use, and the run that uses it
         self._adjacency: Adjacency | None = None
         self._charging = Lock()  # two threads that each see room for one release must not both take it
         self._process = os.getpid()
@@ -206,39 +206,33 @@ class Budget:
         self, event: DpEvent, adjacency: Adjacency, *, what: str, key: Key, run: RunIdentity | None = None
     ) -> Address:
         """Charges for what draws its noise by itself, and gives the key to draw it from, which nothing else has."""
-        number = self.charge(event, adjacency, what=what, run=run, seeded=key.reproducible)
-        return Address(number, key.of_release(number))
+        name = "" if run is None else run.name
+        if run is not None and run.number is not None:
+            user = self._addresses.get(_digest(key.of_release(run.number)), name)
+            if user != name:
+                raise UsageError(
+                    f"the {what} is release {run.number} of its seed, and so is another release of this budget: both "
+                    "would have the same noise. Resume it before anything else is released, or give that another seed."
+                )
+        number = self.charge(event, adjacency, what=what, run=run)
+        address = Address(number, key.of_release(number))
+        self._addresses[_digest(address.key)] = name
+        return address
 
-    def charge(
-        self,
-        event: DpEvent,
-        adjacency: Adjacency,
-        *,
-        what: str,
-        run: RunIdentity | None = None,
-        seeded: bool = False,
-    ) -> int:
+    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
         """Adds a release, or refuses it, and numbers it. Nothing may be computed from the data before it is charged.
 
-        What this budget holds of a `run` already is not charged again. A run that has a number keeps it, unless what
-        is `seeded` would share its noise with another seeded release of that number.
+        What this budget holds of a `run` already is not charged again. A run that has a number keeps it.
         """
         self.check_process()
         with self._charging:
             held = None if run is None else self._held(run, event)
             if held is not None:
                 return held
-            number = self._next_number if run is None or run.number is None else run.number
-            if seeded and number in self._seeded:
-                raise UsageError(
-                    f"the {what} is release {number} of its budget, and so is another release with a seed here: with "
-                    "one seed both have the same noise. Resume it before anything else is released with a seed."
-                )
             self._refuse_if_too_much(event, adjacency, what)
+            number = self._next_number if run is None or run.number is None else run.number
             self._adjacency, self._next_number = adjacency, max(self._next_number, number + 1)
             self._charges.append(_Charge(what, event, number, "" if run is None else run.name))
-            if seeded:
-                self._seeded.add(number)
             return number
 
     def holds(self, run: RunIdentity) -> bool:
@@ -286,12 +280,23 @@ class Budget:
             total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
             if total > self.epsilon:
                 spent = privacy_of(self.event, adjacency).epsilon(self.delta) if self._charges else 0.0
-                left = math.floor(1e4 * (self.epsilon - spent)) / 1e4
                 raise BudgetError(
                     f"the {what} would bring epsilon to {rounded_up(total, 6)} under {adjacency} at delta "
                     f"{self.delta:g}; allowed is {self.epsilon:g}, of which {rounded_up(spent)} is spent: "
-                    + (f"a release of epsilon {left:g} and delta 0 would fit." if left > 0 else "nothing would fit.")
+                    f"{self._what_fits(adjacency, self.epsilon, self.delta)}."
                 )
+
+    def _what_fits(self, adjacency: Adjacency, epsilon: float, delta: float) -> str:
+        single = GaussianDpEvent if delta else PureDpEvent
+
+        def event(noise_multiplier: float) -> DpEvent:
+            return ComposedDpEvent([self.event, single(noise_multiplier)])
+
+        try:
+            multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
+        except UsageError:
+            return "nothing more would fit"
+        return f"one {'Gaussian' if delta else 'pure'} release of noise multiplier {rounded_up(multiplier)} would fit"
 
 
 @dataclass(frozen=True)
@@ -302,6 +307,10 @@ class _Charge:
     event: DpEvent
     number: int
     run: str
+
+
+def _digest(key: Key) -> bytes:
+    return hashlib.blake2b(b"address", key=key.secret).digest()
 
 
 def _check_process(process: int, refusal: str) -> None:

@@ -102,9 +102,7 @@ class Journal:
         `number` says which release of its budget the run is, and `plan` is the digest of its plan.
         """
         self._checkpoints.number(number)
-        run = PromisedRun(
-            self.run.name, number, self.key.reproducible, plan, noise_multiplier, self._progress.drawn_again
-        )
+        run = PromisedRun(self.run.name, number, plan, noise_multiplier, self._progress.drawn_again)
         self._folder.write_privacy({**promised, "run": asdict(run)})
         self._folder.forget_after(self._progress.step)
         return self._folder.metrics()

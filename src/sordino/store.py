@@ -38,12 +38,11 @@ class PromisedRun:
     """What a promise says of the run that made it: by this a budget knows whether it holds the run already.
 
     `plan` is a digest of what was carried out, `number` which release of its budget it was, `drawn_again` how many
-    steps were paid for twice, and `seeded` whether its noise follows from a seed.
+    steps were paid for twice.
     """
 
     name: str
     number: int
-    seeded: bool
     plan: str
     noise_multiplier: float
     drawn_again: int
@@ -51,7 +50,6 @@ class PromisedRun:
     def __post_init__(self) -> None:
         RunIdentity(self.name, self.number)
         validate.instance(str, plan=self.plan)
-        validate.instance(bool, seeded=self.seeded)
         validate.positive(noise_multiplier=self.noise_multiplier)
         validate.count(at_least=0, at_most=10**9, drawn_again=self.drawn_again)
 

@@ -257,7 +257,7 @@ class _Course:
         plan = self.plan
         done.check(digest_of(*plan.stages), folder.path)
         run, adjacency = done.identity, plan.adjacency
-        self.budget.charge(plan.event, adjacency, what="training run", run=run, seeded=done.seeded)
+        self.budget.charge(plan.event, adjacency, what="training run", run=run)
         if done.drawn_again:
             again = plan.sampler.compose(plan.noise.event, done.drawn_again)
             self.budget.charge(again, adjacency, what="steps drawn again", run=run)

@@ -28,7 +28,7 @@ HIDDEN = Recipe("digits", "gated-relu", epsilon=4.0, delta=1e-4, method="noisy-c
 
 @pytest.fixture(scope="module")
 def white():
-    return audit(SMALL, canaries=200)
+    return audit(SMALL, canaries=400, repeats=4)  # one training shows less, by chance next to nothing
 
 
 def test_the_white_box_comes_near_and_is_not_refuted(white):
@@ -40,13 +40,13 @@ def test_the_white_box_comes_near_and_is_not_refuted(white):
     assert np.mean(white.inside) > np.mean(white.outside)
 
 
-def test_the_same_seed_gives_the_same_audit_and_another_does_not(white):
-    assert audit(SMALL, canaries=200).inside == white.inside
-    assert audit(SMALL, canaries=200, seed=1).inside != white.inside
+def test_the_same_seed_gives_the_same_audit_and_another_does_not():
+    one, same, other = (audit(SMALL, canaries=200, seed=seed).inside for seed in (0, 0, 1))
+    assert one == same != other
 
 
-def test_too_few_canaries_are_said_to_be_too_few(white):
-    assert any("200 canaries show at most" in note for note in white.notes)
+def test_too_few_canaries_are_said_to_be_too_few():
+    assert any("200 canaries show at most" in note for note in audit(SMALL, canaries=200).notes)
 
 
 def test_a_claim_below_what_was_shown_is_refuted(white):
@@ -104,7 +104,7 @@ def test_a_model_that_learns_without_privacy_gives_its_canaries_away():
 
 
 def test_the_last_iterate_of_a_recipe_is_not_refuted():
-    found = audit(HIDDEN, canaries=200, method="gaussian")
+    found = audit(HIDDEN, canaries=2000, method="gaussian")
     assert found.says == "not refuted" and found.epsilon <= 4.0 * (1 + 1e-9)
     assert 0 < found.bound.epsilon
     assert "last iterate" in found.score

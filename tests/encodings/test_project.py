@@ -91,7 +91,7 @@ def test_noise_is_that_of_two_releases_by_their_clip_norms() -> None:
     run = so.PrivateRun(make_plan(encoding, rate=1e-12, steps=30), model, (INPUTS, LABELS), seed=0)
     inside, outside = [], []
     for step, private in enumerate(run):
-        basis = encoding.subspace.basis(step, so.Key.from_seed(0).stream("coding"))
+        basis = encoding.subspace.basis(step, so.Key.from_seed(0).of_release(0).stream("coding"))
         lifted = basis.lift(basis.embed(private.value))
         inside.append(float(lifted.square().sum()) / basis.directions)
         outside.append(float((private.value - lifted).square().sum()) / (run.layout.size - basis.directions))

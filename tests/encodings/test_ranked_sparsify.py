@@ -27,7 +27,7 @@ def test_algorithm_4_is_repeated_from_what_was_released() -> None:
             keep = torch.ones_like(keep).index_fill_(0, order[: int(RANKED.rate(step) * len(keep))], False)
             total.zero_()
         nobody = BoundedSum(torch.zeros_like(total), 1.0, run.layout)
-        noise = so.Gaussian(1.0).add(nobody, NoiseAt(so.Key.from_seed(0).stream("noise"), step)).value
+        noise = so.Gaussian(1.0).add(nobody, NoiseAt(so.Key.from_seed(0).of_release(0).stream("noise"), step)).value
         assert torch.equal(private.value, noise * keep)
         total += noise
     assert int((~keep).sum()) == int(0.6 * run.layout.size)

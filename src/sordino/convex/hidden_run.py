@@ -232,7 +232,7 @@ def _taken_up(
     """A finished run, charged unless the budget holds it."""
     done = folder.finished_run()
     done.check(digest, folder.path)
-    budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity, seeded=done.seeded)
+    budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity)
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()
     guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))

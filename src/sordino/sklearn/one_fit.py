@@ -40,21 +40,14 @@ class OneFit(Budget):
                 raise UsageError(
                     f"one budget has one unit: it protects each {shared.records.unit}, this fit each {records.unit}."
                 )
+            self._addresses = shared._addresses
         self._shared = shared
 
-    def charge(
-        self,
-        event: DpEvent,
-        adjacency: Adjacency,
-        *,
-        what: str,
-        run: RunIdentity | None = None,
-        seeded: bool = False,
-    ) -> int:
+    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
         """Numbered by the shared budget, so that fits with one `random_state` draw noise of their own."""
         if self._shared is None:
-            return super().charge(event, adjacency, what=what, run=run, seeded=seeded)
-        number = self._shared.charge(event, adjacency, what=what, run=run, seeded=seeded)
+            return super().charge(event, adjacency, what=what, run=run)
+        number = self._shared.charge(event, adjacency, what=what, run=run)
         super().charge(event, adjacency, what=what, run=run)
         return number
 

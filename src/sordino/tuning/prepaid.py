@@ -43,18 +43,10 @@ class Prepaid(Budget):
     def releases(self) -> tuple[str, ...]:
         return *self._whole.releases, *super().releases
 
-    def charge(
-        self,
-        event: DpEvent,
-        adjacency: Adjacency,
-        *,
-        what: str,
-        run: RunIdentity | None = None,
-        seeded: bool = False,
-    ) -> int:
+    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
         if not _counts(ComposedDpEvent([self.event, event])) <= self._paid:
             raise BudgetError(f"the {what} was not paid for: a trial may release what was charged for it, once.")
-        return super().charge(event, adjacency, what=what, run=run, seeded=seeded)
+        return super().charge(event, adjacency, what=what, run=run)
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
         return self._whole.guarantee(delta=delta, assumptions=assumptions)

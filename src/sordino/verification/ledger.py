@@ -1,4 +1,4 @@
-"""Planned, taken and accounted steps are the same number, nothing released depends on a secret size, no noise is shared."""
+"""Steps planned, taken and counted are one number; what is released depends on no secret size, and shares no noise."""
 
 from __future__ import annotations
 
