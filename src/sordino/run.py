@@ -286,11 +286,19 @@ class PrivateRun:
         self._coding_state = self.plan.encoding.update(self._coding_state, private)
         return private
 
-    def noise_alone(self, step: int) -> Private:
-        """What a step after all planned ones releases, in which nobody joins: noise on a sum of zero."""
+    def next_from(self, start: Tensor) -> Private:
+        """The next step, with `start` added to its sum before the noise, so that all three are rounded together.
+
+        For a run that shows its last iterate only: adding the iterate to a release that was rounded alone would show
+        the iterate's last bits. `start` may depend on earlier steps, and not on who joins this one.
+        """
+        begun = self.begin()
+        return self.finish(begun, self._bounded_sum(begun.indices, begun.codec, begun.step).shifted(start))
+
+    def noise_from(self, start: Tensor, step: int) -> Private:
+        """What a step after all planned ones releases, in which nobody joins: `start` and noise, rounded together."""
         validate.count(at_least=self.plan.steps, step=step)
-        zeros = torch.zeros(self.layout.size, dtype=torch.float64)
-        return self._release.add(BoundedSum(zeros, self.plan.clip.bound, self.layout), step)
+        return self._release.add(BoundedSum(start, self.plan.clip.bound, self.layout), step)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -170,6 +170,10 @@ class BoundedSum:
         self._check_same_bound(other)
         return BoundedSum(_add_(self.value.double(), other.value), self.bound, self.layout)
 
+    def shifted(self, start: Tensor) -> BoundedSum:
+        """The sum plus a vector that none of its units has any influence on, which moves no two neighbours apart."""
+        return BoundedSum(_add_(self.value.to(torch.float64, copy=True), start), self.bound, self.layout)
+
     def _check_same_bound(self, other: BoundedSum) -> None:
         if other.bound != self.bound:
             raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")

@@ -9,12 +9,12 @@ import torch
 import sordino as so
 from sordino import checkpoint
 from sordino.clipping import ClipByNorm
-from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.hidden_run import fit_hidden_state, kernel_plan
 from sordino.convex.model import GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, StateError, UsageError
-from sordino.schedule import Cosine, Step
-from sordino.training import Training
+from sordino.lattice import spacing_of
+from sordino.schedule import Constant, Cosine, Step
 from sordino.validation import Public
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -91,15 +91,15 @@ class Killed(BaseException):
 
 
 def killed(step, monkeypatch, **arguments):
-    take = Training.step
+    take = so.PrivateRun.next_from
 
-    def ending(training):
-        if training.run.steps == step:
+    def ending(run, start):
+        if run.steps == step:
             raise Killed
-        take(training)
+        return take(run, start)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "step", ending)
+        patch.setattr(so.PrivateRun, "next_from", ending)
         with pytest.raises(Killed):
             fitted(**arguments)
 
@@ -122,30 +122,30 @@ def test_on_other_hardware_the_hidden_steps_are_drawn_again_for_free(tmp_path, m
 
 
 def test_being_asked_to_stop_loses_nothing(tmp_path, monkeypatch):
-    take = Training.step
+    take = so.PrivateRun.next_from
 
-    def signalled(training):
-        if training.run.steps == 3:
+    def signalled(run, start):
+        if run.steps == 3:
             os.kill(os.getpid(), 15)
-        take(training)
+        return take(run, start)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "step", signalled)
+        patch.setattr(so.PrivateRun, "next_from", signalled)
         with pytest.raises(Interrupted, match="stopped after step 4 of 12"):
             fitted(out=tmp_path / "run")
     assert torch.equal(weights(fitted(out=tmp_path / "run", resume=True)), weights(fitted()))
 
 
 def test_being_asked_to_stop_in_the_last_step_passes_the_question_on(tmp_path, monkeypatch):
-    take = Training.step
+    take = so.PrivateRun.next_from
 
-    def signalled(training):
-        if training.run.steps == len(training.run) - 1:
+    def signalled(run, start):
+        if run.steps == len(run) - 1:
             os.kill(os.getpid(), 2)
-        take(training)
+        return take(run, start)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "step", signalled)
+        patch.setattr(so.PrivateRun, "next_from", signalled)
         with pytest.raises(KeyboardInterrupt):
             fitted(out=tmp_path / "run")
     assert torch.equal(weights(fitted(out=tmp_path / "run", resume=True)), weights(fitted()))
@@ -204,3 +204,30 @@ def test_wrong_arguments_are_refused_before_anything_is_charged(arguments, said)
     with pytest.raises(UsageError, match=said):
         fitted(data=budget, **arguments)
     assert budget.releases == ()
+
+
+def test_an_iterate_is_rounded_together_with_the_noise_of_its_step():
+    """Added to a release that was rounded alone, an iterate would show its last bits."""
+    plan = make(noise_schedule=Constant())
+    module = plan.model.build(5, 3)
+    run = so.PrivateRun(kernel_plan(plan), module, (INPUTS, LABELS), seed=0)
+    spacing = spacing_of(run.plan.noise.std(plan.clip))
+    start = torch.linspace(-100, 100, run.layout.size, dtype=torch.float64) / 3
+    assert not torch.equal(start / spacing, (start / spacing).round())
+    for private in [run.next_from(start), *(run.next_from(start) for _ in range(11)), run.noise_from(start, 12)]:
+        assert torch.equal(private.value / spacing, (private.value / spacing).round())
+        assert (private.value - start).abs().max() < 11 * plan.clip + 6 * run.plan.noise.std(plan.clip)
+
+
+def test_every_iterate_is_a_function_of_one_rounded_release(monkeypatch):
+    released = []
+    honest = so.Gaussian.add
+
+    def add(self, total, at):
+        released.append(honest(self, total, at))
+        return released[-1]
+
+    monkeypatch.setattr(so.Gaussian, "add", add)
+    plan = make(trailing_steps=0)
+    last = plan.learning_rate_at(plan.steps - 1) / 11
+    assert torch.equal(weights(fitted(plan)), (-last * released[-1].value).float())

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from sordino.journal import Journal, described, digest_of
 from sordino.randomness import Key
 from sordino.records import Records
 from sordino.run import Plan, PrivateRun
+from sordino.states import Private
 from sordino.store import RunFolder
 from sordino.training import Training, measured
 from sordino.validation import Public
@@ -185,8 +187,7 @@ class _Steps:
             while run.steps < len(run):
                 if journal is not None:
                     journal.before_step(training)
-                training.step()
-                self._project()
+                self._descend(run.steps, run.next_from)
                 bar.advance(task)
                 epoch, within = divmod(run.steps, per_epoch)
                 if within == 0 and epoch in self.hidden.shown_after and self.on_shown is not None:
@@ -202,8 +203,27 @@ class _Steps:
     def _trailing(self, training: Training) -> None:
         """Steps that see nobody: noise and the ridge term."""
         for step in range(self.hidden.sampler.steps, self.hidden.steps):
-            training.descend(training.run.noise_alone(step), step)
-            self._project()
+            self._descend(step, partial(training.run.noise_from, step=step))
+
+    @torch.no_grad()
+    def _descend(self, step: int, release_from: Callable[[Tensor], Private]) -> None:
+        """One step of descent, V <- (1 - rate * strength) V - rate / b * (sum + noise), which is rounded as a whole.
+
+        Guarantee: the new iterate is a function of one exactly rounded release. Rounding the noise alone and adding V
+        to it would show the last bits of V, which no noise of this step hides.
+        """
+        rate = self.hidden.learning_rate_at(step)
+        if not rate:  # the step leaves the iterate where it is
+            release_from(torch.zeros(sum(x.numel() for x in self.module.parameters()), dtype=torch.float64))
+            return
+        per_sum = -rate / self.hidden.batch_size(self.records.num_units)
+        keep = (1 - rate * self.hidden.strength) / per_sum
+        parameters = list(self.module.parameters())
+        start = torch.cat([x.detach().flatten() for x in parameters]).double().mul_(keep)
+        iterate = release_from(start).value * per_sum
+        for x, part in zip(parameters, torch.split(iterate, [x.numel() for x in parameters]), strict=True):
+            x.copy_(part.reshape(x.shape))
+        self._project()
 
     def _project(self) -> None:
         if self.hidden.radius is None:
