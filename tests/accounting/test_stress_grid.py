@@ -3,12 +3,25 @@
 import itertools
 import math
 import resource
+import subprocess
+import sys
 import time
+from pathlib import Path
+from random import Random
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import (
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+)
 
-from sordino.accounting import Adjacency, opinions
+from sordino.accounting import Adjacency, Guarantee, opinions, privacy_of
+from sordino.accounting.pld import PldCurve
+from sordino.accounting.visible import visible
 
 RATES = (1e-5, 1e-3, 0.05, 0.5, 1.0)
 MULTIPLIERS = (100.0, 8.0, 1.5, 0.7, 0.3)
@@ -67,3 +80,43 @@ def test_epsilon_is_monotone_along_every_axis_of_the_grid():
             if following < len(values):
                 worse = (*point[:axis], values[following], *point[axis + 1 :])
                 assert value <= known[worse] * (1 + 1e-3) + 1e-12
+
+
+def of_odd_parameters(number):
+    """Curves of settings that nobody would choose, with a delta and an epsilon to ask each for; always the same."""
+    random = Random(28)
+    for _ in range(number):
+        rate, multiplier = 10 ** random.uniform(-9, 0), 10 ** random.uniform(-1.3, 4)
+        cap = max(1, math.ceil(1.5 * rate * 100_000))
+        event = random.choice(
+            [
+                PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)),
+                PoissonSampledDpEvent(rate, LaplaceDpEvent(multiplier)),
+                TruncatedSubsampledGaussianDpEvent(100_000, rate, min(100_000, cap), multiplier),
+                SampledWithoutReplacementDpEvent(10**9, max(1, round(rate * 10**9)), GaussianDpEvent(multiplier)),
+            ]
+        )
+        seen = visible(event, Adjacency.REPLACE_ONE)
+        curve = PldCurve.of([(seen.pld or seen.plain, int(10 ** random.uniform(0, 7)))])
+        yield curve, 10 ** random.uniform(-100, -0.5), 10 ** random.uniform(-8, 3)
+
+
+def answer_all_that_is_odd(number):
+    """Runs in a process of its own that may not have more than 3 GiB of addresses."""
+    resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+    # Adding a unit to the second step reveals at most 0.0003, so that a strong tilt leaves a sliver of the losses.
+    weak = SelfComposedDpEvent(PoissonSampledDpEvent(30 / 100_000, GaussianDpEvent(0.5)), 2)
+    curve = privacy_of(weak, Adjacency.ZERO_OUT)
+    for epsilon in (0.0, 3e-4, 6.001e-4, 0.1, 0.3554, 0.5, 5.0, 50.0):
+        assert 0 <= curve.delta(epsilon) < 1, epsilon
+    assert Guarantee.of(weak, Adjacency.ZERO_OUT, delta=1e-6).statement
+    for curve, delta, epsilon in of_odd_parameters(number):
+        assert curve.epsilon(delta) >= 0, (curve, delta)
+        assert 0 <= curve.delta(epsilon) <= 1, (curve, epsilon)
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_no_setting_is_so_odd_that_its_answer_needs_more_memory_or_is_no_number(number):
+    script = f"import test_stress_grid as grid; grid.answer_all_that_is_odd({number})"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=Path(__file__).parent, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]

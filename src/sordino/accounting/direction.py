@@ -19,6 +19,7 @@ from sordino.accounting.tilted import Composed, Grid, compose
 
 MOST_LOSSES_OF_A_STEP = 2**16
 MOST_PLACES = 2**20
+MOST_DIGITS = 2.0**-40  # of a loss: below, an interval is lost in its rounding errors
 RELATIVE_ERROR = 5e-5
 
 
@@ -70,8 +71,12 @@ class Direction:
         # steps * interval^2 * (tilt + 1) / 12.
         interval = math.sqrt(12 * RELATIVE_ERROR * max(epsilon, spread) / (steps * (tilt + 1)))
         least = losses.least(tilt)
-        range_of_a_step = max(float(each.loss.max()) - start for each, start in zip(losses.losses, least, strict=True))
-        interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES)
+        # A coarser grid is less tight and as valid, so that memory and the precision of a loss may limit how fine it is.
+        # The nodes stop short of the highest loss. After a strong tilt, which keeps a sliver of the losses, hardly
+        # anything lies between `least` and the last node, and nearly all of the range beyond it.
+        range_of_a_step = max(each.highest - start for each, start in zip(losses.losses, least, strict=True))
+        rounding = MOST_DIGITS * max(abs(each.highest) for each in losses.losses)
+        interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES, rounding)
         grids = [
             Grid.of(pair.losses(losses.log_tail, interval, start), interval)
             for pair, start in zip(self.pairs, least, strict=True)
@@ -137,9 +142,9 @@ class TotalLosses:
 
     @staticmethod
     def _tilted(losses: Losses, tilt: float) -> tuple[float, float]:
-        exponent = tilt * losses.loss
+        exponent = tilt * losses.loss + losses.log_mass
         top = float(exponent.max())
-        weight = losses.mass * np.exp(exponent - top)
+        weight = np.exp(exponent - top)
         total = float(weight.sum())
         mean = float(weight @ losses.loss) / total
         return top + math.log(total), float(weight @ (losses.loss - mean) ** 2) / total

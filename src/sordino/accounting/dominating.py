@@ -22,11 +22,21 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 @dataclass(frozen=True)
 class Losses:
-    """Privacy losses with their probabilities; `infinite` is that of the losses too large to integrate."""
+    """Privacy losses with their probabilities; `infinite` is that of the losses too large to integrate.
+
+    No finite loss is above `highest`, which the nodes of a quadrature only come close to.
+    """
 
     loss: Reals
     mass: Reals
     infinite: float
+    highest: float
+
+    @cached_property
+    def log_mass(self) -> Reals:
+        """Minus infinity where a density has underflowed."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.mass))
 
 
 class Pair(Protocol):
@@ -70,7 +80,9 @@ class GaussianMixtures:
         mass = self._density(x) * (half[:, None] * _WEIGHTS).ravel()
         # What lies below the range is moved up to its lower end, which only adds to the loss.
         x, mass = np.append(x, low), np.append(mass, self._probability_below(low))
-        return Losses(np.maximum(self._loss(x), least), mass, self._probability_above(high))
+        loss = np.maximum(self._loss(x), least)
+        highest = max(float(loss.max()), float(self._loss(np.array([high]))[0]))
+        return Losses(loss, mass, self._probability_above(high), highest)
 
     def _loss(self, x: Reals) -> Reals:
         return self._log_ratio(self.upper, x) - self._log_ratio(self.lower, x)
@@ -149,7 +161,8 @@ class Laplaces:
         far = math.exp(-1 / self.scale)
         absent, present = np.append(absent, [0.5, far / 2]), np.append(present, [far / 2, 0.5])
         mass = (1 - self.rate) * absent + self.rate * present if self.present_above else absent
-        return Losses(np.maximum(self._loss(np.append(x, [0.0, 1.0])), least), mass, 0.0)
+        loss = np.maximum(self._loss(np.append(x, [0.0, 1.0])), least)
+        return Losses(loss, mass, 0.0, float(loss.max()))
 
     def _loss(self, x: Reals) -> Reals:
         loss = np.log1p(self.rate * np.expm1((2 * x - 1) / self.scale))
@@ -173,4 +186,4 @@ class EitherPair:
         a, b = self.first.losses(log_tail, interval, least), self.second.losses(log_tail, interval, least)
         mass = np.concatenate([self.weight * a.mass, (1 - self.weight) * b.mass])
         infinite = self.weight * a.infinite + (1 - self.weight) * b.infinite
-        return Losses(np.concatenate([a.loss, b.loss]), mass, infinite)
+        return Losses(np.concatenate([a.loss, b.loss]), mass, infinite, max(a.highest, b.highest))

@@ -34,7 +34,8 @@ class RandomizedResponse:
     present_above: bool
 
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
-        return Losses(np.maximum(self._loss, least), np.exp(self._log_upper), 0.0)
+        loss = np.maximum(self._loss, least)
+        return Losses(loss, np.exp(self._log_upper), 0.0, float(loss.max()))
 
     @property
     def atoms(self) -> list[tuple[float, float]]:

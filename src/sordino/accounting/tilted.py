@@ -53,9 +53,18 @@ class Grid:
 
     def log_moment(self, tilt: float) -> float:
         """log E[exp(tilt * loss)] over the finite losses."""
-        exponent = tilt * self.losses
+        exponent = self._log_tilted(tilt)
         top = float(exponent.max())
-        return top + math.log(float(self.mass @ np.exp(exponent - top)))
+        return top + math.log(float(np.exp(exponent - top).sum()))
+
+    def tilted(self, tilt: float) -> Reals:
+        """The probabilities times exp(tilt * loss), scaled to a sum of 1."""
+        return np.asarray(np.exp(self._log_tilted(tilt) - self.log_moment(tilt)))
+
+    def _log_tilted(self, tilt: float) -> Reals:
+        # A probability may have underflowed where exp(tilt * loss) overflows: their product is taken as logarithms.
+        with np.errstate(divide="ignore"):
+            return np.asarray(tilt * self.losses + np.log(self.mass))
 
 
 @dataclass(frozen=True)
@@ -104,8 +113,7 @@ def compose(grids: Sequence[Grid], counts: Sequence[int], *, tilt: float, low: f
 
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     for grid, count in zip(grids, counts, strict=True):
-        tilted = grid.mass * np.exp(tilt * grid.losses - grid.log_moment(tilt))
-        spectrum *= fft.rfft(_around_a_circle(tilted, grid.lowest, size)) ** count
+        spectrum *= fft.rfft(_around_a_circle(grid.tilted(tilt), grid.lowest, size)) ** count
     tilted = np.roll(fft.irfft(spectrum, size), -(lowest % size))
     # Each factor of the spectrum is off by some log2(size) roundings, and no entry is above the mean of the spectrum.
     floor = 4 * ROUNDING * (1 + sum(counts)) * math.log2(size) * float(np.abs(spectrum).mean())
