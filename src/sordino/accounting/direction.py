@@ -58,22 +58,34 @@ class Direction:
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta found at `epsilon`, but not below the smallest delta of all."""
-        _, predicted = self._losses(math.log(SMALLEST_DELTA)).chernoff(epsilon)
-        losses = self._losses(max(math.log(SMALLEST_DELTA), predicted - 5))
-        tilt, _ = losses.chernoff(epsilon)
-        return self._composed(losses, tilt, epsilon, low=epsilon - 1e-9).delta_at(epsilon)
+        least = math.log(SMALLEST_DELTA)
+        log_delta = min(0.0, self._losses(least).chernoff(epsilon)[1])
+        answer = 1.0
+        # Where the losses are rare, the prediction is far too high, and so are the errors that were allowed for it. The
+        # answer found is a bound already, and serves as the next prediction.
+        for _ in range(4):
+            losses = self._losses(max(least, log_delta - 5))
+            tilt, predicted = losses.chernoff(epsilon)
+            beyond = max(0.0, predicted - log_delta)
+            composed = self._composed(losses, tilt, epsilon, low=epsilon - 1e-9, beyond=beyond)
+            answer = min(answer, composed.delta_at(epsilon))
+            if answer > math.exp(log_delta - 7) or answer <= SMALLEST_DELTA:
+                break
+            log_delta = math.log(answer)
+        return answer
 
-    def _composed(self, losses: TotalLosses, tilt: float, epsilon: float, low: float) -> Composed:
+    def _composed(self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0) -> Composed:
+        """Delta from `low` upwards, where what is left out above weighs exp(-16 - `beyond`) of what is predicted."""
         spread = losses.spread(tilt)
-        high = epsilon + 4 * spread + 16 / tilt
+        high = epsilon + 4 * spread + (16 + beyond) / tilt
         steps = sum(self.counts)
         # A grid of this interval adds interval^2 / 12 to half the variance of each step's loss, which moves epsilon by
         # steps * interval^2 * (tilt + 1) / 12.
         interval = math.sqrt(12 * RELATIVE_ERROR * max(epsilon, spread) / (steps * (tilt + 1)))
         least = losses.least(tilt)
-        # A coarser grid is less tight and as valid, so that memory and the precision of a loss may limit how fine it is.
-        # The nodes stop short of the highest loss. After a strong tilt, which keeps a sliver of the losses, hardly
-        # anything lies between `least` and the last node, and nearly all of the range beyond it.
+        # A coarser grid is less tight and as valid: memory and the precision of a loss may limit how fine it is. Nodes
+        # stop short of the highest loss, and after a strong tilt, which keeps a sliver of the losses, nearly all of the
+        # range lies beyond the last node.
         range_of_a_step = max(each.highest - start for each, start in zip(losses.losses, least, strict=True))
         rounding = MOST_DIGITS * max(abs(each.highest) for each in losses.losses)
         interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES, rounding)
@@ -123,9 +135,15 @@ class TotalLosses:
 
         # Below `least` any tilt will do; reflecting the values there makes the search end at one that is not extreme.
         tilt = _minimiser(lambda tilt: max(predicted(tilt), 2 * least - predicted(tilt)))
-        # At an epsilon below the mean loss no tilt is needed; a small one keeps the window as narrow as the losses are.
+        # At an epsilon below the mean loss no tilt is needed; a small one keeps the window as narrow as the losses are,
+        # unless rare losses are so large that they would outweigh all others.
         spread = self.spread(tilt)
-        tilt = max(tilt, 1 / spread) if spread > 0 else tilt
+        if spread > 0 and tilt < 1 / spread:
+            low, high = math.log(tilt), -math.log(spread)
+            for _ in range(8):
+                middle = (low + high) / 2
+                low, high = (middle, high) if self.log_moment(math.exp(middle)) <= 1 else (low, middle)
+            tilt = math.exp(low)
         return tilt, predicted(tilt)
 
     def spread(self, tilt: float) -> float:

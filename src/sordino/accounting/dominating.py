@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import erf, ndtr
 
 Reals = NDArray[np.float64]
 
@@ -68,10 +68,15 @@ class GaussianMixtures:
     lower: tuple[tuple[float, float], ...]
 
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        return self.losses_between(-math.inf, math.inf, log_tail, interval, least)
+
+    def losses_between(self, begin: float, end: float, log_tail: float, interval: float | None, least: float) -> Losses:
+        """The losses of the draws from `begin` to `end`, of which each is inside of the range or infinite."""
         # A rare component may be cut off closer to its mean, for the same probability left out.
         reach = [self.std * math.sqrt(2 * max(0.0, math.log(weight) - log_tail)) for weight, _ in self.upper]
-        low = min(mean - far for (_, mean), far in zip(self.upper, reach, strict=True))
-        high = max(mean + far for (_, mean), far in zip(self.upper, reach, strict=True))
+        lowest = min(mean - far for (_, mean), far in zip(self.upper, reach, strict=True))
+        highest = max(mean + far for (_, mean), far in zip(self.upper, reach, strict=True))
+        low, high = min(max(lowest, begin), end), max(min(highest, end), begin)
         cells = np.linspace(low, high, 2 + math.ceil((high - low) / self._smooth_width))
         if interval is not None:
             cells = np.union1d(cells, self._where_loss_is_a_multiple(interval, cells, least))
@@ -79,10 +84,11 @@ class GaussianMixtures:
         x = (middle[:, None] + half[:, None] * _NODES).ravel()
         mass = self._density(x) * (half[:, None] * _WEIGHTS).ravel()
         # What lies below the range is moved up to its lower end, which only adds to the loss.
-        x, mass = np.append(x, low), np.append(mass, self._probability_below(low))
+        below = self._probability_below(low) if low > begin else 0.0
+        x, mass = np.append(x, low), np.append(mass, below)
         loss = np.maximum(self._loss(x), least)
-        highest = max(float(loss.max()), float(self._loss(np.array([high]))[0]))
-        return Losses(loss, mass, self._probability_above(high), highest)
+        above = self._probability_above(high) if high < end else 0.0
+        return Losses(loss, mass, above, highest=max(float(loss.max()), float(self._loss(np.array([high]))[0])))
 
     def _loss(self, x: Reals) -> Reals:
         return self._log_ratio(self.upper, x) - self._log_ratio(self.lower, x)
@@ -134,6 +140,48 @@ class GaussianMixtures:
         # Six nodes integrate to about 1e-13 where neither the Gaussian nor the ratio changes much within a cell.
         farthest = max(abs(mean) for _, mean in (*self.upper, *self.lower))
         return min(self.std / 4, self.std**2 / (2 * farthest))
+
+
+@dataclass(frozen=True)
+class FixedSizeBatches:
+    """Gaussian noise of width `std` on a batch that a unit is in with probability `rate`, and may be replaced.
+
+    Theorem (Zhu, Dong and Wang 2022, Theorem 11 (2); Balle, Barthe and Gaboardi 2018). Let H(a) be the hockey-stick
+    divergence of N(1, std) from N(0, std), which bounds that of two batches with one unit replaced, for every a >= 0.
+    Let the batch be a uniform subset of fixed size. Then the divergence of neighbours is at most that of
+    `rate` N(1) + (1 - `rate`) N(0) from N(0) where a >= 1, and that of N(0) from `rate` N(-1) + (1 - `rate`) N(0)
+    where a <= 1.
+
+    Proof. With batches A without the unit, B with it and C with its replacement, the outputs are the mixtures
+    (1 - rate) A + rate B and (1 - rate) A + rate C. Swapping a random member for the unit turns a uniform batch
+    without it into a uniform one with it, so that A, B and C are mixtures of pairs with one unit replaced, and H bounds
+    all their divergences. By advanced joint convexity those of the outputs are at most rate H(1 + (a - 1) / rate) for
+    a >= 1, which is what the first pair has. Below, each is 1 - a plus a times the one at 1 / a the other way round,
+    and the other way round the neighbours are neighbours and the second pair is the first.
+
+    Neither pair alone dominates, which composition needs (Lebeda et al. 2024). The function of a that is made of both
+    is convex: at 1 its slope jumps by (1 - rate) TV, where TV is the total variation of N(1) and N(0). So it belongs to
+    a pair of distributions, this one, whose losses are those of the first pair above 0, those of the second below,
+    and an atom of probability (1 - rate) TV at 0. Read backwards it is the same.
+
+    >>> nodes = FixedSizeBatches(1.0, rate=0.1).losses(log_tail=-50.0)
+    >>> round(float(nodes.mass.sum()), 12), round(float(nodes.mass @ np.exp(-nodes.loss)), 12)
+    (1.0, 1.0)
+    """
+
+    std: float
+    rate: float
+
+    def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
+        absent, joined = ((1.0, 0.0),), ((1 - self.rate, 0.0), (self.rate, 1.0))
+        left = tuple((weight, -mean) for weight, mean in joined)
+        # The two densities of a pair are equal halfway between the means.
+        gain = GaussianMixtures(self.std, joined, absent).losses_between(0.5, math.inf, log_tail, interval, least)
+        fall = GaussianMixtures(self.std, absent, left).losses_between(-math.inf, -0.5, log_tail, interval, least)
+        atom = (1 - self.rate) * float(erf(0.5 / (self.std * math.sqrt(2))))
+        loss = np.concatenate([gain.loss, fall.loss, [max(0.0, least)]])
+        mass = np.concatenate([gain.mass, fall.mass, [atom]])
+        return Losses(loss, mass, gain.infinite, gain.highest)
 
 
 @dataclass(frozen=True)

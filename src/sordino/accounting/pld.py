@@ -12,13 +12,14 @@ from dp_accounting.dp_event import (
     LaplaceDpEvent,
     MixtureOfGaussiansDpEvent,
     PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
     TruncatedSubsampledGaussianDpEvent,
 )
 from scipy.stats import binom
 
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
-from sordino.accounting.dominating import EitherPair, GaussianMixtures, Laplaces, Pair
+from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair
 from sordino.accounting.events import PureDpEvent
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import REPLACE_ONE, Sight
@@ -79,8 +80,8 @@ def _epsilon(direction: Direction | Binomial, delta: float) -> float:
 def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
     """The worst-case pairs of one mechanism: with the unit against without it, and the other way round.
 
-    Zhu, Dong and Wang (2022) for Poisson sampling, Ganesh (2025) for its truncation, `randomized_response` for pure
-    noise.
+    Zhu, Dong and Wang (2022) for Poisson sampling and for batches of a fixed size, Ganesh (2025) for truncated Poisson
+    sampling, `randomized_response` for pure noise.
     """
     match sight.event:
         case GaussianDpEvent(noise_multiplier=std):
@@ -92,6 +93,9 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             return _mixtures(std, tuple(zip(weights, means, strict=True)))
         case TruncatedSubsampledGaussianDpEvent():
             return _truncated(sight.event, sight)
+        case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=std)):
+            pair = FixedSizeBatches(std, sight.event.sample_size / sight.event.source_dataset_size)
+            return pair, pair
         case LaplaceDpEvent(noise_multiplier=scale):
             return Laplaces(scale, 1.0, present_above=True), Laplaces(scale, 1.0, present_above=False)
         case PoissonSampledDpEvent(sampling_probability=rate, event=LaplaceDpEvent(noise_multiplier=scale)):
@@ -108,7 +112,7 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
 
 def _multiplier(sight: Sight) -> float:
     match sight.event:
-        case PoissonSampledDpEvent(event=event):
+        case PoissonSampledDpEvent(event=event) | SampledWithoutReplacementDpEvent(event=event):
             return _multiplier(Sight(event))
         case MixtureOfGaussiansDpEvent(standard_deviation=std, sensitivities=means):
             return float(std / max(means))

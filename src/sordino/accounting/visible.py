@@ -117,7 +117,8 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             if mechanism.sample_size == mechanism.source_dataset_size:
                 return _bare(halved)
             sampled = SampledWithoutReplacementDpEvent(mechanism.source_dataset_size, mechanism.sample_size, halved)
-            return Visible(Plain(halved), rdp=Sight(sampled, REPLACE_ONE))
+            sight = Sight(sampled, REPLACE_ONE)
+            return Visible(Plain(halved), sight, sight)
         case SampledWithoutReplacementDpEvent(event=PureDpEvent(noise_multiplier=multiplier)):
             _refuse_unless_replaced(adjacency)
             pure, rate = _pure(multiplier, share), mechanism.sample_size / mechanism.source_dataset_size
