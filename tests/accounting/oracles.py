@@ -41,20 +41,21 @@ def _of_total_weight_one(mixture: Mixture) -> Mixture:
 
 
 def allocation_hockey_stick(std: float, bins: int, epsilon: float, *, removing: bool) -> float:
-    """The same for one epoch of random allocation over two or three bins, on a fine grid of the plane or of space."""
-    points = {2: 1601, 3: 241}[bins]
-    axis = np.linspace(-9 * std, 9 * std + 1, points)
-    cell = (axis[1] - axis[0]) ** bins
-    log_absent = np.zeros([points] * bins)
-    ratio = np.zeros([points] * bins)
-    for t in range(bins):
-        shape = [points if axis_number == t else 1 for axis_number in range(bins)]
-        x = axis.reshape(shape)
-        log_absent = log_absent - x**2 / (2 * std**2) - np.log(std * np.sqrt(2 * np.pi))
-        ratio = ratio + np.exp((x - 0.5) / std**2) / bins
-    absent = np.exp(log_absent)
-    excess = ratio - np.exp(epsilon) if removing else 1 - np.exp(epsilon) * ratio
-    return float((np.maximum(excess, 0) * absent).sum() * cell)
+    """The same for one epoch of random allocation over two or three bins.
+
+    All bins but one are on a fine grid. Over the last one the excess is the price of an option on a log-normal value,
+    which Black and Scholes knew.
+    """
+    z = np.linspace(-10, 10 + 1 / std, 2001)
+    weight = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    ratio = np.exp(z / std - 1 / (2 * std**2))
+    others, weight = (ratio, weight) if bins == 2 else (ratio[:, None] + ratio, weight[:, None] * weight)
+    strike = bins * np.exp(epsilon if removing else -epsilon) - others
+    positive = np.maximum(strike, 1e-300)
+    d = std * (1 / (2 * std**2) - np.log(positive))
+    call = np.where(strike > 0, ndtr(d) - positive * ndtr(d - 1 / std), 1 - strike)
+    excess = call if removing else np.exp(epsilon) * np.where(strike > 0, np.maximum(call - 1 + strike, 0), 0)
+    return float((weight * excess).sum() / bins)
 
 
 def epsilon_by_convolution(rate: float, std: float, steps: int, delta: float, *, upwards: bool) -> float:

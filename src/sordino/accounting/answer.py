@@ -10,7 +10,6 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve
-from sordino.accounting.decomposition import PoissonDecomposition
 from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
@@ -149,7 +148,6 @@ def _allocation_curves(seen: Seen, *, tight: bool) -> list[PrivacyCurve]:
     """What is known of random allocation by itself, and not in the company of other releases."""
     match seen:
         case [(Visible(rdp=Sight(event=RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins))), epochs)]:
-            single: list[PrivacyCurve] = [PoissonDecomposition(multiplier, bins)] if epochs == 1 else []
-            return [*single, TightAllocation(multiplier, bins, epochs)] if tight else single
+            return [TightAllocation(multiplier, bins, epochs)] if tight else []
         case _:
             return []

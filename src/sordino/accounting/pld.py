@@ -17,10 +17,11 @@ from dp_accounting.dp_event import (
 )
 from scipy.stats import binom
 
+from sordino.accounting.allocation_pair import AllocatedGaussian
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
 from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair
-from sordino.accounting.events import PureDpEvent
+from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
@@ -81,7 +82,8 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
     """The worst-case pairs of one mechanism: with the unit against without it, and the other way round.
 
     Zhu, Dong and Wang (2022) for Poisson sampling and for batches of a fixed size, Ganesh (2025) for truncated Poisson
-    sampling, `randomized_response` for pure noise.
+    sampling, `allocation_pair` for
+    one epoch of balls in bins, `randomized_response` for pure noise.
     """
     match sight.event:
         case GaussianDpEvent(noise_multiplier=std):
@@ -96,6 +98,9 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
         case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=std)):
             pair = FixedSizeBatches(std, sight.event.sample_size / sight.event.source_dataset_size)
             return pair, pair
+        case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
+            joined = AllocatedGaussian(multiplier, bins, present_above=True)
+            return joined, replace(joined, present_above=False)
         case LaplaceDpEvent(noise_multiplier=scale):
             return Laplaces(scale, 1.0, present_above=True), Laplaces(scale, 1.0, present_above=False)
         case PoissonSampledDpEvent(sampling_probability=rate, event=LaplaceDpEvent(noise_multiplier=scale)):
@@ -116,7 +121,13 @@ def _multiplier(sight: Sight) -> float:
             return _multiplier(Sight(event))
         case MixtureOfGaussiansDpEvent(standard_deviation=std, sensitivities=means):
             return float(std / max(means))
-        case GaussianDpEvent() | LaplaceDpEvent() | PureDpEvent() | TruncatedSubsampledGaussianDpEvent():
+        case (
+            GaussianDpEvent()
+            | LaplaceDpEvent()
+            | PureDpEvent()
+            | TruncatedSubsampledGaussianDpEvent()
+            | RandomAllocationDpEvent()
+        ):
             return float(sight.event.noise_multiplier)
         case _:
             raise UnsupportedEvent(f"privacy loss distributions do not cover {sight.event!r:.200}.")

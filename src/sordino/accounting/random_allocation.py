@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from sordino.accounting.dominating import Reals
 
@@ -56,7 +56,7 @@ def _log_moments(multiplier: float, bins: int) -> Reals:
 
 def _multiplied(first: Reals, second: Reals) -> Reals:
     """The product of two power series given by the logarithms of their coefficients."""
-    return np.array([logsumexp(first[: n + 1] + second[n::-1]) for n in range(len(first))])
+    return np.array([_log_sum(first[: n + 1] + second[n::-1]) for n in range(len(first))])
 
 
 def renyi_of_adding(multiplier: float, bins: int, orders: Reals) -> Reals:
@@ -91,9 +91,15 @@ def _exact_renyi_of_adding(multiplier: float, bins: int, orders: tuple[float, ..
     log_weight = -(x**2) / 2 - math.log(math.sqrt(2 * math.pi) / (x[1] - x[0]))
     step = 0.05
     log_u = np.arange(-50 / b.min(), -log_y[0] + math.log(b.max() + 100), step)
-    log_mean = np.array([logsumexp(log_weight - np.exp(np.minimum(each + log_y, 700.0))) for each in log_u])
+    log_mean = np.array([_log_sum(log_weight - np.exp(np.minimum(each + log_y, 700.0))) for each in log_u])
     # Scaling u by the number of bins turns exp(-u y / bins) into exp(-u y).
     scaled = log_u + math.log(bins)
-    log_moment = logsumexp(b[:, None] * scaled + bins * log_mean, axis=1) + math.log(step) - gammaln(b)
+    log_moment = np.array([_log_sum(each * scaled + bins * log_mean) for each in b]) + math.log(step) - gammaln(b)
     rounded_up = np.maximum(log_moment, 0.0) + ROUNDING_OF_LOG + 1e-14 * bins
     return dict(zip(orders, rounded_up / b, strict=True))
+
+
+def _log_sum(logarithms: Reals) -> float:
+    """The logarithm of a sum; scipy's takes ten times as long over a few hundred numbers."""
+    top = float(logarithms.max())
+    return top + math.log(float(np.exp(logarithms - top).sum()))

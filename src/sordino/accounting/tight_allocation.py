@@ -1,4 +1,6 @@
-"""The numerical bound for random allocation of the optional package `PLD_accounting`: tight, but minutes per answer.
+"""The numerical bound for random allocation of the optional package `PLD_accounting`, which takes minutes per answer.
+
+`allocation_pair` is as tight and takes less than a second; this one shares no line with it.
 
 Answers are kept in the user's cache directory, one small JSON file each.
 """

@@ -128,7 +128,8 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             if bins == 1:
                 return _bare(_gaussian(multiplier, share))
-            return Visible(Plain(_gaussian(multiplier, share)), rdp=Sight(mechanism) if amplifies_absence else None)
+            allocated = Sight(mechanism) if amplifies_absence else None
+            return Visible(Plain(_gaussian(multiplier, share)), allocated, allocated)
         case _:
             raise UnsupportedEvent(f"no accountant covers {mechanism!r:.200} under {adjacency}.")
 

@@ -26,7 +26,7 @@ def plan(
     adjacency: Annotated[Adjacency | None, typer.Option(help="Which data sets are neighbours.")] = None,
     unit: Annotated[Unit, typer.Option(help="Whose privacy: an example's or a user's.")] = Unit.EXAMPLE,
     comparison: Annotated[bool, typer.Option("--compare", help="Show every sampler and accountant.")] = False,
-    tight: Annotated[bool, typer.Option("--tight", help="Slower, tighter balls-in-bins accounting (cached).")] = False,
+    tight: Annotated[bool, typer.Option("--tight", help="Ask PLD_accounting about balls in bins too (slow).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow_weak: Annotated[bool, typer.Option("--allow-weak", help="Accept epsilon above 20.")] = False,
     allow_large_delta: Annotated[
