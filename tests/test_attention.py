@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.fused_attention import scaled_dot_product_attention
 from sordino.gradients.tape import survey
 from sordino.gradients.taped import Taped
@@ -254,7 +255,7 @@ class TestEveryKind:
     @pytest.mark.parametrize("norm", [0.01, 1.0, 100.0])
     def test_the_clipped_sum_is_that_of_the_loop(self, name, norm):
         each, rows = both(name)[0], both(name)[1].double()
-        clipped = (rows * (norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+        clipped = (rows * (norm * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
         assert float((so.ClipByNorm(norm)(each).value - clipped).norm() / clipped.norm()) < 1e-5
 
     def test_only_bare_parameters_are_differentiated_directly(self, name):

@@ -7,6 +7,7 @@ from test_tape import MODELS, make, random
 from torch import nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.blocks import RoundedProducts
 from sordino.gradients.patches import RoundedPatches
 from sordino.gradients.projections import Stacked
@@ -43,7 +44,7 @@ def test_norms_and_sums_are_those_of_the_rows_in_full_precision(name):
     each = gradients(model, inputs, torch.bfloat16)
     rows = torch.cat(list(each.rows(3))).double()
     torch.testing.assert_close(each.squared_norms().sum(dim=1), rows.square().sum(dim=1), rtol=1e-5, atol=1e-12)
-    clipped = rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+    clipped = rows * (0.1 * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)
     assert float((so.ClipByNorm(0.1)(each).value - clipped.sum(dim=0)).norm()) < 1e-5 * float(clipped.norm(dim=1).sum())
 
 

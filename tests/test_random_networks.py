@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.taped import Taped
 from sordino.records import as_records, by_user
 
@@ -228,7 +229,7 @@ def of_a_loop(model, batch, dtype):
 
 def clipped_sum(rows, norm):
     lengths = rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    return (rows * (norm / lengths).clamp(max=1)).sum(dim=0)
+    return (rows * (norm * SCALED_TO / lengths).clamp(max=1)).sum(dim=0)
 
 
 def check(draw, model, records):

@@ -12,6 +12,7 @@ from test_tape import gradients, random
 from torch import nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.recurrence import Recurrence
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
@@ -253,7 +254,7 @@ def test_every_weight_is_taped(name):
 def test_the_clipped_sum_is_that_of_the_loop(name, norm):
     each, expected = computed(name)
     rows = expected.double()
-    clipped = (rows * (norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+    clipped = (rows * (norm * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
     assert float((so.ClipByNorm(norm)(each).value - clipped).norm()) < 1e-5 * float(clipped.norm())
 
 
@@ -416,7 +417,7 @@ def test_a_private_step_of_a_recurrent_layer_is_that_of_single_examples_whatever
     labels = torch.randint(0, 3, (ROWS,), generator=torch.Generator().manual_seed(0))  # as in `gradients`
     plan = so.Plan(so.Cyclic(1, 1), so.LossGradient(F.cross_entropy), so.ClipByNorm(0.5), so.Gaussian(1.0))
     rows = computed("lstm, both ways")[1].double()
-    clipped = (rows * (0.5 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+    clipped = (rows * (0.5 * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
     noise = torch.from_numpy(so.Key.from_seed(0).of_release(0).stream("noise").normals(len(clipped), step=0)).double()
     for size in (2, ROWS):
         run = so.PrivateRun(plan, model, (inputs, labels), seed=0, physical_batch_size=size)

@@ -7,6 +7,7 @@ from contracts import PerExampleContract
 from torch import nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.blocks import Outer, Products
 from sordino.gradients.patches import GramPatches
 from sordino.gradients.row_loss import RowLoss
@@ -222,7 +223,7 @@ class TestTaped(PerExampleContract):
         model, inputs = make(name)
         each, expected = gradients(model, *inputs, classes=9 if name == "tokens" else 3)
         rows = expected.double()
-        clipped = (rows * (norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+        clipped = (rows * (norm * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
         error = (so.ClipByNorm(norm)(each).value - clipped).norm() / clipped.norm()
         assert float(error) < 1e-5
 

@@ -1,9 +1,13 @@
 """From what each unit would add to a sum to which each adds a bounded vector: PerExample -> BoundedSum.
 
-Guarantee: replacing one unit by nothing moves the sum by at most `bound` in L2. Every weight is a function of that
-unit's own norms and is rounded down by 2**-19, which covers the rounding of norms, and of sums in float64 for batches
-of up to 100,000 units. Taped gradients are added up in float32 matrix products, as in plain training: their rounding is
-not covered in the worst case, and was measured below 1e-4 of the bound in hostile batches (docs/attack-model.md).
+Guarantee: replacing one unit by nothing, in its place in the batch, moves the sum by at most `bound` in L2, for all
+float32 numbers that units may hold. Every weight is a function of that unit's own norms, and scales to a little less
+than the norm (`SCALED_TO`). The rest pays for what is rounded:
+
+* the sum of the others, which may round otherwise: 2 `OF_A_SUM`, by the theorem in `gradients.rounding`;
+* norms: `RELATIVE_ERROR`, and squares that vanish in float32, which are counted as 2^-126 each;
+* weights, which are rounded to float32: 2^-24;
+* sums in float64: up to 2^12 micro-batches are added to a sum that is at most 2^20 units long, 2^-53 of it each time.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.errors import UsageError
+from sordino.gradients.norms import LOST_SQUARE, RELATIVE_ERROR
+from sordino.gradients.rounding import OF_A_SUM
 from sordino.states import BoundedSum, PerExample, WeightsOf
 
-_ROUNDED_DOWN = 1 - 2.0**-19
-_LARGEST_NORM = 2.0**100  # an example beyond it says nothing, and counts as absent
+SCALED_TO = 1 - (2 * OF_A_SUM + RELATIVE_ERROR + 2.0**-17)
+_LARGEST_NORM = 2.0**80  # an example beyond it says nothing, and counts as absent
+_LARGEST_WEIGHT = 2.0**40  # relative to what is clipped to, and at all
 _ROWS_AT_A_TIME = 16
 
 
@@ -44,7 +51,7 @@ class ClipByNorm:
     >>> from sordino.states import Dense, Layout
     >>> each = Dense(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), Layout(("w",), ((2,),)))
     >>> ClipByNorm(1.0)(each).value.round(decimals=4)
-    tensor([0.9000, 1.2000], dtype=torch.float64)
+    tensor([0.8980, 1.1974], dtype=torch.float64)
     """
 
     norm: float
@@ -57,7 +64,8 @@ class ClipByNorm:
         return self.norm
 
     def __call__(self, each: PerExample) -> BoundedSum:
-        return _bounded_sum(each, self.bound, lambda squares: _shrink(squares.sum(dim=1).sqrt(), self.norm))
+        lost = LOST_SQUARE * each.layout.size
+        return _bounded_sum(each, self.bound, lambda squares: _shrink((squares.sum(dim=1) + lost).sqrt(), self.norm))
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,8 @@ class ClipPerLayer:
             raise UsageError(f"norms must hold {len(each.layout.names)} clip norms, got {len(self.norms)}.")
 
         def weights(squares: Tensor) -> Tensor:
-            shrink = _shrink(squares.sqrt(), squares.new_tensor(self.norms))
+            lost = LOST_SQUARE * squares.new_tensor(each.layout.sizes)
+            shrink = _shrink((squares + lost).sqrt(), squares.new_tensor(self.norms))
             usable = (shrink > 0).all(dim=1, keepdim=True)  # a unit with one bad block counts as absent as a whole
             return torch.where(usable, shrink, 0.0)
 
@@ -102,6 +111,8 @@ class Normalise:
     def __post_init__(self) -> None:
         _check_norm(norm=self.norm)
         validate.positive(stabiliser=self.stabiliser)
+        if self.stabiliser * _LARGEST_WEIGHT < max(1.0, self.norm):
+            raise UsageError(f"stabiliser must be at least 1e-12 and 1e-12 times the norm, got {self.stabiliser!r}.")
 
     @property
     def bound(self) -> float:
@@ -109,21 +120,22 @@ class Normalise:
 
     def __call__(self, each: PerExample) -> BoundedSum:
         def weights(squares: Tensor) -> Tensor:
-            norms = squares.sum(dim=1).sqrt()
-            return torch.where(norms < _LARGEST_NORM, self.norm * _ROUNDED_DOWN / (norms + self.stabiliser), 0.0)
+            norms = (squares.sum(dim=1) + LOST_SQUARE * each.layout.size).sqrt()
+            return torch.where(norms < _LARGEST_NORM, self.norm * SCALED_TO / (norms + self.stabiliser), 0.0)
 
         return _bounded_sum(each, self.bound, weights)
 
 
 def _shrink(norms: Tensor, largest: float | Tensor) -> Tensor:
     """min(1, largest / norm), and 0 where the norm is not finite: such a unit counts as absent."""
-    shrink = (largest * _ROUNDED_DOWN / norms).clamp(max=1.0)
+    shrink = (largest * SCALED_TO / norms).clamp(max=1.0)
     return torch.where(norms < _LARGEST_NORM, shrink, 0.0)
 
 
 def _bounded_sum(each: PerExample, bound: float, weights_of: WeightsOf) -> BoundedSum:
-    total, weights = each.sum_weighted_by(weights_of)
-    # One coordinate that is not finite makes the sum of all of them so, and clipped terms do not overflow.
+    total, weights = each.sum_weighted_by(weights_of, bound)
+    # One coordinate that is not finite makes the sum of all of them so, and clipped terms do not overflow. What is
+    # taped leaves absent units out by itself; what is held in rows is summed in float64 either way.
     if not bool(total.sum().isfinite()):
         total = _sum_of_rows(each, weights)
     return BoundedSum(total, bound, each.layout)

@@ -79,11 +79,12 @@ class PerExample(Protocol):
         """Sum over units of weight times contribution, float64, shape (d,). `weights` is (b,), or (b, p) by block."""
         ...
 
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
         """The weighted sum with weights that are a function of squared norms, and the weights, shape (b, p).
 
         One call, so that what is computed for the norms can serve the sum. `weights_of` may be asked for some units at
-        a time, and answers for each from its own norms. The sum has the precision in which it was added up.
+        a time, and answers for each from its own norms. The sum has the precision in which it was added up: where no
+        unit adds more than `bound`, its rounding is at most `OF_A_SUM` of `gradients.rounding` times that.
         """
         ...
 
@@ -122,7 +123,7 @@ class Dense:
         sums = [_sum_in_float64(weights[:, p], block) for p, block in enumerate(self._blocks())]
         return torch.cat(sums) if sums else self.matrix.new_zeros(0)
 
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
         weights = by_block(weights_of(self.squared_norms()), self.layout)
         return self.weighted_sum(weights), weights
 
@@ -163,12 +164,12 @@ class BoundedSum:
 
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
-        return BoundedSum(_add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
+        return BoundedSum(add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
 
     def __iadd__(self, other: BoundedSum) -> BoundedSum:
         """The same in this sum's own memory: a step of many micro-batches holds one sum, not one per micro-batch."""
         self._check_same_bound(other)
-        return BoundedSum(_add_(self.value.double(), other.value), self.bound, self.layout)
+        return BoundedSum(add_(self.value.double(), other.value), self.bound, self.layout)
 
     def shifted(self, start: Tensor) -> BoundedSum:
         """The sum plus a vector that none of its units has any influence on, which moves no two neighbours apart."""
@@ -179,7 +180,7 @@ class BoundedSum:
             raise UsageError(f"sums with different bounds do not add up: {self.bound} and {other.bound}.")
 
 
-def _add_(total: Tensor, part: Tensor) -> Tensor:
+def add_(total: Tensor, part: Tensor) -> Tensor:
     """Adds to a sum in float64. Torch would copy all of a float32 part first; in pieces, the copies stay in cache."""
     for piece, added in zip(*(torch.split(x, NUMBERS_AT_A_TIME) for x in (total, part)), strict=True):
         piece.add_(added)

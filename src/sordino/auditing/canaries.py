@@ -43,7 +43,7 @@ class Disjoint:
         spread = torch.cat([by_block(weights, self.layout).double(), nobody]).reshape(-1)
         return self.values.double() * spread[self._place]
 
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
         weights = by_block(weights_of(self.squared_norms()), self.layout)
         return self.weighted_sum(weights), weights
 

@@ -39,10 +39,10 @@ class Transformed:
             done += len(part.matrix)
         return total
 
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
         total, weights = torch.zeros(self.layout.size, dtype=torch.float64), []
         for part in self._parts():
-            added, given = part.sum_weighted_by(weights_of)
+            added, given = part.sum_weighted_by(weights_of, bound)
             total = total.to(added.device).add_(added)
             weights.append(by_block(given, self.layout))
         return total, torch.cat(weights)

@@ -13,7 +13,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sordino.gradients.norms import gram, squared_norms, squared_norms_of_factor, sum_of_products, unit_rows
+from sordino.gradients.norms import (
+    Lengths,
+    gram,
+    lengths_of_products,
+    squared_norms,
+    squared_norms_of_factor,
+    unit_rows,
+)
+from sordino.gradients.rounding import TOGETHER, add_in_groups, groups, of_terms, rows_together
 
 # What was measured, in multiplications of a plain matrix product: a batch of small products against one large one, a
 # number that is written once and read twice, a small product in float64, a number that is read, added and written.
@@ -66,9 +74,29 @@ class Block(ABC):
     def squared_norms(self) -> Tensor:
         """Float64, shape (r,)."""
 
+    def lengths(self) -> Lengths:
+        """Squared norms, and what a sum has to know besides of rows whose places may cancel."""
+        return Lengths(self.squared_norms())
+
+    @property
+    def tolerances(self) -> int:
+        """How many sums there are in which places may cancel, each with a rounding of its own."""
+        return 0
+
+    def present(self, rows: Tensor) -> Block:
+        """The same with exact zeros for the rows that are False: 0 * NaN would be NaN."""
+        return Instantiated(zero_unless(rows, self.dense()))
+
     @abstractmethod
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         """Adds the sum over rows of weight times gradient to `total`, shape (size,)."""
+
+    def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
+        """The same to zeros, and so that a row moves the rounding of few others: the theorem is in `rounding`.
+
+        Where places may cancel, the rounding of a group of rows is at most `tolerance`.
+        """
+        add_in_groups(total, len(weights), TOGETHER, lambda part, rows: self.take(rows).add_to(part, weights[rows]))
 
     def add_as_held(self, total: Tensor, weights: Tensor) -> None:
         """The same for a `total` in the order in which the gradients are held: `in_order` ends such a sum."""
@@ -111,6 +139,9 @@ class Instantiated(Block):
     def squared_norms(self) -> Tensor:
         return squared_norms(self.matrix)
 
+    def present(self, rows: Tensor) -> Instantiated:
+        return Instantiated(zero_unless(rows, self.matrix))
+
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         total.addmv_(self.matrix.T, weights)
 
@@ -148,6 +179,9 @@ class Outer(Block):
 
     def squared_norms(self) -> Tensor:
         return squared_norms_of_factor(self.left) * squared_norms_of_factor(self.right)
+
+    def present(self, rows: Tensor) -> Outer:
+        return Outer(zero_unless(rows, self.left), zero_unless(rows, self.right))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         left, right = self.left, self.right
@@ -190,7 +224,11 @@ class MaskedOuter(Block):
         (g, g_length), (x, x_length) = (unit_rows(factor) for factor in (self.outer.left, self.outer.right))
         vanished = self.size * 4 * torch.finfo(torch.float32).tiny
         shares = ((g.square_() @ self.mask) * x.square_()).sum(dim=1, dtype=torch.float64) + vanished
-        return shares * (g_length * x_length).square()
+        raised = 1 + 2 * of_terms(g.shape[1] + 8, g.dtype)  # no term is negative: the sum is off by a share of itself
+        return raised * shares * (g_length * x_length).square()
+
+    def present(self, rows: Tensor) -> MaskedOuter:
+        return MaskedOuter(self.outer.present(rows), self.mask)
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         partial = torch.zeros_like(total)
@@ -240,6 +278,9 @@ class Products(Block):
     def take(self, rows: slice) -> Products:
         return Products(self.left[rows], self.right[rows])
 
+    def present(self, rows: Tensor) -> Products:
+        return replace(self, left=zero_unless(rows, self.left), right=zero_unless(rows, self.right))
+
     def laid_out(self, keep: Tensor) -> Tensor:
         return keep.to(held_in(self.left.dtype))
 
@@ -254,8 +295,59 @@ class Products(Block):
         return torch.bmm(self.left.transpose(1, 2), self.right).flatten(1)
 
 
+class OfPlaces(Block):
+    """Gradients that are sums over places of a row and never formed: what cancels in them, a sum may round."""
+
+    @property
+    def tolerances(self) -> int:
+        return 1
+
+    @property
+    @abstractmethod
+    def places(self) -> int:
+        """How many terms of one row may meet in one number of the sum."""
+
+    @abstractmethod
+    def doubled(self, rows: slice) -> Block:
+        """Some of the rows in float64."""
+
+    @abstractmethod
+    def to_be_formed(self) -> Block:
+        """The same, formed row by row."""
+
+    @abstractmethod
+    def lengths(self) -> Lengths: ...
+
+    def squared_norms(self) -> Tensor:
+        return self.lengths().squares
+
+    def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
+        """Each group in float32 if its rounding is within the tolerance, or else in float64."""
+        together = rows_together(self.places)
+        errors = self._errors(weights, lengths, together, total.dtype)
+
+        def add(part: Tensor, rows: slice) -> None:
+            if errors[rows.start] <= tolerance:
+                self.take(rows).add_to(part, weights[rows])
+            else:
+                exact = part.double()
+                self.doubled(rows).add_to(exact, weights[rows].double())
+                part.copy_(exact)
+
+        add_in_groups(total, len(weights), together, add)
+
+    def _errors(self, weights: Tensor, lengths: Lengths, together: int, dtype: torch.dtype) -> dict[int, float]:
+        """gamma_n sum_a w_a M_a of each group, by its first row. Absent rows hold zeros by now."""
+        assert lengths.magnitudes is not None
+        weighed = torch.where(weights > 0, weights.double() * lengths.magnitudes, 0.0).tolist()
+        slices = groups(len(weighed), together)
+        return {
+            rows.start: of_terms((rows.stop - rows.start) * self.places, dtype) * sum(weighed[rows]) for rows in slices
+        }
+
+
 @dataclass(frozen=True, repr=False)
-class GramProducts(Products):
+class GramProducts(OfPlaces, Products):
     """The same, never formed: |sum_t g_t x_t^T|^2 = sum_{t,u} <g_t, g_u> <x_t, x_u>."""
 
     @property
@@ -263,7 +355,7 @@ class GramProducts(Products):
         return False
 
     def masked(self, keep: Tensor) -> Block:
-        return Products(self.left, self.right).masked(keep)  # a mask has to see each number
+        return self.to_be_formed().masked(keep)  # a mask has to see each number
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self
@@ -271,8 +363,18 @@ class GramProducts(Products):
     def take(self, rows: slice) -> GramProducts:
         return GramProducts(self.left[rows], self.right[rows])
 
-    def squared_norms(self) -> Tensor:
-        return sum_of_products(gram(self.left), gram(self.right))
+    @property
+    def places(self) -> int:
+        return self.left.shape[1]
+
+    def doubled(self, rows: slice) -> GramProducts:
+        return GramProducts(self.left[rows].double(), self.right[rows].double())
+
+    def to_be_formed(self) -> Products:
+        return Products(self.left, self.right)
+
+    def lengths(self) -> Lengths:
+        return lengths_of_products(gram(self.left), gram(self.right), self.left.shape[2] + self.right.shape[2])
 
 
 @dataclass(frozen=True, repr=False)
@@ -297,6 +399,10 @@ class RoundedProducts(Products):
 
     def dense(self) -> Tensor:
         return self.formed().matrix
+
+
+def zero_unless(rows: Tensor, values: Tensor) -> Tensor:
+    return torch.where(rows.reshape(-1, *[1] * (values.ndim - 1)), values, values.new_zeros(()))
 
 
 def weight_block(g: Tensor, x: Tensor) -> Block:

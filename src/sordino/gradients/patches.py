@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, gram_is_cheaper, held_in, write_products
-from sordino.gradients.norms import gram, squared_norms, sum_of_products
+from sordino.gradients.blocks import Block, OfPlaces, gram_is_cheaper, held_in, write_products, zero_unless
+from sordino.gradients.norms import Lengths, gram, lengths_of_products, squared_norms
 
 _WORTH_TURNING = 4  # how many times longer runs of memory must be for a copy to be worth another before it
 
@@ -36,8 +36,13 @@ class Window:
         places, channels, shifts, dtype = prod(g.shape[2:]), x.shape[1], prod(self.kernel), held_in(g.dtype)
         pixels = prod(size + sum(sides) for size, sides in zip(x.shape[2:], self.padding, strict=True))
         size = g.shape[1] * channels // self.groups * shifts
-        if self.groups == 1 and gram_is_cheaper(
-            places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
+        # A graphics card may take a convolution by Fourier transforms, which no bound on a row's own products covers.
+        if (
+            not g.is_cuda
+            and self.groups == 1
+            and gram_is_cheaper(
+                places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
+            )
         ):
             return GramPatches(self, x.to(dtype), g.to(dtype))
         return Patches(self, x, g) if g.dtype == dtype else self._rounded(x, g)
@@ -80,6 +85,9 @@ class Patches(Block):
 
     def take(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], g=self.g[rows])
+
+    def present(self, rows: Tensor) -> Self:
+        return replace(self, x=zero_unless(rows, self.x), g=zero_unless(rows, self.g))
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self._by_offset(room)
@@ -152,7 +160,7 @@ class Patches(Block):
 
 
 @dataclass(frozen=True, repr=False)
-class GramPatches(Patches):
+class GramPatches(OfPlaces, Patches):
     """The same, never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
 
     @property
@@ -160,12 +168,22 @@ class GramPatches(Patches):
         return False
 
     def masked(self, keep: Tensor) -> Block:
-        return Patches(self.window, self.x, self.g).masked(keep)  # a mask has to see each number
+        return self.to_be_formed().masked(keep)  # a mask has to see each number
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self
 
-    def squared_norms(self) -> Tensor:
+    @property
+    def places(self) -> int:
+        return prod(self.g.shape[2:])
+
+    def doubled(self, rows: slice) -> GramPatches:
+        return GramPatches(self.window, self.x[rows].double(), self.g[rows].double())
+
+    def to_be_formed(self) -> Patches:
+        return Patches(self.window, self.x, self.g)
+
+    def lengths(self) -> Lengths:
         x = self.window.padded(self.x)
         rows, _, *sizes = x.shape
         places = self.g.shape[2:]
@@ -178,7 +196,8 @@ class GramPatches(Patches):
                 slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, self.window.stride, places, strict=True)
             )
             of_patches += of_pixels[(slice(None), *cuts, *cuts)]
-        return sum_of_products(of_patches.reshape(of_outputs.shape), of_outputs)
+        features = self.x.shape[1] + prod(self.window.kernel) + self.g.shape[1]
+        return lengths_of_products(of_patches.reshape(of_outputs.shape), of_outputs, features)
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,6 +277,10 @@ class ByOffset(Block):
     def _by_channel(self, held: Tensor) -> Tensor:
         """The way back."""
         return held.reshape(*held.shape[:-1], self._channels, -1)
+
+    def present(self, rows: Tensor) -> ByOffset:
+        each = rows.repeat_interleave(self.window.groups)
+        return replace(self, gradients=torch.where(each[:, None, None], self.gradients, 0.0))
 
     def masked_(self, laid_out: Tensor) -> ByOffset:
         offsets, _, outputs, rest = self.gradients.shape

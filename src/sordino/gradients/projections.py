@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import wrap_torch_function
 
-from sordino.gradients.blocks import Block
+from sordino.gradients.blocks import Block, OfPlaces
 from sordino.gradients.linear import Linear
+from sordino.gradients.norms import Lengths
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
 
@@ -89,7 +90,14 @@ def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
 
 def _stacked(blocks: tuple[Block | None, ...]) -> Stacked | None:
     found = tuple(block for block in blocks if block is not None)
-    return Stacked(found) if found else None
+    return _stack(found) if found else None
+
+
+def _stack(pieces: tuple[Block, ...]) -> Stacked:
+    """Where some have to be formed all are, because what is formed is added up in chunks that bound nothing else."""
+    if any(piece.is_formed_later for piece in pieces):
+        pieces = tuple(piece.to_be_formed() if isinstance(piece, OfPlaces) else piece for piece in pieces)
+    return Stacked(pieces)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +123,7 @@ class Stacked(Block):
         return sum(piece.numbers_formed for piece in self.pieces)
 
     def of_units(self, starts: tuple[int, ...]) -> Stacked:
-        return Stacked(tuple(piece.of_units(starts) for piece in self.pieces))
+        return _stack(tuple(piece.of_units(starts) for piece in self.pieces))
 
     def formed(self, room: Tensor | None = None) -> Stacked:
         return Stacked(tuple(piece.formed() for piece in self.pieces))
@@ -123,8 +131,28 @@ class Stacked(Block):
     def take(self, rows: slice) -> Stacked:
         return Stacked(tuple(piece.take(rows) for piece in self.pieces))
 
+    @property
+    def tolerances(self) -> int:
+        return sum(piece.tolerances for piece in self.pieces)
+
     def squared_norms(self) -> Tensor:
-        return torch.stack([piece.squared_norms() for piece in self.pieces]).sum(dim=0)
+        return self.lengths().squares
+
+    def lengths(self) -> Lengths:
+        """Magnitudes by piece, shape (r, pieces)."""
+        squares, magnitudes = zip(*(piece.lengths() for piece in self.pieces), strict=True)
+        nothing = torch.zeros_like(squares[0])
+        of_pieces = torch.stack([nothing if each is None else each for each in magnitudes], dim=1)
+        return Lengths(torch.stack(squares).sum(dim=0), of_pieces)
+
+    def present(self, rows: Tensor) -> Stacked:
+        return Stacked(tuple(piece.present(rows) for piece in self.pieces))
+
+    def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
+        assert lengths.magnitudes is not None
+        parts = zip(self.pieces, torch.split(total, self._sizes), lengths.magnitudes.unbind(1), strict=True)
+        for piece, part, magnitudes in parts:
+            piece.add_bounded(part, weights, Lengths(lengths.squares, magnitudes), tolerance)
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         for piece, part in zip(self.pieces, torch.split(total, self._sizes), strict=True):

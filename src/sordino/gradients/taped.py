@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated, Several, places_of, weight_block
+from sordino.gradients.rounding import AT_ONCE, OF_PLACES, TOGETHER, groups
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
-from sordino.states import Layout, WeightsOf, by_block
+from sordino.states import Layout, WeightsOf, add_, by_block
 
 # What is formed at a time: so many numbers, or of large gradients those of a few units, as long as a cache holds them.
 _NUMBERS_AT_A_TIME, _NUMBERS_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8
@@ -61,36 +63,69 @@ class Taped:
             block.add_to(total.parts[p], weights[:, p])
         return total.flat.double()
 
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
+        """A sum in float32 of up to `AT_ONCE` units, and of more in float64.
+
+        Guarantee: it is within `rounding.OF_A_SUM` times `bound` of the sum in real numbers, if no unit adds more than
+        that. Absent units, of weight zero, are left out and change nothing about how the others are added up.
+        """
+        if self.num_units <= AT_ONCE:
+            return self._sum_at_once(weights_of, bound)
+        exact, weights = self._zeros().flat.double(), []
+        for units in groups(self.num_units, AT_ONCE):
+            part, given = self._take(units)._sum_at_once(weights_of, bound)
+            add_(exact, part)
+            weights.append(given)
+        return exact, torch.cat(weights)
+
     @in_full_precision
-    def sum_weighted_by(self, weights_of: WeightsOf) -> tuple[Tensor, Tensor]:
+    def _sum_at_once(self, weights_of: WeightsOf, bound: float) -> tuple[Tensor, Tensor]:
         """What has to be formed is formed once, for a few units at a time, and stays in cache until it is summed."""
         total = self._zeros()
         ready = {p: block for p, block in enumerate(self.blocks) if not block.is_formed_later}
+        lengths = {p: block.lengths() for p, block in ready.items()}
         squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
+        for p, found in lengths.items():
+            squares[:, p] = found.squares
+        weights = self._add_formed(total, squares, weights_of) if len(ready) < len(self.blocks) else weights_of(squares)
+        weights = by_block(weights, self.layout)
+        of_blocks, somebody_is_absent = self._for_each_block(weights), bool((weights == 0).any())
+        tolerance = OF_PLACES * bound / sqrt(max(1, sum(block.tolerances for block in ready.values())))
         for p, block in ready.items():
-            squares[:, p] = block.squared_norms()
+            present = block.present(weights[:, p] != 0) if somebody_is_absent else block
+            present.add_bounded(total.parts[p], of_blocks[p], lengths[p], tolerance)
+        return total.flat, weights
+
+    def _add_formed(self, total: _Total, squares: Tensor, weights_of: WeightsOf) -> Tensor:
+        """Adds up the blocks that have to be formed, and answers all weights. `squares` holds those of the others.
+
+        A group of units has a sum of its own, in the order in which the gradients are held.
+        """
         later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
         # One room for all chunks and blocks: memory asked for anew would have to be fetched page by page each time.
         units_at_a_time, weights, formed = self._units_at_a_time(), [], dict[int, Block]()
-        sizes = [units_at_a_time * block.size for block in later.values()]
+        sizes = [min(units_at_a_time, TOGETHER) * block.size for block in later.values()]
         rooms = dict(zip(later, torch.split(self.like.new_empty(sum(sizes)), sizes), strict=True))
-        for units in self._chunks():
-            formed = {}
-            for p, block in later.items():
-                taken = len(squares[units]) * block.size
-                formed[p] = block.take(units).formed(rooms[p][:taken])
-                squares[units, p] = formed[p].squared_norms()
-            weights.append(by_block(weights_of(squares[units]), self.layout))
-            of_blocks = self._for_each_block(weights[-1])
+        for group in groups(self.num_units, TOGETHER):
+            parts = total.parts if group.start == 0 else self._zeros_like(total, later)
+            for chunk in groups(group.stop - group.start, units_at_a_time):
+                units = slice(group.start + chunk.start, group.start + chunk.stop)
+                formed = {}
+                for p, block in later.items():
+                    taken = len(squares[units]) * block.size
+                    formed[p] = block.take(units).formed(rooms[p][:taken])
+                    squares[units, p] = formed[p].squared_norms()
+                weights.append(by_block(weights_of(squares[units]), self.layout))
+                of_blocks, somebody_is_absent = self._for_each_block(weights[-1]), bool((weights[-1] == 0).any())
+                for p, block in formed.items():
+                    present = block.present(weights[-1][:, p] != 0) if somebody_is_absent else block
+                    present.add_as_held(parts[p], of_blocks[p])
             for p, block in formed.items():
-                block.add_as_held(total.parts[p], of_blocks[p])
-        for p, block in formed.items():
-            total.parts[p].copy_(block.in_order(total.parts[p]))
-        all_weights = torch.cat(weights)
-        of_blocks = self._for_each_block(all_weights)
-        for p, block in ready.items():
-            block.add_to(total.parts[p], of_blocks[p])
-        return total.flat, all_weights
+                if group.start == 0:
+                    parts[p].copy_(block.in_order(parts[p]))
+                else:
+                    total.parts[p].add_(block.in_order(parts[p]))
+        return torch.cat(weights)
 
     def _for_each_block(self, weights: Tensor) -> Tensor:
         return weights.to(self.like.dtype).T.contiguous()
@@ -103,6 +138,10 @@ class Taped:
     def rows(self, chunk: int) -> Iterator[Tensor]:
         for start in range(0, self.num_units, chunk):
             yield torch.cat([block.take(slice(start, start + chunk)).dense() for block in self.blocks], dim=1)
+
+    def _take(self, units: slice) -> Taped:
+        blocks = tuple(block.take(units) for block in self.blocks)
+        return replace(self, blocks=blocks, num_units=units.stop - units.start)
 
     def _chunks(self) -> Iterator[slice]:
         chunk = self._units_at_a_time()
@@ -124,6 +163,9 @@ class Taped:
     def _zeros(self) -> _Total:
         flat = self.like.new_zeros(self.layout.size)
         return _Total(flat, torch.split(flat, list(self.layout.sizes)))
+
+    def _zeros_like(self, total: _Total, blocks: Iterable[int]) -> dict[int, Tensor]:
+        return {p: torch.zeros_like(total.parts[p]) for p in blocks}
 
 
 class _Total(NamedTuple):

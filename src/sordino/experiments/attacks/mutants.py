@@ -142,13 +142,13 @@ def _clips_each_layer_at_the_whole_norm(patch: Patches) -> None:
 @mutant("does not clip the bias", SENSITIVITY)
 def _does_not_clip_the_bias(patch: Patches) -> None:
     def forgetful(honest: Any) -> Any:
-        def sum_weighted_by(self: Any, weights_of: Any) -> Any:
+        def sum_weighted_by(self: Any, weights_of: Any, bound: float = 0.0) -> Any:
             def without_biases(squares: Any) -> Any:
                 squares = squares.clone()
                 squares[:, 1::2] = 0
                 return weights_of(squares)
 
-            return honest(self, without_biases)
+            return honest(self, without_biases, bound)
 
         return sum_weighted_by
 
