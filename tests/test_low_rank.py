@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.taped import Taped
 from sordino.records import as_records
 
@@ -74,7 +75,7 @@ def test_clipped_sums_of_adapters_equal_the_loop(make, norm):
     for row in range(ROWS):
         found = torch.autograd.grad(F.cross_entropy(model(x[row : row + 1]), y[row : row + 1]), trained)
         gradient = torch.cat([part.flatten() for part in found]).double()
-        looped = looped + gradient * min(1.0, norm / float(gradient.norm()))
+        looped = looped + gradient * min(1.0, norm * SCALED_TO / float(gradient.norm()))
     assert float((so.ClipByNorm(norm)(each).value - looped).norm() / looped.norm()) < 1e-5
 
 

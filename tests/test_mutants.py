@@ -3,9 +3,9 @@
 import pytest
 
 from sordino.experiments.attacks import which_tool
-from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE
+from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE, OF_PLACES
 from sordino.experiments.attacks.planting import Mutant, planted
-from sordino.experiments.attacks.which_tool import Audited, Noticed, audited, noise_verified, verified
+from sordino.experiments.attacks.which_tool import Audited, Noticed, audited, noise_verified, places_verified, verified
 from sordino.experiments.scale import Scale
 from sordino.optimized import best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromReleases
@@ -45,6 +45,17 @@ def test_the_mutant_is_caught_in_optimized_noise(mutant):
     with planted(mutant):
         found = noise_verified(OptimizedNoise(1.0))
     assert mutant.caught_by in found.failed_checks
+
+
+@pytest.mark.parametrize("mutant", OF_PLACES, ids=lambda mutant: mutant.name)
+def test_the_mutant_is_caught_in_a_model_of_places(mutant):
+    with planted(mutant):
+        found = places_verified()
+    assert mutant.caught_by in found.failed_checks
+
+
+def test_a_clean_model_of_places_raises_no_alarm():
+    assert places_verified().passed, str(places_verified())
 
 
 @pytest.mark.parametrize("fit", [best_blocks, weighted_laplace, isotropic])

@@ -13,6 +13,7 @@ from scipy import stats
 from torch import nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.encoding import Unchanged
 from sordino.records import Records
 from sordino.states import Dense, Layout, Private
@@ -46,7 +47,7 @@ def clipped_sum_by_hand(model, indices, norm):
         model.zero_grad()
         F.cross_entropy(model(INPUTS[index : index + 1]), LABELS[index : index + 1]).backward()
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
-        total = total + gradient * min(1.0, norm / float(gradient.norm()))
+        total = total + gradient * min(1.0, norm * SCALED_TO / float(gradient.norm()))
     return total
 
 
@@ -235,7 +236,7 @@ def test_the_user_is_protected_as_a_whole():
         rows = slice(4 * user, 4 * user + 3)
         F.cross_entropy(model(INPUTS[rows]), LABELS[rows], reduction="sum").backward()
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
-        total = total + gradient * min(1.0, 0.5 / float(gradient.norm()))
+        total = total + gradient * min(1.0, 0.5 * SCALED_TO / float(gradient.norm()))
     noise = (
         0.5
         * torch.from_numpy(so.Key.from_seed(0).of_release(0).stream("noise").normals(run.layout.size, step=0)).double()

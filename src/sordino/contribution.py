@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from sordino.states import Dense, Layout, PerExample
 from sordino.views import Views
 
 _PROBE_ROWS, _FEW, _TOLERANCE = 6, 2, 1e-3
+_FAILURES = (RuntimeError, IndexError)  # what torch raises for an id outside a table, or a singular matrix
+
+Result = TypeVar("Result")
 
 
 @runtime_checkable
@@ -47,7 +51,8 @@ class LossGradient:
     """The gradient of `loss(outputs, targets)`, averaged over the views of a row and summed over the rows of a unit.
 
     Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
-    row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros.
+    row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros. None of
+    them changes by what kernels the others are computed, or the rounding of all would tell who was drawn.
 
     With `autocast` torch.bfloat16 the two passes compute in mixed precision, and so do the products that form a row's
     gradient. Norms and sums are float32 and up, and are those of the gradients as they were rounded.
@@ -110,35 +115,39 @@ class LossGradient:
             return None
         try:
             plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
-            tape = record(model, self._row_loss(), batch.inputs, batch.target, seeds, plan)
-        except (Unrecorded, RuntimeError, IndexError):
+            tape, batch = without_failing_rows(
+                lambda rows, seeds: record(model, self._row_loss(), rows.inputs, rows.target, seeds, plan), batch, seeds
+            )
+        except (Unrecorded, *_FAILURES):
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
         return Taped.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
 
     def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
+        """An error in a single row would tell the world that it was drawn: it is one only if synthetic rows fail too.
+
+        Rows are tried together. Where that takes more memory than there is, they are taken in halves.
+        """
         layout = Layout.of(model)
         matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=seeds.device)
         self._write_rows(matrix, model, batch, seeds)
         return Dense(_summed_by_unit(matrix, batch), layout)
 
     def _write_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
-        """Writes each row's gradient over zeros. Rows are tried together; if that fails, in halves, down to one.
-
-        A single row that fails where a synthetic one does not (an id outside a table, a singular matrix) stays zero: an
-        error would tell the world that it was drawn.
-        """
+        """Writes each row's gradient over zeros."""
         rows, half = len(seeds), len(seeds) // 2
         if rows == 0:
             return
         try:
-            gradients, usable = self._gradients(model, batch, seeds)
-        except (RuntimeError, IndexError):
-            if rows > 1:
-                self._write_rows(matrix[:half], model, batch.take(slice(0, half)), seeds[:half])
-                self._write_rows(matrix[half:], model, batch.take(slice(half, rows)), seeds[half:])
-            else:
-                self._refuse_if_synthetic_fails(model, batch, seeds)
+            (gradients, usable), batch = without_failing_rows(
+                lambda rows, seeds: self._gradients(model, rows, seeds), batch, seeds
+            )
+        except _FAILURES:
+            self._refuse_if_synthetic_fails(model, batch.take(slice(0, 1)), seeds[:1])
+            if rows == 1:  # it failed once and did not when it was tried again: it is absent
+                return
+            self._write_rows(matrix[:half], model, batch.take(slice(0, half)), seeds[:half])
+            self._write_rows(matrix[half:], model, batch.take(slice(half, rows)), seeds[half:])
             return
         counted, nothing = (usable & batch.valid)[:, None], matrix.new_zeros(())
         columns = torch.split(matrix, list(Layout.of(model).sizes), dim=1)
@@ -156,6 +165,39 @@ class LossGradient:
             self._gradients(model, batch.synthetic(), seeds)
         except (RuntimeError, IndexError) as error:
             raise _unusable(model, error) from None  # the cause would carry the message about the private row
+
+
+def without_failing_rows(
+    attempt: Callable[[Batch, Tensor], Result], batch: Batch, seeds: Tensor
+) -> tuple[Result, Batch]:
+    """`attempt(batch, seeds)`, and the batch; rows that it fails on are replaced by made-up ones that do not count.
+
+    All rows keep their places, and so the others go through the same kernels whether or not one of them fails: products
+    of other shapes would round all of them differently. What fails on made-up rows as well is not the rows' fault, and
+    fails.
+    """
+    try:
+        return attempt(batch, seeds), batch
+    except _FAILURES:
+        attempt(batch.synthetic(), seeds)
+        failing = torch.cat(_failing(attempt, batch, seeds))
+        if not bool(failing.any()):
+            raise
+    batch = batch.without(failing)
+    return attempt(batch, seeds), batch
+
+
+def _failing(attempt: Callable[[Batch, Tensor], object], batch: Batch, seeds: Tensor) -> list[Tensor]:
+    """Which rows fail, found by halves."""
+    rows, half = len(seeds), len(seeds) // 2
+    try:
+        attempt(batch, seeds)
+        return [torch.zeros_like(batch.valid)]
+    except _FAILURES:
+        if rows == 1:
+            return [torch.ones_like(batch.valid)]
+    parts = slice(0, half), slice(half, rows)
+    return [found for part in parts for found in _failing(attempt, batch.take(part), seeds[part])]
 
 
 def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:

@@ -47,6 +47,13 @@ class Batch:
         inputs = tuple(x[rows] for x in self.inputs)
         return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
 
+    def without(self, rows: Tensor) -> Batch:
+        """The same with made-up values, which do not count, in the places of the rows that are True."""
+        made_up = self.synthetic()
+        inputs = (torch.where(_along(rows, x), other, x) for x, other in zip(self.inputs, made_up.inputs, strict=True))
+        target = torch.where(_along(rows, self.target), made_up.target, self.target)
+        return replace(self, inputs=tuple(inputs), target=target, valid=self.valid & ~rows)
+
     def synthetic_row(self) -> tuple[Tensor, ...]:
         """The inputs of one row with made-up values."""
         return self.take(slice(0, 1)).synthetic().inputs
@@ -254,6 +261,10 @@ def _finite_rows(tensor: Tensor) -> Tensor:
     if len(overflown):
         finite[overflown] = rows[overflown].isfinite().all(dim=1)
     return finite
+
+
+def _along(rows: Tensor, values: Tensor) -> Tensor:
+    return rows.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def _synthetic(like: Tensor, num_rows: int, generator: torch.Generator, low: float, high: float) -> Tensor:

@@ -14,6 +14,7 @@ from sordino.auditing.coins import coins
 from sordino.auditing.places import followed_by
 from sordino.auditing.simulated import simulated_scores
 from sordino.auditing.white_box import white_box_scores
+from sordino.clipping import SCALED_TO
 from sordino.encodings import RandomSparsify
 from sordino.errors import DataError, UsageError
 from sordino.randomness import Key
@@ -68,7 +69,7 @@ def test_canaries_that_joined_add_their_own_clipped_vectors():
     alone = [clip(canaries.of(one[None])).value for one in joined]
     assert torch.allclose(clip(canaries.of(joined)).value, alone[0] + alone[1])
     assert alone[0] @ alone[1] == 0
-    assert [float(one.norm()) for one in alone] == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert [float(one.norm()) for one in alone] == pytest.approx([SCALED_TO, SCALED_TO], abs=1e-5)
 
 
 def test_more_canaries_than_coordinates_are_refused():

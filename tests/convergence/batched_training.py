@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino.clipping import SCALED_TO
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -63,7 +65,7 @@ def train(problem: Problem, draws: Draws, *, clip_norm: float, noise_std: float,
         for step in range(epoch * problem.steps_per_epoch, (epoch + 1) * problem.steps_per_epoch):
             errors = (weights @ problem.rows.T).softmax(dim=1) - problem.labels.T
             lengths = (errors.square() * masked_squares).sum(dim=1).sqrt()
-            shrink = draws.joins[step] * (clip_norm / lengths).clamp(max=1.0)
+            shrink = draws.joins[step] * (clip_norm * SCALED_TO / lengths).clamp(max=1.0)
             total = (errors * shrink[:, None]) @ problem.rows + noise_std * draws.normals[step]
             velocity = problem.momentum * velocity + mask * total / problem.batch_size
             weights = weights - problem.learning_rate * velocity

@@ -19,6 +19,7 @@ from scipy.stats import beta, norm
 
 import sordino as so
 from sordino.accounting.hidden_state import Steps, mu_of_cycle
+from sordino.clipping import SCALED_TO
 from sordino.convex import Linear, NoisyCGD, fit_hidden_state
 
 ERROR = 0.001
@@ -92,7 +93,7 @@ def last_iterates(plan, rows, labels, noise):
         if step < plan.sampler.steps:
             batch = batches[step % len(batches)]
             batch = batch[lengths[batch] > 0]  # a row of zeros has no gradient
-            largest = plan.clip / lengths[batch]
+            largest = plan.clip * SCALED_TO / lengths[batch]
             total = total + np.clip(iterates @ rows[batch].T - labels[batch], -largest, largest) @ rows[batch]
         iterates = iterates - plan.learning_rate_at(step) * (total / batch_size + plan.strength * iterates)
     return iterates

@@ -8,7 +8,7 @@ import torch
 
 import sordino as so
 from sordino import checkpoint
-from sordino.clipping import ClipByNorm
+from sordino.clipping import SCALED_TO, ClipByNorm
 from sordino.convex.hidden_run import fit_hidden_state, kernel_plan
 from sordino.convex.model import GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
@@ -48,7 +48,7 @@ def by_hand(plan):
                 model.zero_grad()
                 plan.loss(model(INPUTS[i : i + 1]), LABELS[i : i + 1]).backward()
                 gradient = parameter.grad.double()
-                total += gradient * min(1.0, plan.clip / float(gradient.norm()))
+                total += gradient * min(1.0, plan.clip * SCALED_TO / float(gradient.norm()))
         std = plan.noise_multiplier_at(step) * plan.clip
         total += std * torch.from_numpy(noise.normals(parameter.numel(), step=step)).reshape(parameter.shape)
         with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import nn
 
 import sordino as so
 from sordino.ablations import Comparison, clipped_sgd, noisy_sgd
+from sordino.clipping import SCALED_TO
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
 from sordino.states import Layout
@@ -43,7 +44,7 @@ def mask() -> torch.Tensor:
 
 def test_without_noise_the_sum_is_that_of_clipped_masked_gradients() -> None:
     rows = gradients() * mask()
-    clipped = rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    clipped = rows * (0.1 * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
     torch.testing.assert_close(moved(clipped_sgd, clip=so.ClipByNorm(0.1)), clipped.sum(dim=0), atol=2e-5, rtol=1e-4)
 
 

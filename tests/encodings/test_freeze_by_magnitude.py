@@ -15,6 +15,7 @@ from torch import nn
 import sordino as so
 from sordino.ablations import Comparison, clipped_sgd
 from sordino.averaging import Ema
+from sordino.clipping import SCALED_TO
 from sordino.encoding import Unchanged
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, Neurons
 from sordino.encodings.masking import Masking
@@ -134,7 +135,7 @@ def test_the_mask_comes_before_the_clip() -> None:
     freeze = FreezeByMagnitude(model, (0,), 0.5)
     codec = freeze.codec(freeze.init(LAYOUT), 0, stream())
     each = so.ClipByNorm(1.0)(codec.encode(so.states.Dense(100 * torch.ones(1, LAYOUT.size), LAYOUT)))
-    assert float(each.value.norm()) == pytest.approx(1.0, rel=1e-5)
+    assert float(each.value.norm()) == pytest.approx(SCALED_TO, rel=1e-5)
 
 
 def test_freezing_costs_and_saves_no_privacy() -> None:

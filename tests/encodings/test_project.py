@@ -10,6 +10,7 @@ from contracts import PerExampleContract
 from small_runs import CODING, INPUTS, LABELS, PUBLIC, make_model, make_plan, subspace_of
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.encodings import (
     Combined,
     MatchedBought,
@@ -78,10 +79,10 @@ def test_each_part_is_clipped_to_its_own_norm_and_the_bound_counts_both() -> Non
     total = so.ClipPerLayer((1.0, 1.0))(codec.encode(Dense(1e4 * gaussian(1, 50, seed=9), LAYOUT)))
     assert total.bound == math.sqrt(2)
     embedded, residual = total.value[:4], total.value[4:]
-    assert float(embedded.norm()) == pytest.approx(1.0, rel=1e-5)
-    assert float(residual.norm()) == pytest.approx(1.0, rel=1e-5)
+    assert float(embedded.norm()) == pytest.approx(SCALED_TO, rel=1e-5)
+    assert float(residual.norm()) == pytest.approx(SCALED_TO, rel=1e-5)
     decoded = codec.decode(Private(total.value, total.layout)).value
-    assert float(decoded.norm()) == pytest.approx(math.hypot(5.0, 2.0), rel=1e-4)
+    assert float(decoded.norm()) == pytest.approx(SCALED_TO * math.hypot(5.0, 2.0), rel=1e-4)
 
 
 def test_noise_is_that_of_two_releases_by_their_clip_norms() -> None:

@@ -11,6 +11,7 @@ from small_runs import CODING, INPUTS, LABELS, make_model, make_plan, released
 from torch import nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.encoding import Unchanged
 from sordino.encodings import ConstantRate, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
@@ -87,7 +88,7 @@ def test_coordinates_are_zeroed_before_the_clip() -> None:
     sparsify = RandomSparsify(0.9, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
     codec = sparsify.codec(sparsify.init(LAYOUT), 0, CODING)
     total = so.ClipByNorm(1.0)(codec.encode(Dense(100 * torch.ones(1, 1000), LAYOUT))).value
-    assert float(total.norm()) == pytest.approx(1.0, rel=1e-5)  # sqrt(0.1) if it were the other way around
+    assert float(total.norm()) == pytest.approx(SCALED_TO, rel=1e-5)  # sqrt(0.1) if it were the other way around
     assert torch.equal(total != 0, sparsify.mask(0, LAYOUT, CODING))
 
 

@@ -186,6 +186,21 @@ def _together(uses: list[Block]) -> Block:
 
 
 def _counted(gradients: Tensor, counted: Tensor) -> Tensor:
+    """With zeros for rows that do not count, laid out in memory as if they did.
+
+    Products of other strides take other kernels, and where places cancel a row that they form may be a different one.
+    """
+    gradients = gradients if _is_dense(gradients) else gradients.contiguous()
     if bool(counted.all()):
         return gradients
-    return torch.where(counted.reshape(-1, *[1] * (gradients.ndim - 1)), gradients, gradients.new_zeros(()))
+    return gradients.clone(memory_format=torch.preserve_format).index_fill_(0, (~counted).nonzero()[:, 0], 0.0)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether each number has a place of its own, without gaps: then a copy has the same strides."""
+    following = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride != following:
+            return False
+        following *= size
+    return True

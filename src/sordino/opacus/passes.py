@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from sordino.contribution import LossGradient
+from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
 from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
 from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
@@ -66,7 +66,7 @@ def forward_pass(model: nn.Module, batch: Batch, seeds: Tensor) -> ForwardPass:
         return ForwardPass([x.flatten(0, 1)[:0] for x in outputs], spec, None, batch, seeds, model)
     try:
         plan = survey_like(model, batch.inputs, batch.synthetic_row)
-        taped = forward(model, batch.inputs, seeds, plan)
+        taped, batch = without_failing_rows(lambda rows, seeds: forward(model, rows.inputs, seeds, plan), batch, seeds)
         given = taped.given
     except (Unrecorded, RuntimeError, IndexError):
         given, taped = _outputs_alone(model, batch, seeds), None

@@ -14,12 +14,13 @@ from sordino.budget import Budget
 from sordino.encoding import Codec, Encoding, State
 from sordino.noise import HopelessNoise, NoiseAt
 from sordino.randomness import Stream
-from sordino.records import Records, as_records
+from sordino.records import Batch, Records, as_records
 from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson
 from sordino.states import Layout, PerExample, Private
 
 _ORDINARY_UNITS = 4
+FAILING_AMONG = 24
 _SCALES = (1.0, 1e3, 1e15, 3e38, 1e-40)
 _HOLES = (float("nan"), float("inf"), -float("inf"))
 _WILD_LABELS = (-1, -100, 10**6, -(2**40))
@@ -48,14 +49,53 @@ def ordinary(records: Records, num_units: int) -> Records:
 
 
 def hostile(records: Records) -> Records:
-    """Ordinary synthetic units, then the same scaled to extremes, with holes, and with labels that do not exist."""
+    """Ordinary synthetic units, then the same scaled to extremes, with holes, and with labels that do not exist.
+
+    And a few that are made of huge numbers that cancel, along each axis that could be one of places.
+    """
     batch = records.template(_ORDINARY_UNITS)
     variants = [batch.inputs]
     variants += [tuple(_scaled(x, scale) for x in batch.inputs) for scale in _SCALES]
     variants += [tuple(_holed(x, hole) for x in batch.inputs) for hole in _HOLES]
     targets = [batch.target] * len(variants) + [_wild(batch.target)]
-    inputs = (torch.cat(column) for column in zip(*variants, batch.inputs, strict=True))
+    variants.append(batch.inputs)
+    for number_of_axes in range(1, max((x.ndim for x in batch.inputs), default=1)):
+        for last in (False, True):
+            variants.append(tuple(_cancelling(x[:1], number_of_axes, last=last) for x in batch.inputs))
+            targets.append(batch.target[:1])
+    inputs = (torch.cat(column) for column in zip(*variants, strict=True))
     return as_records((*inputs, torch.cat(targets)), dtype=records.dtype)
+
+
+def failing(records: Records) -> Batch:
+    """Ordinary synthetic rows, the first with whole numbers that no table of vectors has a row for."""
+    batch = records.template(FAILING_AMONG)
+    inputs = tuple(x if x.is_floating_point() else x.clone() for x in batch.inputs)
+    for x in inputs:
+        if not x.is_floating_point():
+            x[0] = torch.iinfo(x.dtype).max
+    return replace(batch, inputs=inputs)
+
+
+def cancelling_places(places: int) -> Tensor:
+    """Numbers whose sum is zero, and in float32 about two thirds of how many there are.
+
+    Above 2^24 there are whole even numbers only: 1.5 is rounded up, and twice 0.75 does not lead back.
+
+    >>> numbers = cancelling_places(64)
+    >>> float(numbers.double().sum())
+    0.0
+    >>> total = torch.zeros(())
+    >>> for number in numbers:
+    ...     total += number
+    >>> float(total)
+    40.0
+    """
+    numbers, triples = torch.zeros(places), max(0, places - 2) // 3
+    if triples:
+        numbers[1 : 1 + 3 * triples] = torch.tensor([1.5, -0.75, -0.75]).repeat(triples)
+        numbers[0], numbers[-1] = 2.0**24, -(2.0**24)
+    return numbers
 
 
 def bounded_sum(run: PrivateRun, indices: Tensor, step: int = 0) -> Tensor:
@@ -121,6 +161,16 @@ class _UndecodedCodec:
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:
     return tensor * scale if tensor.is_floating_point() else tensor
+
+
+def _cancelling(row: Tensor, axes: int, *, last: bool) -> Tensor:
+    """A row with numbers that cancel along its first or last axes; whole numbers are the same at all places."""
+    axes = min(axes, row.ndim - 1)
+    if not row.is_floating_point():
+        return torch.ones_like(row)
+    shape = row.shape[-axes:] if last else row.shape[1 : 1 + axes]
+    numbers = cancelling_places(shape.numel()).to(row).reshape(shape)
+    return (numbers if last else numbers.reshape(*shape, *[1] * (row.ndim - 1 - axes))).expand_as(row).clone()
 
 
 def _holed(tensor: Tensor, hole: float) -> Tensor:

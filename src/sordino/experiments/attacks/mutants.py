@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino import clipping, sampling
+from sordino import clipping, contribution, sampling
 from sordino.accounting import Adjacency, answer
 from sordino.accounting.visible import visible
 from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.experiments.attacks.planting import Mutant, Patches, Plant
+from sordino.gradients import blocks
+from sordino.gradients.norms import Lengths
+from sordino.gradients.norms import lengths_of_products as honest_lengths
 from sordino.gradients.taped import Taped
 from sordino.noise import Gaussian
 from sordino.optimized.noise import OptimizedNoise
@@ -38,6 +41,7 @@ Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
 MUTANTS: list[Mutant] = []
 OF_OPTIMIZED_NOISE: list[Mutant] = []
+OF_PLACES: list[Mutant] = []
 
 
 def mutant(name: str, caught_by: str, among: list[Mutant] = MUTANTS) -> Callable[[Plant], Plant]:
@@ -319,3 +323,21 @@ def _optimised_noise_that_ends_at_5_77_standard_deviations(patch: Patches) -> No
 @mutant("the number of the release is not in the address of its noise", RELEASES)
 def _the_number_of_the_release_is_not_in_the_address_of_its_noise(patch: Patches) -> None:
     patch.set(Key, "of_release", lambda self, number: self)
+
+
+@mutant("norms of places that cancel are not raised, and their sums are float32", SENSITIVITY, OF_PLACES)
+def _norms_of_places_that_cancel_are_not_raised(patch: Patches) -> None:
+    def lengths_of_products(one: Any, other: Any, features: int) -> Lengths:
+        found = honest_lengths(one, other, features)
+        return Lengths((one * other).sum(dim=(1, 2)).clamp(min=0).where(found.squares.isfinite(), torch.inf))
+
+    patch.set(blocks, "lengths_of_products", lengths_of_products)
+    patch.set(blocks.OfPlaces, "add_bounded", blocks.Block.add_bounded)
+
+
+@mutant("a row that fails decides how all are computed", SENSITIVITY, OF_PLACES)
+def _a_row_that_fails_decides_how_all_are_computed(patch: Patches) -> None:
+    def without_failing_rows(attempt: Any, batch: Any, seeds: Any) -> Any:
+        return attempt(batch, seeds), batch
+
+    patch.set(contribution, "without_failing_rows", without_failing_rows)

@@ -7,7 +7,7 @@ an audit that finds nothing says little, and this table says how little.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
 from sordino.auditing.methods import F_DP, GAUSSIAN, ONE_RUN
@@ -35,7 +35,7 @@ from sordino.records import as_records
 from sordino.run import Plan
 from sordino.sampling import Poisson
 from sordino.strict_json import parse
-from sordino.verification import Verdict, noise_statistics, verify
+from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
 
 METHODS = (ONE_RUN, F_DP, GAUSSIAN)
 CLEAN = "no bug"
@@ -58,6 +58,21 @@ def noise_verified(noise: Noise) -> Verdict:
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
     return Verdict(tuple(noise_statistics.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
+
+
+def places_verified() -> Verdict:
+    """What a replay sees of a layer on 32 places, and of a table of vectors."""
+    layer = nn.Sequential(nn.Linear(192, 192), nn.AvgPool2d((32, 1)), nn.Flatten(), nn.Linear(192, 4))
+    table = nn.Sequential(nn.Embedding(9, 32), nn.Flatten(), nn.Linear(3 * 32, 4))
+    return Verdict(
+        (*_replayed(layer, torch.zeros(9, 32, 192)), *_replayed(table, torch.zeros(9, 3, dtype=torch.int64)))
+    )
+
+
+def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
+    plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    return sensitivity.replay(plan, model, as_records((inputs, labels)), seed=0)
 
 
 @dataclass(frozen=True)
