@@ -194,7 +194,7 @@ def _failing(attempt: Callable[[Batch, Tensor], object], batch: Batch, seeds: Te
         attempt(batch, seeds)
         return [torch.zeros_like(batch.valid)]
     except _FAILURES:
-        if rows == 1:
+        if rows <= 1:
             return [torch.ones_like(batch.valid)]
     parts = slice(0, half), slice(half, rows)
     return [found for part in parts for found in _failing(attempt, batch.take(part), seeds[part])]

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from sordino.contribution import LossGradient
+from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.gradients.surroundings import device_of, pinned
@@ -143,11 +143,25 @@ class Session:
             return program.of_rows(self._columns_of(program, batch)).flatten(0, 1)
 
     def _contributions(self, loss: ScriptLoss, passed: ForwardPass, part: _Part) -> PerExample:
+        """A row that the loss fails on is absent, and changes nothing about how the others are computed."""
         column = _columns(part.batch)[loss.column]
         try:
-            return passed.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, column))
-        except (Unrecorded, RuntimeError, IndexError):  # row by row, where a row that fails is absent
+            try:
+                return passed.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, column))
+            except (RuntimeError, IndexError):
+                rows = self._without_failing_losses(loss, passed, column, part.seeds)
+                counted = replace(passed, batch=replace(passed.batch, valid=rows.valid))
+                return counted.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, rows.target))
+        except (Unrecorded, RuntimeError, IndexError):  # row by row
             return LossGradient(loss).of(self._model, replace(passed.batch, target=column), part.seeds)
+
+    def _without_failing_losses(self, loss: ScriptLoss, passed: ForwardPass, column: Tensor, seeds: Tensor) -> Batch:
+        """The outputs with a column of the batch, made up where the loss fails."""
+        rows = replace(passed.batch, inputs=tuple(passed.outputs), target=column)
+        with pinned(self._model):
+            return without_failing_rows(
+                lambda some, _: loss.of_rows(list(some.inputs), passed.spec, some.target), rows, seeds
+            )[1]
 
     def _check_loss(self, loss: ScriptLoss, inputs: list[RowProgram]) -> None:
         synthetic = self._synthetic()
