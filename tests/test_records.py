@@ -206,12 +206,10 @@ def test_data_that_cannot_be_indexed_is_refused() -> None:
         as_records(Single())
 
 
-def test_a_row_of_another_shape_is_refused() -> None:
+def test_a_row_of_another_shape_than_most_counts_as_absent() -> None:
     ragged = Pairs([torch.zeros(3), torch.zeros(3), torch.zeros(4)], [0, 1, 2])
-    records = as_records(ragged)
-    assert records.gather(torch.tensor([0, 1])).inputs[0].shape == (2, 3)
-    with pytest.raises(DataError, match="pad or crop"):
-        records.gather(torch.tensor([1, 2]))
+    batch = as_records(ragged).gather(torch.tensor([1, 2]))
+    assert (batch.inputs[0].shape, batch.valid.tolist()) == ((2, 3), [True, False])
 
 
 def test_a_single_record_is_allowed_when_asked_for() -> None:

@@ -120,7 +120,7 @@ def test_dropout_is_off_and_its_mode_is_kept():
         (
             lambda model: accuracy(model, Public((torch.full((2, 4), math.nan), torch.zeros(2)))),
             so.DataError,
-            "2 of the public rows hold numbers that are not finite",
+            "2 of the public rows cannot be read, or are not finite",
         ),
         (
             lambda model: mean_loss(model, Public((torch.zeros(2, 4), torch.tensor([0, 3])))),

@@ -19,9 +19,11 @@ from torch import Tensor
 from sordino import validate
 from sordino.accounting.guarantee import Unit
 from sordino.errors import DataError, UsageError
-from sordino.rows import Rows, as_rows, as_tensor
+from sordino.randomness import Stream
+from sordino.rows import ReadAt, Rows, as_rows, as_tensor
 
 _TEMPLATE_SEED = 20_251
+_REPEATED = b"read some rows twice"
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,11 @@ class Records:
         """The public bound on the rows of one unit."""
         return 1 if self.owners is None else self.owners.rows_per_user
 
-    def gather(self, indices: Tensor) -> Batch:
-        """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch."""
+    def gather(self, indices: Tensor, at: ReadAt | None = None) -> Batch:
+        """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch.
+
+        Rows that draw while they are read draw what belongs to their place `at` a step, so that it can be repeated.
+        """
         if indices.dtype != torch.int64 or indices.ndim != 1:
             raise UsageError(f"indices must be int64 and 1-D, got {indices.dtype} of shape {tuple(indices.shape)}.")
         in_order = indices if bool((indices.diff() > 0).all()) else indices.sort().values  # as samplers give them
@@ -110,8 +115,10 @@ class Records:
             rows, units = indices, torch.arange(len(indices))
         else:
             rows, units = self.owners.rows_of(indices)
-        *inputs, target = (self._arriving(x, last) for x, last in _mark_last(self.rows.take(rows)))
-        valid = _all_of([_finite_rows(x) for x in (*inputs, target) if x.is_floating_point()], like=target)
+        taken, usable = self.rows.take(rows, at)
+        *inputs, target = (self._arriving(x, last) for x, last in _mark_last(taken))
+        finite = [_finite_rows(x).to(target.device) for x in (*inputs, target) if x.is_floating_point()]
+        valid = torch.stack([usable.to(target.device), *finite]).all(dim=0)
         invalid = (~valid).nonzero()[:, 0]
         inputs = [self._clamp_(x) for x in inputs]
         for x in (*inputs, target) if len(invalid) else ():
@@ -122,10 +129,25 @@ class Records:
         """A keyed hash by which a run knows its data again. Rows that are read when drawn are looked at in part."""
         digest = hashlib.blake2b(repr((len(self.rows), self.input_range, self.dtype)).encode(), key=secret)
         owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
-        for tensor in (*owners, *itertools.chain.from_iterable(self.rows.sample_of())):
+        sample = self.rows.sample_of(ReadAt(Stream(secret), 0))
+        for tensor in (*owners, *itertools.chain.from_iterable(sample)):
             digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    def check_repeatable(self) -> None:
+        """Refuses data whose rows differ from one reading to the next, for a run that may be stopped and resumed.
+
+        A step that was begun before the stop is taken again with the same noise: on other rows, the difference of the
+        two releases would be free of it. Some rows are read twice; rows that draw from the generators of torch, numpy
+        or random are the same both times, because these are seeded for each row of each step.
+        """
+        if not self.rows.are_repeatable(ReadAt(Stream(_REPEATED), 0)):
+            raise UsageError(
+                "rows of the data set are not the same when they are read twice, so no step could be repeated after a "
+                "stop: augment by views=Views(...), or draw from torch's, numpy's or Python's global generator, not "
+                "one of your own."
+            )
 
     def template(self, num_rows: int) -> Batch:
         """Synthetic rows of the public shape, one per unit, for probing a model without touching data.
@@ -243,14 +265,6 @@ def _refuse_too_few(records: Records, allow_single: bool) -> None:
 
 def _mark_last(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, bool]]:
     return [(x, position == len(tensors) - 1) for position, x in enumerate(tensors)]
-
-
-def _all_of(conditions: list[Tensor], like: Tensor) -> Tensor:
-    """Whether all of them hold, for each row of `like`."""
-    if len(conditions) == 1:
-        return conditions[0]
-    everywhere = torch.ones(len(like), dtype=torch.bool, device=like.device)
-    return torch.stack([everywhere, *conditions]).all(dim=0)
 
 
 def _finite_rows(tensor: Tensor) -> Tensor:

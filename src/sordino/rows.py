@@ -1,10 +1,21 @@
-"""Rows of (inputs..., target), in memory or read when drawn, with one public structure that is checked here."""
+"""Rows of (inputs..., target), in memory or read when drawn, with one public structure that is checked here.
+
+A row that cannot be used (it cannot be read, or has another shape or type) is a matter of its owner alone: it counts as
+absent, without a message. So the structure that all others are held to must not hang on one row. In memory it is that
+of the arrays. Of a map-style data set a few rows, spread evenly, are read at the start, and the structure is what more
+than half of those that can be used have in common. Only where there is no such majority, or none can be used at all,
+is there an error, which quotes no row. One row decides this only where the others are divided nearly in half.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +23,29 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sordino.errors import DataError, UsageError
+from sordino.randomness import Stream
 
 _ROWS_TO_COMPARE = 256
+_ROWS_TO_ASK = 9  # about their structure
+
+Structure = TypeVar("Structure", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class ReadAt:
+    """Where rows find their randomness: whatever a row draws while it is read is a function of (stream, step, row).
+
+    So a step that is taken again reads the same rows, also where they are changed at random on the way. The seeds say
+    nothing about who joined the step: they come from a stream of their own.
+    """
+
+    stream: Stream
+    step: int
+
+    def seed(self, row: int) -> int:
+        """64 bits of a keyed hash: rows and steps draw independently of each other."""
+        place = self.step.to_bytes(8, "big") + row.to_bytes(8, "big")
+        return int.from_bytes(hashlib.blake2b(place, key=self.stream.secret, digest_size=8).digest())
 
 
 class Rows(Protocol):
@@ -21,16 +53,23 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The rows `indices`, stacked: a copy, which may be written to."""
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The rows `indices`, stacked, and which of them can be used. A copy, which may be written to.
+
+        A row that cannot be used is there with zeros. Without `at` rows that draw do it from the global generators.
+        """
         ...
 
     def empty(self) -> tuple[Tensor, ...]:
         """No rows, in the public shapes and dtypes."""
         ...
 
-    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
         """Rows by which this data can be told from other data: all that are in memory, some of what must be read."""
+        ...
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        """Whether rows that are read twice `at` the same place are the same bit for bit."""
         ...
 
 
@@ -41,19 +80,23 @@ class _InMemory:
     def __len__(self) -> int:
         return len(self.tensors[0])
 
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.index_select(0, indices.to(x.device)) for x in self.tensors)
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        taken = tuple(x.index_select(0, indices.to(x.device)) for x in self.tensors)
+        return taken, torch.ones(len(indices), dtype=torch.bool)
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x[:0] for x in self.tensors)
 
-    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
         yield self.tensors
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
 class _Lazy:
-    """A map-style data set, read when a row is drawn. The first row declares the structure."""
+    """A map-style data set, read when a row is drawn. `structure` is a row of zeros."""
 
     dataset: Dataset[Any]
     structure: tuple[Tensor, ...]
@@ -62,45 +105,121 @@ class _Lazy:
     def __len__(self) -> int:
         return self.length
 
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
         if len(indices) == 0:  # a collate function never sees an empty list
-            return self.empty()
-        rows = [self.dataset[int(index)] for index in indices]
+            return self.empty(), torch.ones(0, dtype=torch.bool)
+        found = self._read(indices.tolist(), at)
+        usable = torch.tensor([row is not None for row in found])
+        rows = [self._nothing if row is None else row for row in found]
         if all(map(self._is_ready, rows)):  # as most are; columns at once are quicker than cell by cell
             *inputs, labels = zip(*rows, strict=True)
-            return *(torch.stack(x).detach() for x in inputs), torch.tensor(labels)
-        return tuple(torch.stack(column) for column in zip(*map(self._checked, rows), strict=True))
+            return (*(torch.stack(x).detach() for x in inputs), torch.tensor(labels)), usable
+        return tuple(torch.stack(column) for column in zip(*map(_row_tensors, rows), strict=True)), usable
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
 
-    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
-        for index in range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE)):
-            yield self._checked(self.dataset[index])
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
+        for index in self._sampled:
+            row, usable = self.take(torch.tensor([index]), at)
+            yield *row, usable
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        """Looked at in two passes, there and back: what depends on the row that was read before shows, too."""
+        sampled = list(self._sampled)
+        there = {index: self._digest(index, at) for index in sampled}
+        return all(self._digest(index, at) == there[index] for index in reversed(sampled))
+
+    @property
+    def _sampled(self) -> range:
+        return range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE))
+
+    @property
+    def _nothing(self) -> tuple[Any, ...]:
+        """What stands in for a row that cannot be used: zeros, and a label as most rows have it."""
+        *inputs, target = self.structure
+        return *inputs, 0 if _is_whole_number(target) else target
+
+    def _digest(self, index: int, at: ReadAt) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        row, usable = self.take(torch.tensor([index]), at)
+        for tensor in (*row, usable):
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
+    def _read(self, indices: list[int], at: ReadAt | None) -> list[Any]:
+        if at is None:
+            return [self._row(index) for index in indices]
+        found = []
+        with _generators_as_they_were() as seed:
+            for index in indices:
+                seed(at.seed(index))
+                found.append(self._row(index))
+        return found
+
+    def _row(self, index: int) -> Any:
+        """None where it cannot be used. What went wrong would tell about the row, and is not looked at."""
+        try:
+            row = self.dataset[index]
+            return row if self._is_ready(row) else self._checked(row)
+        except MemoryError:  # is about the machine
+            raise
+        except Exception:
+            return None
 
     def _is_ready(self, row: object) -> bool:
-        """Plain tensors like those of the first row, and a whole number for a label."""
+        """Plain tensors of the public structure, and a whole number for a label."""
         if not isinstance(row, (tuple, list)) or len(row) != len(self.structure):
             return False
         *inputs, label = row
-        number = self.structure[-1].dtype == torch.int64 and self.structure[-1].ndim == 0
         return (
-            number
+            _is_whole_number(self.structure[-1])
             and type(label) is int
+            and -(2**63) <= label < 2**63
             and all(
-                type(x) is Tensor and x.shape == like.shape and x.dtype == like.dtype and x.layout == like.layout
+                type(x) is Tensor and x.layout == like.layout and _structure((x,)) == _structure((like,))
                 for x, like in zip(inputs, self.structure, strict=False)
             )
         )
 
-    def _checked(self, row: object) -> tuple[Tensor, ...]:
-        row = _row_tensors(row)
-        found, declared = [[(tuple(x.shape), x.dtype) for x in tensors] for tensors in (row, self.structure)]
-        if found != declared:
-            raise DataError(
-                f"each row must have the shapes of the first, {declared}, got {found}: pad or crop the rows."
-            )
-        return row
+    def _checked(self, row: object) -> tuple[Tensor, ...] | None:
+        tensors = _row_tensors(row)
+        return tensors if _structure(tensors) == _structure(self.structure) else None
+
+
+def most_of(found: Sequence[Structure]) -> Structure | None:
+    """What more than half of them are.
+
+    >>> most_of(["a", "b", "a"]), most_of(["a", "b"])
+    ('a', None)
+    """
+    [(likeliest, times)] = Counter(found).most_common(1) or [(None, 0)]
+    return likeliest if 2 * times > len(found) else None
+
+
+@contextmanager
+def _generators_as_they_were() -> Iterator[Callable[[int], None]]:
+    """Gives a function that seeds torch, numpy and random. In the end they go on where they were.
+
+    States are copied once, and `torch.manual_seed`, which looks for devices each time, is passed by.
+    """
+    generators = [torch.default_generator, *torch.cuda.default_generators]
+    of_torch, of_numpy = [generator.get_state() for generator in generators], np.random.get_state(legacy=False)
+    of_python = random.getstate()
+
+    def seed(number: int) -> None:
+        for generator in generators:
+            generator.manual_seed(number)
+        np.random.seed(number & 0xFFFFFFFF)
+        random.seed(number)
+
+    try:
+        yield seed
+    finally:
+        for generator, state in zip(generators, of_torch, strict=True):
+            generator.set_state(state)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 def as_rows(data: object) -> Rows:
@@ -137,9 +256,41 @@ def _lazy(dataset: Dataset[Any]) -> Rows:
     length = len(dataset)
     if length == 0:
         raise DataError("the data set is empty.")
-    structure = _row_tensors(dataset[0])
+    structure = _structure_of(dataset, range(0, length, -(-length // _ROWS_TO_ASK)))
     _refuse_boolean_target(structure[-1])
     return _Lazy(dataset, structure, length)
+
+
+def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor, ...]:
+    """A row of zeros as most of these rows are that can be used."""
+    rows, reasons = list[tuple[Tensor, ...]](), list[str]()
+    with _generators_as_they_were():
+        for index in indices:
+            try:
+                row = dataset[index]
+            except MemoryError:
+                raise
+            except Exception as error:  # its message may quote the row
+                reasons.append(f"reading a row of the data set raises {type(error).__name__}: try data[0].")
+                continue
+            try:
+                rows.append(_row_tensors(row))
+            except DataError as error:
+                reasons.append(str(error))
+    if not rows:
+        raise DataError(Counter(reasons).most_common(1)[0][0])
+    public = most_of([_structure(row) for row in rows])
+    if public is None:
+        raise DataError("the rows of the data set differ in their shapes or dtypes: pad or crop them, to one shape.")
+    return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
+
+
+def _structure(row: Sequence[Tensor]) -> tuple[tuple[torch.Size, torch.dtype, torch.device], ...]:
+    return tuple((x.shape, x.dtype, x.device) for x in row)
+
+
+def _is_whole_number(target: Tensor) -> bool:
+    return target.dtype == torch.int64 and target.ndim == 0
 
 
 def _row_tensors(row: object) -> tuple[Tensor, ...]:

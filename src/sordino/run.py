@@ -31,6 +31,7 @@ from sordino.heap import keep_what_is_freed
 from sordino.noise import LearningNoise, Noise, NoiseAt, arithmetic_of, check_tail, warn_if_hopeless
 from sordino.randomness import Key, Stream
 from sordino.records import Batch, Records
+from sordino.rows import ReadAt
 from sordino.sampling import Indices, Sampler
 from sordino.states import BoundedSum, Layout, PerExample, Private
 
@@ -189,7 +190,7 @@ class PrivateRun:
             run=identity,
         )
         self._sampling, self._coding = self._release.stream("sampling"), self._release.stream("coding")
-        self._dropout = self._release.stream("dropout")
+        self._dropout, self._rows = self._release.stream("dropout"), self._release.stream("rows")
         self._batches = plan.sampler.batches(self._records.num_units, self._sampling)
 
     @property
@@ -267,7 +268,7 @@ class PrivateRun:
 
     def drawn(self, begun: Begun, indices: Tensor) -> tuple[Batch, Tensor]:
         """The records of some of the units that joined, and a seed per row."""
-        batch = self._records.gather(indices)
+        batch = self._records.gather(indices, ReadAt(self._rows, begun.step))
         return batch, self._seeds(indices, batch, begun.step)
 
     def bounded(self, begun: Begun, each: PerExample) -> BoundedSum:
@@ -339,7 +340,7 @@ class PrivateRun:
         return total
 
     def _micro_batch(self, indices: Tensor, codec: Codec, step: int) -> BoundedSum:
-        batch = self._records.gather(indices)
+        batch = self._records.gather(indices, ReadAt(self._rows, step))
         each = self.plan.contribution.of(self._model, batch, self._seeds(indices, batch, step))
         return self.plan.clip(codec.encode(each))
 
@@ -379,7 +380,7 @@ class PrivateRun:
         """
         nowhere = key.stream("a step of nobody")  # no release draws from it
         noise, codec = self.plan.noise, self.plan.encoding.codec(self._coding_state, 0, nowhere)
-        self._dropout = nowhere
+        self._dropout = self._rows = nowhere
         nobody = self._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0)
         if not isinstance(noise, LearningNoise):
             return {}

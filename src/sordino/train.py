@@ -91,8 +91,10 @@ def fit(
     public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
     With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
-    arguments and an equal model, and gives what would have been. A finished run is charged by what its folder holds,
-    unless `data` is a budget that holds it already. Where the arithmetic is another one (other processor,
+    arguments and an equal model, and gives what would have been. What a row of the data set draws from the generators
+    of torch, numpy and random is the same when its step is taken again; rows that differ otherwise are refused. A
+    finished run is charged by what its folder holds, unless `data` is a budget that holds it already. Where the
+    arithmetic is another one (other processor,
     torch or number of threads), the last steps must be drawn again with fresh noise, and paid for: `draw_again`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
@@ -142,6 +144,7 @@ def fit(
         return course.follow(course.training(key, physical_batch_size), show)
     if taken_up is not None and folder.is_finished:
         return course.finished(folder, taken_up)
+    budget.records.check_repeatable()
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = course.settings() | show.settings()
         checkpoint = journal.last_checkpoint(plan, model, budget.records, settings, draw_again=draw_again)

@@ -29,6 +29,7 @@ from sordino.metrics import Regression, correctness, correctness_by_class
 from sordino.noise import Gaussian
 from sordino.randomness import Key
 from sordino.records import Records, as_records
+from sordino.rows import ReadAt
 from sordino.scoring import check_scorable, evaluating, scores_of_units
 from sordino.states import BoundedSum, Layout
 
@@ -162,9 +163,9 @@ class Charged:
         self._release.check_process()
         with self._evaluating:  # one thread at a time, in the order of steps
             step = self._begin_evaluation()
-            total = torch.zeros(1, dtype=torch.float64)
+            total, at = torch.zeros(1, dtype=torch.float64), ReadAt(self._release.stream("rows"), step)
             for units in torch.split(torch.arange(self._records.num_units), batch_size):
-                total += scores_of_units(model, self._records.gather(units)).sum().cpu()
+                total += scores_of_units(model, self._records.gather(units, at)).sum().cpu()
             private = self._release.add(BoundedSum(total, bound=1.0, layout=_SUM), step)
         return float(private.divide(self._expected).value)
 
@@ -186,7 +187,7 @@ def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor,
         for units in torch.split(torch.arange(public.records.num_units), batch_size):
             batch = public.records.gather(units).to(device)
             if not bool(batch.valid.all()):
-                raise DataError(f"{int((~batch.valid).sum())} of the public rows hold numbers that are not finite.")
+                raise DataError(f"{int((~batch.valid).sum())} of the public rows cannot be read, or are not finite.")
             outputs.append(model(*batch.inputs))
             targets.append(batch.target)
     return torch.cat(outputs), torch.cat(targets)

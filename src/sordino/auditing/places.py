@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sordino.errors import DataError
 from sordino.records import Owners, Records
-from sordino.rows import Rows
+from sordino.rows import ReadAt, Rows
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,27 @@ class _Followed:
     def __len__(self) -> int:
         return len(self.rows) + len(self.more[-1])
 
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
         own, others = indices < len(self.rows), indices >= len(self.rows)
-        taken = self.rows.take(indices[own])
+        taken, their_use = self.rows.take(indices[own], at)
+        usable = torch.ones(len(indices), dtype=torch.bool)
+        usable[own] = their_use
         found = []
         for first, second in zip(taken, self.more, strict=True):
             column = first.new_empty((len(indices), *first.shape[1:]))
             column[own], column[others] = first, second[indices[others] - len(self.rows)]
             found.append(column)
-        return tuple(found)
+        return tuple(found), usable
 
     def empty(self) -> tuple[Tensor, ...]:
         return self.rows.empty()
 
-    def sample_of(self) -> Iterator[tuple[Tensor, ...]]:
-        yield from self.rows.sample_of()
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
+        yield from self.rows.sample_of(at)
         yield self.more
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        return self.rows.are_repeatable(at)
 
 
 def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:

@@ -109,7 +109,7 @@ def _slice_seconds(records: Records, batches: list[Indices]) -> float | None:
     """Rows that lie side by side need no gathering: they are turned into floats where they are."""
     if not all(len(batch) and batch[-1] - batch[0] == len(batch) - 1 for batch in batches):
         return None
-    (rows, _) = next(records.rows.sample_of())
+    (rows, _), _ = records.rows.take(torch.arange(records.num_units))
     return _median_seconds(lambda batch: rows[int(batch[0]) : int(batch[-1]) + 1].to(records.dtype), batches)
 
 

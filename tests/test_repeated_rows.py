@@ -1,0 +1,106 @@
+"""Rows that are changed at random while they are read are the same rows when their step is taken again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import repeated_steps
+import torch
+from repeated_steps import STEPS, Augmented, trained
+
+import sordino as so
+from sordino.errors import UsageError
+from sordino.randomness import Key
+from sordino.records import as_records
+from sordino.rows import ReadAt
+
+STREAM = Key.from_seed(3).stream("rows")
+SOME = torch.tensor([4, 7, 150])
+
+
+def test_a_run_that_is_killed_and_resumed_releases_the_same_steps_from_rows_that_augment(tmp_path: Path) -> None:
+    command = [sys.executable, repeated_steps.__file__, str(tmp_path / "killed"), "9"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    before = torch.load(f"{tmp_path / 'killed'}.released")
+    resumed = trained(tmp_path / "killed", resume=True)
+    undisturbed = trained(tmp_path / "whole")
+    assert (set(before), set(resumed)) == (set(range(9)), set(range(6, STEPS)))  # steps 6 to 8 are taken again
+    for released in (before, resumed):
+        assert all(torch.equal(value, undisturbed[step]) for step, value in released.items())
+
+
+def test_rows_that_draw_from_a_generator_of_their_own_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    budget = so.Budget(Augmented(np.random.default_rng()))
+    with pytest.raises(UsageError, match=r"not the same when they are read twice.*Views"):
+        trained(tmp_path / "run", data=budget)
+    assert budget.releases == () and not list(tmp_path.iterdir())
+
+
+def test_rows_that_depend_on_which_were_read_before_are_refused(tmp_path: Path) -> None:
+    class Remembers(Augmented):
+        last = 0
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            before, self.last = self.last, index
+            return self.inputs[index] + before, self.labels[index]
+
+    with pytest.raises(UsageError, match="read twice"):
+        trained(tmp_path / "run", data=Remembers())
+
+
+def test_without_a_folder_rows_may_draw_from_wherever_they_like() -> None:
+    so.fit(
+        torch.nn.Linear(6, 3),
+        Augmented(np.random.default_rng()),
+        epsilon=3.0,
+        delta=1e-3,
+        batch_size=40,
+        steps=2,
+        progress=False,
+    )
+
+
+def test_each_row_of_each_step_draws_its_own_whoever_else_is_read() -> None:
+    records = as_records(Augmented())
+    drawn = [records.gather(SOME, ReadAt(STREAM, step)).inputs[0] for step in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.isclose(drawn[0], drawn[2]).any()
+    alone = records.gather(SOME[1:2], ReadAt(STREAM, 0)).inputs[0]
+    assert torch.equal(alone[0], drawn[0][1])
+    changes = drawn[0] - Augmented().inputs[SOME]
+    assert not torch.isclose(changes[0], changes[1]).any()
+
+
+@pytest.mark.parametrize("read", [so.as_records, lambda data: as_records(data).gather(SOME, ReadAt(STREAM, 0))])
+def test_reading_rows_leaves_the_generators_of_the_script_where_they_were(read) -> None:
+    data = Augmented()
+
+    def next_draws() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.random()), random.random()
+
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = next_draws()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    read(data)
+    assert next_draws() == expected
+
+
+def test_a_charged_evaluation_that_is_repeated_looks_at_the_same_rows() -> None:
+    model = torch.nn.Linear(6, 3)
+
+    def measured() -> float:
+        budget = so.Budget(Augmented(scale=10.0))
+        return so.Charged(budget, 1.0, 1, key=Key.from_seed(2)).accuracy(model)
+
+    assert measured() == measured()
+
+
+def test_a_fingerprint_knows_data_that_augment_again() -> None:
+    one, other = as_records(Augmented()), as_records(Augmented(scale=2.0))
+    assert one.fingerprint(b"secret") == one.fingerprint(b"secret") != other.fingerprint(b"secret")
