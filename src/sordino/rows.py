@@ -1,10 +1,10 @@
 """Rows of (inputs..., target), in memory or read when drawn, with one public structure that is checked here.
 
 A row that cannot be used (it cannot be read, or has another shape or type) is a matter of its owner alone: it counts as
-absent, without a message. So the structure that all others are held to must not hang on one row. In memory it is that
-of the arrays. Of a map-style data set a few rows, spread evenly, are read at the start, and the structure is what more
-than half of those that can be used have in common. Only where there is no such majority, or none can be used at all,
-is there an error, which quotes no row. One row decides this only where the others are divided nearly in half.
+absent, without a message. So the structure that all rows are held to must not hang on one of them. In memory it is that
+of the arrays. Of a map-style data set a few rows, spread evenly, are read at the start, and the structure is that of
+more than half of them; where there is none, the data set is refused, without quoting a row. One row changes this only
+where it turns a bare half into a majority.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _lazy(dataset: Dataset[Any]) -> Rows:
 
 
 def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor, ...]:
-    """A row of zeros as most of these rows are that can be used."""
+    """A row of zeros as more than half of these rows are."""
     rows, reasons = list[tuple[Tensor, ...]](), list[str]()
     with _generators_as_they_were():
         for index in indices:
@@ -277,12 +277,12 @@ def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor
                 rows.append(_row_tensors(row))
             except DataError as error:
                 reasons.append(str(error))
-    if not rows:
+    public = most_of([*map(_structure, rows), *[None] * len(reasons)])
+    if public is not None:
+        return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
+    if 2 * len(reasons) >= len(indices):
         raise DataError(Counter(reasons).most_common(1)[0][0])
-    public = most_of([_structure(row) for row in rows])
-    if public is None:
-        raise DataError("the rows of the data set differ in their shapes or dtypes: pad or crop them, to one shape.")
-    return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
+    raise DataError("the rows of the data set differ in their shapes or dtypes: pad or crop them, to one shape.")
 
 
 def _structure(row: Sequence[Tensor]) -> tuple[tuple[torch.Size, torch.dtype, torch.device], ...]:

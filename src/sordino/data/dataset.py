@@ -28,7 +28,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows: inputs (float32, or uint8 pictures with 0..255, channels first), target, and who owns each row."""
+    """Rows: inputs (float32, or uint8 pictures with 0..255, channels first), target, and who owns each row.
+
+    A row that could not be read is absent: its inputs are not finite, or its label, -1, is of no class.
+    """
 
     inputs: Tensor = field(repr=False)
     target: Tensor = field(repr=False)

@@ -1,6 +1,8 @@
 """A folder of pictures: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png. Class names count as public.
 
-All pictures have one size and one mode, 8-bit grey or RGB: the shape of the data is public.
+All pictures have one size and one mode, 8-bit grey or RGB. The shape of the data is public: it is that of more than half
+of the pictures to train on. One of these that is damaged, or of another shape, is private, and counts as absent: it
+keeps its place, with a label that no loss counts. Public pictures, to test on or to predict for, are refused by name.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.errors import DataError, UsageError
 from sordino.files import read_bytes
+from sordino.rows import most_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +29,7 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 _CHANNELS = {"L": 1, "RGB": 3}
 _LARGEST_FILE = 64 << 20
 _MOST_PIXELS = 1 << 24
+_ABSENT = -1  # a label outside the classes
 
 
 def load_folder(folder: Path) -> DataSet:
@@ -36,13 +40,13 @@ def load_folder(folder: Path) -> DataSet:
     classes = [path.name for path in _sub_folders(train, inside)]
     if len(classes) < 2:
         raise DataError(f"{str(train)!r} must have a sub-folder per class, at least two, found {len(classes)}.")
-    rows = _read(train, classes, inside, like=None)
+    rows = _read_private(train, classes, inside)
     test = None
     if train != folder and os.path.isdir(folder / "test"):
         unknown = sorted({path.name for path in _sub_folders(folder / "test", inside)} - set(classes))
         if unknown:
             raise DataError(f"{str(folder / 'test')!r} has a class {unknown[0]!r:.200} that training does not have.")
-        test = _read(folder / "test", classes, inside, like=rows.inputs[0])
+        test = _read_public(folder / "test", classes, inside, rows.inputs.shape[1:])
     facts = Facts(folder.name, tuple(rows.inputs.shape[1:]), len(classes), (0.0, 255.0), class_names=tuple(classes))
     return DataSet(facts, rows, test)
 
@@ -60,26 +64,63 @@ def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.stack(pictures)
 
 
-def _read(folder: Path, classes: list[str], inside: Path, *, like: Tensor | None) -> Split:
-    pictures: list[Tensor] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        for path in _entries(folder / name, inside) if os.path.isdir(folder / name) else ():
-            picture = _picture(path)
-            like = picture if like is None else like
-            if picture.shape != like.shape:
-                found, expected = (f"{x.shape[2]} x {x.shape[1]} with {x.shape[0]} channels" for x in (picture, like))
-                raise DataError(f"{str(path)!r} is {found}, the first picture is {expected}: all must be alike.")
-            pictures.append(picture)
-            labels.append(label)
-    if not pictures:
-        raise DataError(f"{str(folder)!r} is empty: no class has a picture.")
+def _read_private(folder: Path, classes: list[str], inside: Path) -> Split:
+    """A picture that cannot be used is black, and of no class."""
+    files = _files(folder, classes, inside)
+    pictures = [_picture_or_none(path) for path, _ in files]
+    shape = most_of([None if picture is None else picture.shape for picture in pictures])
+    if shape is None:
+        raise DataError(
+            f"{str(folder)!r}: more than half of the pictures must be alike: sound PNG or JPEG files of one size, "
+            f"8-bit grey (L) or RGB, with at most {_MOST_PIXELS} pixels."
+        )
+    inputs, target = torch.zeros(len(files), *shape, dtype=torch.uint8), torch.full((len(files),), _ABSENT)
+    for place, (picture, (_, label)) in enumerate(zip(pictures, files, strict=True)):
+        if picture is not None and picture.shape == shape:
+            inputs[place], target[place] = picture, label
+    return Split(inputs, target)
+
+
+def _read_public(folder: Path, classes: list[str], inside: Path, shape: torch.Size) -> Split:
+    pictures, labels = [], []
+    for path, label in _files(folder, classes, inside):
+        picture = _picture(path)
+        if picture.shape != shape:
+            found, expected = (f"{rows[2]} x {rows[1]} with {rows[0]} channels" for rows in (picture.shape, shape))
+            raise DataError(f"{str(path)!r} is {found}, those to train on are {expected}: all must be alike.")
+        pictures.append(picture)
+        labels.append(label)
     return Split(torch.stack(pictures), torch.tensor(labels))
 
 
-def _picture(path: Path) -> Tensor:
+def _files(folder: Path, classes: list[str], inside: Path) -> list[tuple[Path, int]]:
+    """All pictures, with the number of their class."""
+    files = []
+    for label, name in enumerate(classes):
+        for path in _entries(folder / name, inside) if os.path.isdir(folder / name) else ():
+            _refuse_other_files(path)
+            files.append((path, label))
+    if not files:
+        raise DataError(f"{str(folder)!r} is empty: no class has a picture.")
+    return files
+
+
+def _refuse_other_files(path: Path) -> None:
     if path.suffix.lower() not in _SUFFIXES:
         raise DataError(f"{str(path)!r} is not a picture: allowed are {', '.join(_SUFFIXES)}.")
+
+
+def _picture_or_none(path: Path) -> Tensor | None:
+    try:
+        return _picture(path)
+    except (UsageError, MemoryError):  # Pillow or memory is missing
+        raise
+    except Exception:  # its message would tell about somebody's picture
+        return None
+
+
+def _picture(path: Path) -> Tensor:
+    _refuse_other_files(path)
     content = read_bytes(path, at_most=_LARGEST_FILE)
     image = _open(content, path)
     width, height = image.size
