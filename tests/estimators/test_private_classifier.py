@@ -142,13 +142,39 @@ def test_errors_quote_no_cell():
     assert SECRET not in str(refused.value) and refused.value.__suppress_context__
 
 
-@pytest.mark.parametrize("hole", [np.nan, np.inf])
-def test_a_hole_is_refused_without_saying_where(hole):
+@pytest.mark.parametrize("hole", [np.nan, np.inf, -np.inf])
+def test_a_row_with_a_hole_counts_as_absent(hole):
+    """As one with a label that was not declared does, to the last bit."""
     X, y = points()
-    X[17, 1] = hole
-    with pytest.raises(ValueError, match="Input X contains") as refused:
-        quick().fit(X, y)
-    assert "17" not in str(refused.value)
+    holes, labels = X.copy(), y.copy()
+    holes[17, 1], labels[17] = hole, "none of them"
+    with_a_hole, without = quick(classes=["down", "up"]).fit(holes, y), quick(classes=["down", "up"]).fit(X, labels)
+    assert torch.equal(weights(with_a_hole), weights(without))
+
+
+@pytest.mark.parametrize("hole", [None, np.nan])
+def test_a_label_that_is_missing_is_no_class(hole):
+    X, y = points()
+    labels = y.astype(object)
+    labels[17] = hole
+    assert quick().fit(X, labels).classes_.tolist() == ["down", "up"]
+    numbers = np.where(y == "up", 1.0, 0.0)
+    numbers[17] = np.nan
+    assert quick().fit(X, numbers).classes_.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("rows", [np.full(8, 0.123456), np.full((8, 2), 0.123456j)])
+def test_rows_that_are_none_are_not_printed(rows):
+    for act in (lambda: quick().fit(rows, np.arange(8) % 2), lambda: quick().fit(*points()).predict(rows)):
+        with pytest.raises(ValueError) as refused:
+            act()
+        assert "0.12" not in str(refused.value) and refused.value.__suppress_context__
+
+
+def test_a_hole_is_taken_for_zero_where_it_is_predicted_for():
+    classifier = quick().fit(*points())
+    rows, filled = [[0.3, np.nan], [np.inf, -0.9]], [[0.3, 0.0], [0.0, -0.9]]
+    assert (classifier.predict_proba(rows) == classifier.predict_proba(filled)).all()
 
 
 def test_a_large_data_set_needs_a_smaller_delta():

@@ -41,6 +41,24 @@ def test_bounds_that_are_none_are_refused(bounds):
         PrivateRegressor(bounds=bounds).fit(*prices())
 
 
+@pytest.mark.parametrize("hole", [np.nan, np.inf])
+def test_a_hole_in_a_row_or_in_its_target_makes_the_row_absent(hole):
+    X, y = prices()
+    holes, targets = X.copy(), y.copy()
+    holes[17, 1] = targets[17] = hole
+    one, other = (PrivateRegressor(bounds=(0, 100), random_state=0).fit(*each) for each in ((holes, y), (X, targets)))
+    assert torch.equal(one.module_.weight, other.module_.weight)
+
+
+def test_a_target_that_is_no_number_is_a_hole_unless_none_is_one():
+    X, y = prices()
+    mixed = y.astype(object)
+    mixed[17], mixed[18] = "ALICE", None
+    assert PrivateRegressor(bounds=(0, 100), random_state=0).fit(X, mixed).privacy_.epsilon <= 1.0
+    with pytest.raises(UsageError, match="y must hold finite numbers, got none"):
+        PrivateRegressor(bounds=(0, 100)).fit(X, np.full(len(X), "ALICE"))
+
+
 def test_bounds_have_to_be_said():
     with pytest.raises(TypeError, match="bounds"):
         PrivateRegressor()

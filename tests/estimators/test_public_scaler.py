@@ -25,3 +25,8 @@ def test_the_bounds_become_minus_one_and_one_and_hold_what_lies_beyond():
 def test_bounds_that_are_none_are_refused(low, high):
     with pytest.raises(UsageError, match="must be"):
         PublicScaler(low=low, high=high).fit(np.zeros((3, 2)))
+
+
+def test_a_hole_stays_one_and_is_no_error():
+    scaler = PublicScaler(low=10, high=20).fit([[np.nan]])
+    assert np.isnan(scaler.transform([[np.nan], [np.inf], [-np.inf], [15.0]])).ravel().tolist() == [True] * 3 + [False]

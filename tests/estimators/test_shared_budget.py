@@ -143,6 +143,21 @@ def test_a_noisy_score_is_the_share_that_is_right_with_the_noise_that_is_charged
     assert budget.releases == ("score",) * 200
 
 
+@pytest.mark.parametrize("as_rows", [np.asarray, lambda rows: pytest.importorskip("pandas").DataFrame(rows)])
+def test_a_row_with_a_hole_is_not_right_and_no_error(as_rows):
+    holes = X.copy()
+    holes[:60, 0] = np.nan
+
+    class Strict(Knowing):
+        def predict(self, rows):
+            assert np.isfinite(np.asarray(rows)).all()
+            return super().predict(rows)
+
+    score = NoisyAccuracy(so.Budget((X, Y)), noise_multiplier=1.0)
+    assert abs(score(Strict(right=300), as_rows(holes), Y) - 0.8) < 10 / 300
+    assert np.isnan(holes[:60, 0]).all()
+
+
 def test_a_score_that_cannot_be_paid_for_is_not_computed():
     class Untouchable:
         def predict(self, rows):

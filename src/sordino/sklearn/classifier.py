@@ -73,7 +73,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of finite numbers. One release, charged before the first step."""
+        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
         features, labels = self._validated(X, y)
         coded = coded_labels(labels, self.classes)
         outputs, assumptions = len(coded.classes), coded.assumptions
@@ -103,19 +103,29 @@ class CodedLabels:
 
 
 def coded_labels(labels: NDArray[Any], declared: Sequence[Any] | NDArray[Any] | None) -> CodedLabels:
-    """Labels among the declared classes. With none declared, the set of labels is taken as public.
+    """Labels among the declared classes. With none declared, the set of labels is taken as public. NaN is no label.
 
     >>> coded_labels(np.array(["b", "a", "c"]), ["a", "b"]).target.tolist()
     [1, 0, -1]
     """
     labels = column_or_1d(labels, warn=True)
+    assumptions = ("the set of labels that occur is public",) if declared is None else ()
     if declared is None:
-        check_classification_targets(labels)
-    classes = np.unique(labels if declared is None else np.asarray(declared))
+        declared = _present(labels)
+        check_classification_targets(declared)
+    classes = np.unique(np.asarray(declared))
     if len(classes) < 2:
         raise UsageError(f"there must be at least two classes, got {len(classes)} class: say all that there could be.")
-    assumptions = ("the set of labels that occur is public",) if declared is None else ()
     return CodedLabels(classes, _positions(labels, classes), assumptions)
+
+
+def _present(labels: NDArray[Any]) -> NDArray[Any]:
+    """The labels that are there: not None, NaN or infinite."""
+    if labels.dtype.kind == "f":
+        return labels[np.isfinite(labels)]
+    if labels.dtype.kind == "O":
+        return labels[np.array([label is not None and label == label for label in labels.tolist()], dtype=np.bool_)]
+    return labels
 
 
 def _positions(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

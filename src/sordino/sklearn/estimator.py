@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
 from sordino import validate
@@ -45,7 +46,10 @@ def linear(n_features: int, n_outputs: int) -> nn.Module:
 
 
 class PrivateFit(BaseEstimator):
-    """Rows checked and gathered, a network kept with its promise, and what it says of other rows."""
+    """Rows checked and gathered, a network kept with its promise, and what it says of other rows.
+
+    A row with a number that is not finite counts as absent in `fit`. Where it is predicted for, the number is taken for 0.
+    """
 
     epsilon: float
     delta: float
@@ -57,15 +61,31 @@ class PrivateFit(BaseEstimator):
     module_: nn.Module
     privacy_: Guarantee
 
-    def _validated(self, X: object, y: object, **options: object) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Finite numbers, as scikit-learn wants them, and messages that quote no cell."""
-        try:
-            features, target = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, **options)
-        except ValueError as error:
-            if "could not convert string" in str(error):
-                raise UsageError("X, and a target to be regressed, must hold numbers, got text: encode it.") from None
-            raise
+    def _validated(self, X: object, y: object, *, y_numeric: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows of numbers and a target for each. A row with a hole stays, and will count as absent.
+
+        Whether there is a hole is private: an error would tell it. Only a target without a single number is refused.
+        """
+        if y is None:
+            return validate_data(self, X, y)  # which refuses it
+        features = self._checked(X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=False)
+        target = column_or_1d(y, warn=True)
+        if target.dtype.kind == "c":
+            raise UsageError("Complex data not supported: y must hold real numbers or names of classes.")
+        check_consistent_length(features, target)
+        if y_numeric:
+            target = np.array([_number(each) for each in target.tolist()]) if target.dtype.kind in "OUS" else target
+            if not np.isfinite(target).any():
+                raise UsageError("y must hold finite numbers, got none.")
         return features, target
+
+    def _checked(self, X: object, **options: object) -> NDArray[Any]:
+        """Numbers in rows and columns as scikit-learn wants them, with messages that quote no cell."""
+        try:
+            features: NDArray[Any] = validate_data(self, X, **options)
+        except (ValueError, TypeError) as error:
+            raise type(error)(_without_cells(str(error))) from None
+        return features
 
     def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
         if users is None:
@@ -78,14 +98,20 @@ class PrivateFit(BaseEstimator):
         owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
         return by_user((features, target), owners, rows_per_user=self.rows_per_user)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     def _keep(self, module: nn.Module, promised: Guarantee, budget: OneFit, assumptions: tuple[str, ...]) -> None:
         assumed = (*promised.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
         self.module_, self.privacy_ = module, replace(promised, assumptions=assumed)
 
     def _outputs(self, X: object, dtype: type[np.floating[Any]] = np.float32) -> NDArray[np.float64]:
-        """What the network says about each row."""
+        """What the network says about each row. A number that is not finite is taken for 0."""
         check_is_fitted(self, "module_")
-        features = torch.from_numpy(validate_data(self, X, reset=False, dtype=dtype))
+        known = self._checked(X, reset=False, dtype=dtype, ensure_all_finite=False)
+        features = torch.from_numpy(np.where(np.isfinite(known), known, dtype(0)))
         with evaluating(self.module_), torch.inference_mode():
             outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
         return torch.cat(outputs).double().numpy()
@@ -129,6 +155,25 @@ class PrivateEstimator(PrivateFit):
             progress=False,
         )
         self._keep(fitted.model, fitted.guarantee, budget, assumptions)
+
+
+def _without_cells(message: str) -> str:
+    """What scikit-learn says, without the rows that it prints."""
+    if "could not convert string" in message:
+        return "X must hold numbers, got text: encode it."
+    if "Complex data" in message:
+        return "Complex data not supported: X must hold real numbers."
+    if "Expected 2D array" in message:
+        return "X must have rows and columns, got another number of axes. Reshape your data, X.reshape(-1, 1) or (1, -1)."
+    return message
+
+
+def _number(value: object) -> float:
+    """NaN for what is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError, OverflowError):
+        return math.nan
 
 
 def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | None) -> nn.Module:

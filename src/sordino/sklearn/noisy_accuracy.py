@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sordino import validate
 from sordino.accounting import Adjacency, Unit
@@ -25,7 +26,7 @@ class NoisyAccuracy:
     """A scorer for `cross_val_score` and searches: the share of rows that are right, with noise, charged to `budget`.
 
     `noise_multiplier` is the standard deviation of the noise on the number of rows that are right. Noise may take the
-    share out of [0, 1].
+    share out of [0, 1]. A row with a number that is not finite is not right, and not an error.
 
     Guarantee: whether a row is right depends on that row and on a model that is paid for already, if the estimator
     predicts row by row, as all of this package do.
@@ -52,7 +53,8 @@ class NoisyAccuracy:
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         def count() -> BoundedSum:
-            right = np.asarray(estimator.predict(X)) == np.asarray(y)
+            absent = _absent(X)
+            right = (np.asarray(estimator.predict(_without(X, absent))) == np.asarray(y)) & ~absent
             if right.shape != (len(y),):
                 raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
             return BoundedSum(torch.tensor([right.sum()], dtype=torch.float64), bound=1.0, layout=_COUNT)
@@ -60,3 +62,25 @@ class NoisyAccuracy:
         noise, adjacency = Gaussian(self.noise_multiplier), Adjacency.ZERO_OUT
         private = self.budget.release("score", noise=noise, adjacency=adjacency, key=Key.fresh(), total_of=count)
         return float(private.divide(len(y)).value)
+
+
+def _absent(X: Any) -> NDArray[np.bool_]:
+    """Which rows hold a number that is not finite."""
+    rows = np.asarray(X)
+    if rows.dtype.kind != "f":
+        return np.zeros(len(rows), np.bool_)
+    finite: NDArray[np.bool_] = np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
+    return ~finite
+
+
+def _without(X: Any, absent: NDArray[np.bool_]) -> Any:
+    """The rows with zeros in place of those that are absent: whether there are any is private."""
+    if not absent.any():
+        return X
+    if hasattr(X, "iloc"):
+        X = X.copy()
+        X.iloc[absent] = 0.0
+        return X
+    rows = np.array(X)
+    rows[absent] = 0.0
+    return rows

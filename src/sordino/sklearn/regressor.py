@@ -64,7 +64,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of finite numbers. One release, charged before the first step."""
+        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
         low, high = public_range(bounds=self.bounds)
         features, numbers = self._validated(X, y, y_numeric=True)
         self._train(features, scaled(numbers, low, high), users, n_outputs=1, loss=_squared_error)
@@ -99,7 +99,8 @@ def public_range(**given: Any) -> tuple[float, float]:
 
 
 def scaled(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
-    """Numbers on [-1, 1], which stands for the range. What lies beyond counts as the nearest end."""
-    share = (column_or_1d(numbers, warn=True) - low) / (high - low)
+    """Numbers on [-1, 1], which stands for the range. What lies beyond counts as the nearest end; infinity is none."""
+    known = np.where(np.isfinite(numbers), numbers, np.nan)
+    share = (column_or_1d(known, warn=True) - low) / (high - low)
     clipped: NDArray[np.float64] = np.clip(2 * share - 1, -1.0, 1.0)
     return clipped

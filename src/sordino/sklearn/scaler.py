@@ -17,7 +17,8 @@ from sordino.errors import UsageError
 class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Takes each feature from its public range [`low`, `high`] to [-1, 1]; what lies beyond becomes the nearest end.
 
-    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are.
+    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are. A number
+    that is not finite becomes NaN, by which a private estimator knows that its row is absent.
 
     >>> PublicScaler(low=[0, 1900], high=[1, 2000]).fit_transform([[0.5, 1925], [2.0, 2000]]).tolist()
     [[0.0, -0.5], [1.0, 1.0]]
@@ -29,20 +30,21 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: object, y: object = None) -> Self:
         """Notes the number and the names of the features."""
-        self._bounds(validate_data(self, X, dtype=[np.float64, np.float32]))
+        self._bounds(validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
         return self
 
     def transform(self, X: object) -> NDArray[Any]:
         """The rows, scaled one by one."""
-        features = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        features = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
         low, high = self._bounds(features)
         middle, half = (low + high) / 2, (high - low) / 2
-        scaled: NDArray[Any] = np.clip((features - middle) / half, -1.0, 1.0)
+        scaled: NDArray[Any] = np.clip((np.where(np.isfinite(features), features, np.nan) - middle) / half, -1.0, 1.0)
         return scaled
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
