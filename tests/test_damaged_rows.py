@@ -1,4 +1,4 @@
-"""A row of a map-style data set that cannot be used counts as absent: no error, no message, and no other row changes."""
+"""A row of a map-style data set that cannot be used counts as absent: no error, no word, and no other row changes."""
 
 from __future__ import annotations
 

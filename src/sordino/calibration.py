@@ -59,7 +59,7 @@ def check_target(epsilon: float, delta: float, *, allow_weak: bool = False, rele
     check_delta(delta, is_pure=release is not None and is_pure(release))
     if epsilon > WEAKEST_EPSILON and not allow_weak:
         raise UsageError(
-            f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {epsilon!r}; "
+            f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {validate.shown(epsilon)}; "
             "pass allow_weak (--allow-weak) to go on all the same."
         )
 
@@ -68,6 +68,6 @@ def check_delta_for(examples: int, delta: float, *, allow_large_delta: bool = Fa
     """Refuses a delta that allows one example in the (public) number of them to be published outright."""
     if delta >= 1 / examples and not allow_large_delta:
         raise UsageError(
-            f"delta must be below 1 / examples = {1 / examples:.2g}, got {delta!r}; "
+            f"delta must be below 1 / examples = {1 / examples:.2g}, got {validate.shown(delta)}; "
             "pass allow_large_delta (--allow-large-delta) to go on all the same."
         )

@@ -155,4 +155,4 @@ def _check_norm(**norms: float) -> None:
     validate.positive(**norms)
     for name, norm in norms.items():
         if not 1e-12 <= norm <= 1e12:
-            raise UsageError(f"{name} must be in [1e-12, 1e+12], got {norm!r}.")
+            raise UsageError(f"{name} must be in [1e-12, 1e+12], got {validate.shown(norm)}.")

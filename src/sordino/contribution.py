@@ -73,7 +73,7 @@ class LossGradient:
         RowLoss.of(self.loss)
         validate.instance(Views, views=self.views)
         if self.autocast not in (None, torch.bfloat16):
-            raise UsageError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}.")
+            raise UsageError(f"autocast must be torch.bfloat16 or None, got {validate.shown(self.autocast)}.")
 
     def check(self, model: nn.Module, records: Records) -> None:
         """Refuses what cannot be trained example by example, naming the layer and a way out."""

@@ -167,5 +167,6 @@ def check_multiplier(noise_multiplier: float) -> None:
     validate.positive(noise_multiplier=noise_multiplier)
     if not SMALLEST_MULTIPLIER <= noise_multiplier <= LARGEST_MULTIPLIER:
         raise UsageError(
-            f"noise_multiplier must be in [{SMALLEST_MULTIPLIER:g}, {LARGEST_MULTIPLIER:g}], got {noise_multiplier!r}."
+            f"noise_multiplier must be in [{SMALLEST_MULTIPLIER:g}, {LARGEST_MULTIPLIER:g}], "
+            f"got {validate.shown(noise_multiplier)}."
         )

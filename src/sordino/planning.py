@@ -226,7 +226,7 @@ def _solve_delta(question: Question, tight: bool) -> Question:
     while delta < 1 and curve.epsilon(delta) > target:
         delta = float(rounded_up(1.0002 * delta, _DIGITS))
     if delta >= 1:
-        raise UsageError(f"no delta below 1 reaches epsilon {target!r} with this noise.")
+        raise UsageError(f"no delta below 1 reaches epsilon {validate.shown(target)} with this noise.")
     return replace(question, delta=delta)
 
 
@@ -247,7 +247,7 @@ def _largest(question: Question, at: Callable[[int], Question], most: int, least
         return curve.epsilon(_known(question.delta)) <= _known(question.epsilon)
 
     if not allowed(1):
-        raise UsageError(f"even {least} exceeds epsilon {question.epsilon!r} with this noise.")
+        raise UsageError(f"even {least} exceeds epsilon {validate.shown(question.epsilon)} with this noise.")
     low, high = 1, 2
     while high <= most and allowed(high):
         low, high = high, 2 * high

@@ -193,8 +193,7 @@ def most_of(found: Sequence[Structure]) -> Structure | None:
     >>> most_of(["a", "b", "a"]), most_of(["a", "b"])
     ('a', None)
     """
-    [(likeliest, times)] = Counter(found).most_common(1) or [(None, 0)]
-    return likeliest if 2 * times > len(found) else None
+    return next((likeliest for likeliest, times in Counter(found).most_common(1) if 2 * times > len(found)), None)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Step:
         validate.between(0, 1, low_open=True, high_open=True, **{f"at[{i}]": place for i, place in enumerate(self.at)})
         validate.positive(by=self.by)
         if any(one >= other for one, other in pairwise(self.at)):
-            raise UsageError(f"at must rise, got {self.at}.")
+            raise UsageError("at must rise: each fraction above the one before.")
 
     def factor(self, step: int, steps: int) -> float:
         _check_step(step, steps)
@@ -117,13 +117,14 @@ got 'plateau'.
     name, *settings = text.split(":")
     if name not in _READERS or len(settings) > len(_READERS[name][1]):
         raise UsageError(
-            f"schedule must be constant, warmup, cosine or step with settings after colons, got {text!r:.80}."
+            f"schedule must be constant, warmup, cosine or step with settings after colons, "
+            f"got {validate.option(text)}."
         )
     make, readers = _READERS[name]
     try:
         values = [read(setting) for read, setting in zip(readers, settings, strict=False)]
     except ValueError:
-        raise UsageError(f"settings of a schedule must be numbers, got {text!r:.80}.") from None
+        raise UsageError(f"settings of a schedule must be numbers, got {validate.option(text)}.") from None
     return make(*values)
 
 

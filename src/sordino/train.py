@@ -91,11 +91,11 @@ def fit(
     public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
 
     With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
-    arguments and an equal model, and gives what would have been. What a row of the data set draws from the generators
-    of torch, numpy and random is the same when its step is taken again; rows that differ otherwise are refused. A
-    finished run is charged by what its folder holds, unless `data` is a budget that holds it already. Where the
-    arithmetic is another one (other processor,
-    torch or number of threads), the last steps must be drawn again with fresh noise, and paid for: `draw_again`.
+    arguments and an equal model, and gives what would have been. Rows that change at random draw the same in a step
+    that is taken again, from the global generators; rows that differ all the same are refused. A finished run is
+    charged by what its folder holds, unless `data` is a budget that holds it already. Where the arithmetic is another
+    one (other processor, torch or number of threads), the last steps must be drawn again with fresh noise, and paid
+    for: `draw_again`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
     >>> fitted = fit(model, data, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)

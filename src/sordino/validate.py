@@ -1,5 +1,8 @@
 """Checks of single arguments. The name travels as a keyword, so that every message names its argument.
 
+Arguments get swapped, and any of them may then be data. So a message shows what was given only where it is a plain
+Python number, as most settings are; whatever may hold rows is described by its type, shape and dtype.
+
 >>> positive(clip_norm=1.0)
 >>> positive(clip_norm=-1.0)
 Traceback (most recent call last):
@@ -9,17 +12,21 @@ sordino.errors.UsageError: clip_norm must be a finite number above 0, got -1.0.
 
 from __future__ import annotations
 
+import enum
 import sys
 from numbers import Integral, Real
 
 from sordino.errors import UsageError
+
+_LONGEST_SHOWN = 10**30
+_LONGEST_DTYPE = 20
 
 
 def positive(**arguments: object) -> None:
     """Each argument is a finite number above zero."""
     for name, value in arguments.items():
         if not _is_finite(value) or not float(value) > 0:  # type: ignore[arg-type]
-            raise UsageError(f"{name} must be a finite number above 0, got {value!r}.")
+            raise UsageError(f"{name} must be a finite number above 0, got {shown(value)}.")
 
 
 def between(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **arguments: object) -> None:
@@ -28,14 +35,14 @@ def between(low: float, high: float, *, low_open: bool = False, high_open: bool 
     for name, value in arguments.items():
         inside = _is_finite(value) and low <= float(value) <= high  # type: ignore[arg-type]
         if not inside or (low_open and value == low) or (high_open and value == high):
-            raise UsageError(f"{name} must be in {interval}, got {value!r}.")
+            raise UsageError(f"{name} must be in {interval}, got {shown(value)}.")
 
 
 def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> None:
     """Each argument is a whole number. A float is refused even if it is whole: a unit was probably mixed up."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= at_most:
-            raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {value!r}.")
+            raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {shown(value)}.")
 
 
 def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
@@ -44,7 +51,54 @@ def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
     names = " or ".join(kind.__name__ for kind in types)
     for name, value in arguments.items():
         if not isinstance(value, types) or (isinstance(value, type) and type not in types):
-            raise UsageError(f"{name} must be a {names}, got {type(value).__name__}: {value!r:.80}.")
+            raise UsageError(f"{name} must be a {names}, got {described(value)}.")
+
+
+def shown(value: object) -> str:
+    """A setting for a message: a plain number as it is, all else as `described`.
+
+    >>> shown(-1.0), shown([424242, 0.5]), shown("ALICE")
+    ('-1.0', 'list of length 2', 'str of length 5')
+    """
+    if type(value) is int and abs(value) >= _LONGEST_SHOWN:
+        return f"a whole number of {value.bit_length()} bits"
+    return repr(value) if value is None or type(value) in (bool, int, float) else described(value)
+
+
+def option(value: object) -> str:
+    """One of a few words that a setting may be, as it was spelled. All else is `shown` as other settings are.
+
+    >>> option("adm"), option(["ALICE"])
+    ("'adm'", 'list of length 1')
+    """
+    return f"{value!r:.80}" if type(value) is str else shown(value)
+
+
+def described(value: object) -> str:
+    """The type of a value, with the shape and dtype of an array and the length of a container. Never what it holds.
+
+    >>> described((1, 2)), described(range), described(None)
+    ('tuple of length 2', 'type range', 'NoneType')
+    """
+    kind = type(value).__name__
+    if isinstance(value, type):
+        return f"type {value.__name__}"
+    if isinstance(value, enum.Enum):  # names that a program gave
+        return f"{kind}.{value.name}"
+    if (type(value).__module__, kind) == ("torch", "dtype"):
+        return str(value)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and all(type(size) is int for size in shape):
+        return f"{kind} of shape {tuple(shape)}" + (f" and dtype {_name_of(dtype)}" if dtype is not None else "")
+    if isinstance(value, (str, bytes, bytearray, tuple, list, set, frozenset, dict)):
+        return f"{kind} of length {len(value)}"
+    return kind
+
+
+def _name_of(dtype: object) -> str:
+    """Not of a structured or a categorical dtype, which names columns and categories."""
+    name = str(dtype)
+    return name if len(name) <= _LONGEST_DTYPE and name.replace(".", "").replace("_", "").isalnum() else "object"
 
 
 def _is_finite(value: object) -> bool:

@@ -93,7 +93,9 @@ def check_delta(delta: float, *, is_pure: bool = False) -> None:
     if delta == 0 and delta is not False:
         if not is_pure:
             interval = f"[{SMALLEST_DELTA:g}, 1)"
-            raise UsageError(f"delta must be in {interval} unless all that is released is pure, got {delta!r}.")
+            raise UsageError(
+                f"delta must be in {interval} unless all that is released is pure, got {validate.shown(delta)}."
+            )
     else:
         validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
 

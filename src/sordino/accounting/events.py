@@ -91,7 +91,7 @@ def flatten(event: DpEvent) -> tuple[Repeated, ...]:
     counts: Counter[DpEvent] = Counter()
     for mechanism, count in _leaves(event, 1):
         if not _is_a_value(mechanism):
-            raise UnsupportedEvent(f"no accountant covers a composition inside {mechanism!r:.200}.")
+            raise UnsupportedEvent(f"no accountant covers a composition inside {validate.described(mechanism)}.")
         counts[mechanism] += count
     return tuple(Repeated(mechanism, count) for mechanism, count in counts.items())
 
@@ -126,7 +126,7 @@ def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
         case DpEvent():
             yield event, count
         case _:
-            raise UsageError(f"event must be a DpEvent, got {type(event).__name__}: {event!r:.80}.")
+            raise UsageError(f"event must be a DpEvent, got {validate.described(event)}.")
 
 
 def _is_a_value(mechanism: DpEvent) -> bool:

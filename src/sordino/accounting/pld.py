@@ -17,6 +17,7 @@ from dp_accounting.dp_event import (
 )
 from scipy.stats import binom
 
+from sordino import validate
 from sordino.accounting.allocation_pair import AllocatedGaussian
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
@@ -112,7 +113,7 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there, replace(there, present_above=False)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {sight.event!r:.200}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {validate.described(sight.event)}.")
 
 
 def _multiplier(sight: Sight) -> float:
@@ -130,7 +131,7 @@ def _multiplier(sight: Sight) -> float:
         ):
             return float(sight.event.noise_multiplier)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {sight.event!r:.200}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {validate.described(sight.event)}.")
 
 
 _Mixture = tuple[tuple[float, float], ...]

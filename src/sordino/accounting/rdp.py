@@ -21,6 +21,7 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.special import gammaln, logsumexp
 
+from sordino import validate
 from sordino.accounting.dominating import Reals
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent
 from sordino.accounting.random_allocation import renyi_of_adding, renyi_of_removing
@@ -81,7 +82,7 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there.renyi(ORDERS), replace(there, present_above=False).renyi(ORDERS)
         case _:
-            raise UnsupportedEvent(f"Renyi differential privacy does not cover {sight.event!r:.200}.")
+            raise UnsupportedEvent(f"Renyi differential privacy does not cover {validate.described(sight.event)}.")
     return divergences, divergences
 
 

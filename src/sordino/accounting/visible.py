@@ -131,7 +131,7 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             allocated = Sight(mechanism) if amplifies_absence else None
             return Visible(Plain(_gaussian(multiplier, share)), allocated, allocated)
         case _:
-            raise UnsupportedEvent(f"no accountant covers {mechanism!r:.200} under {adjacency}.")
+            raise UnsupportedEvent(f"no accountant covers {validate.described(mechanism)} under {adjacency}.")
 
 
 def _bare(event: PlainNoise) -> Visible:
@@ -166,5 +166,5 @@ def _pure(multiplier: object, share: float) -> PureDpEvent:
 def _multiplier(value: object) -> float:
     multiplier = float(value) if isinstance(value, Real) else math.nan
     if not 0 <= multiplier < math.inf:
-        raise UsageError(f"noise_multiplier must be a finite number of at least 0, got {value!r}.")
+        raise UsageError(f"noise_multiplier must be a finite number of at least 0, got {validate.shown(value)}.")
     return multiplier

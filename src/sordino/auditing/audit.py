@@ -109,7 +109,7 @@ def audit(
     validate.count(at_least=4, canaries_of_all_repeats=canaries * repeats)
     validate.count(at_least=0, at_most=2**32, seed=seed)
     if method not in METHODS:
-        raise UsageError(f"method must be one of {', '.join(METHODS)}, got {method!r:.80}.")
+        raise UsageError(f"method must be one of {', '.join(METHODS)}, got {validate.option(method)}.")
     recipe = replace(recipe, seed=seed)  # of the first weights too
     looked_for = _box(recipe, box, worst_start)
     looked_for.check(recipe)
@@ -137,7 +137,7 @@ def audit(
 
 def _box(recipe: Recipe, name: str, worst_start: bool) -> Box:
     if name not in BOXES:
-        raise UsageError(f"box must be {' or '.join(BOXES)}, got {name!r:.80}.")
+        raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(name)}.")
     if name == "black":
         return InRows(worst_start)
     if worst_start:

@@ -48,7 +48,10 @@ class Shares:
     def __post_init__(self) -> None:
         validate.between(0, 1, share_inside=self.inside, share_outside=self.outside)
         if not 0 < self.inside + self.outside <= 1:
-            raise UsageError(f"shares of guesses must add up to (0, 1], got {self.inside} and {self.outside}.")
+            raise UsageError(
+                f"shares of guesses must add up to (0, 1], "
+                f"got {validate.shown(self.inside)} and {validate.shown(self.outside)}."
+            )
 
     def of(self, scores: Scores) -> Guesses:
         inside = round(self.inside * scores.number)

@@ -86,7 +86,7 @@ def federated_sgd(
     validate.instance(Plan, plan=plan)
     validate.instance((Wire, type(None)), wire=wire)
     if not callable(optimizer):
-        raise UsageError(f"optimizer must make one from parameters, got {type(optimizer).__name__}: {optimizer!r:.80}.")
+        raise UsageError(f"optimizer must make one from parameters, got {validate.described(optimizer)}.")
     if plan.adjacency is Adjacency.ADD_OR_REMOVE:
         raise UsageError("clients hold a public number of examples: say zero-out or replace-one, got add-or-remove.")
     _check_masks(plan.encoding)

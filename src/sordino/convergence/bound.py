@@ -89,7 +89,7 @@ class Tradeoff:
         validate.between(0, 1, high_open=True, rate=rate)
         validate.positive(kappa=kappa)
         if kappa < (1 - rate) * (1 - 1e-9):
-            raise UsageError(f"kappa must be at least 1 - rate = {1 - rate:g}, got {kappa!r}.")
+            raise UsageError(f"kappa must be at least 1 - rate = {1 - rate:g}, got {validate.shown(kappa)}.")
         return (self.delta_c + (1 - rate) * self.noise) / kappa
 
     def best_rate(self, exponent: float = 0.5) -> float:

@@ -38,7 +38,8 @@ class Curvature:
         largest = self.smoothness + strength
         if learning_rate >= 2 / largest and not (strength == 0 and learning_rate == 2 / largest):
             raise UsageError(
-                f"learning_rate must be below 2 / (smoothness + strength) = {2 / largest:.6g}, got {learning_rate!r}: "
+                f"learning_rate must be below 2 / (smoothness + strength) = {2 / largest:.6g}, "
+                f"got {validate.shown(learning_rate)}: "
                 "longer steps do not contract, and have no hidden-state guarantee."
             )
         return max(abs(1 - learning_rate * strength), abs(1 - learning_rate * largest))
@@ -127,7 +128,8 @@ is not the gradient of a convex loss, and has no hidden-state guarantee.
         needed = math.sqrt(2) * feature_bound
         if clip < needed:
             raise UsageError(
-                f"clip must be at least sqrt(2) * feature_bound = {needed + 5e-6:.5f}, got {clip!r}: clipped "
+                f"clip must be at least sqrt(2) * feature_bound = {needed + 5e-6:.5f}, "
+                f"got {validate.shown(clip)}: clipped "
                 "cross-entropy is not the gradient of a convex loss, and has no hidden-state guarantee."
             )
         return Curvature(feature_bound**2 / 2)

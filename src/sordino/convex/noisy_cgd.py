@@ -76,7 +76,8 @@ class NoisyCGD:
         ends = (0, *self.shown_after, self.sampler.epochs)
         if any(one >= other for one, other in pairwise(ends)):
             raise UsageError(
-                f"shown_after must be rising epochs between 0 and {self.sampler.epochs}, got {self.shown_after}."
+                f"shown_after must be rising epochs between 0 and {self.sampler.epochs}, "
+                f"got {validate.shown(self.shown_after)}."
             )
         _ = self._steps  # made here, so that steps which do not contract are refused
 

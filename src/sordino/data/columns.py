@@ -39,7 +39,10 @@ class Number:
     def __post_init__(self) -> None:
         validate.between(-LARGEST_BOUND, LARGEST_BOUND, lower_bound=self.low, upper_bound=self.high)
         if not self.low < self.high:
-            raise UsageError(f"bounds must be [low, high] with low < high, got [{self.low!r}, {self.high!r}].")
+            raise UsageError(
+                f"bounds must be [low, high] with low < high, "
+                f"got [{validate.shown(self.low)}, {validate.shown(self.high)}]."
+            )
 
     @property
     def width(self) -> int:

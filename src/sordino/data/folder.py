@@ -1,8 +1,9 @@
 """A folder of pictures: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png. Class names count as public.
 
-All pictures have one size and one mode, 8-bit grey or RGB. The shape of the data is public: it is that of more than half
-of the pictures to train on. One of these that is damaged, or of another shape, is private, and counts as absent: it
-keeps its place, with a label that no loss counts. Public pictures, to test on or to predict for, are refused by name.
+All pictures have one size and one mode, 8-bit grey or RGB. The shape of the data is public: it is that of more than
+half of the pictures to train on. One of these that is damaged, or of another shape, is private, and counts as absent:
+it keeps its place, with a label that no loss counts. Public pictures, to test on or to predict for, are refused by
+name.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ class TwoPatch:
         for strong, weak in zip(self.majority_norms, self.minority_norms, strict=True):
             validate.positive(majority_norm=strong, minority_norm=weak)
             if weak > strong:
-                raise UsageError(f"a minority norm must be at most its class's majority norm {strong}, got {weak}.")
+                raise UsageError(
+                    f"a minority norm must be at most its class's majority norm {strong}, got {validate.shown(weak)}."
+                )
 
     def features(self) -> Tensor:
         """The features (class, group, dimension), group 0 being the majority, along the first four axes of space."""

@@ -38,7 +38,7 @@ class Attack(ABC):
         validate.count(at_least=0, steps=self.steps)
         validate.count(restarts=self.restarts)
         if not self.low < self.high:
-            raise UsageError(f"low must be below high, got {self.low!r} and {self.high!r}.")
+            raise UsageError(f"low must be below high, got {validate.shown(self.low)} and {validate.shown(self.high)}.")
 
     def nearest(self, inputs: Tensor, moved: Tensor) -> Tensor:
         """Into the ball, then into the range: the range holds the centre, so its clamp does not leave the ball."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino import validate
 from sordino.data import Facts, Split
 from sordino.data.adult import adult_schema
 from sordino.data.columns import Category
@@ -78,7 +79,7 @@ def groupings(rows: Split, saved: Saved, columns: Sequence[str]) -> tuple[Groupi
     for column in columns:
         if column not in declared:
             allowed = f"declared are {', '.join(declared)}" if declared else f"{saved.facts.name!r} declares none"
-            raise UsageError(f"there is no group column {column!r:.80}: {allowed}.")
+            raise UsageError(f"there is no group column {validate.option(column)}: {allowed}.")
     chosen = tuple(dict.fromkeys(columns)) or declared
     names = _names(rows, saved)
     together = [chosen] if len(chosen) > 1 else []

@@ -55,7 +55,7 @@ class Freeze:
     def init(self, layout: Layout) -> State:
         for name in self.names:
             if name not in layout.names:
-                raise UsageError(f"names must be of trainable parameters, got {name!r:.80}.")
+                raise UsageError(f"names must be of trainable parameters, got {validate.option(name)}.")
         frozen = [torch.tensor([name in self.names]) for name in layout.names]
         parts = [is_frozen.expand(size) for is_frozen, size in zip(frozen, layout.sizes, strict=True)]
         return {"keep": ~torch.cat(parts)}

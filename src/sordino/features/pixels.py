@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino import validate
 from sordino.errors import UsageError
 
 _BYTES = (0.0, 255.0)
@@ -29,9 +30,11 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
-            raise UsageError(f"input_range must be (low, high) with low < high, got {self.input_range}.")
+            raise UsageError(
+                f"input_range must be (low, high) with low < high, got {validate.shown(self.input_range)}."
+            )
         if self.std is not None and not min(self.std) > 0:
-            raise UsageError(f"std must be above 0, got {self.std}.")
+            raise UsageError(f"std must be above 0, got {validate.shown(self.std)}.")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         low, high = self.input_range or (_BYTES if inputs.dtype == torch.uint8 else (0.0, 1.0))

@@ -43,7 +43,9 @@ class Scattering2D:
         validate.count(at_most=8, J=self.J)
         validate.count(at_most=64, L=self.L)
         if len(self.shape) != 2 or min(self.shape) <= 2**self.J or max(self.shape) > 4096:
-            raise UsageError(f"shape must be two sizes above 2^J = {2**self.J} and at most 4096, got {self.shape}.")
+            raise UsageError(
+                f"shape must be two sizes above 2^J = {2**self.J} and at most 4096, got {validate.shown(self.shape)}."
+            )
 
     @property
     def channels(self) -> int:

@@ -55,7 +55,7 @@ class Spectrum:
         validate.between(0, 4, power=self.power)
         validate.between(0, 1e3, mean_weight=self.mean_weight, colour_weight=self.colour_weight)
         if not self.below > 1:
-            raise UsageError(f"below must be above 1 half wave per picture, got {self.below!r}.")
+            raise UsageError(f"below must be above 1 half wave per picture, got {validate.shown(self.below)}.")
 
     @property
     def output_shape(self) -> tuple[int]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino import validate
 from sordino.errors import UsageError
 from sordino.gradients.blocks import Block, Instantiated
 from sordino.gradients.rules import Tag
@@ -40,11 +41,13 @@ def register_gradient(module_type: type[nn.Module]) -> Callable[[Gradient], Grad
     ...     return {"factor": (x * output_gradient).sum(dim=0)}
     """
     if not (isinstance(module_type, type) and issubclass(module_type, nn.Module)):
-        raise UsageError(f"register_gradient takes a subclass of nn.Module, got {module_type!r}.")
+        raise UsageError(f"register_gradient takes a subclass of nn.Module, got {validate.described(module_type)}.")
 
     def register(gradient: Gradient) -> Gradient:
         if not callable(gradient):
-            raise UsageError(f"a gradient is a function of (layer, input, output_gradient), got {gradient!r}.")
+            raise UsageError(
+                f"a gradient is a function of (layer, input, output_gradient), got {validate.described(gradient)}."
+            )
         _gradients[module_type] = gradient
         return gradient
 

@@ -54,7 +54,7 @@ def build(name: str, facts: Facts, *, seed: int) -> Built:
     if name not in _MODELS:
         close = get_close_matches(str(name), _MODELS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_MODELS)}."
-        raise UsageError(f"there is no model {name!r:.80}: {hint}")
+        raise UsageError(f"there is no model {validate.option(name)}: {hint}")
     validate.count(at_least=0, at_most=2**63 - 1, seed=seed)
     model = _MODELS[name]
     if not model.needs.holds(facts.input_shape):

@@ -64,7 +64,9 @@ class PrivacyEngine:
         seed: int | None = None,
     ) -> None:
         if accountant not in ("prv", "rdp"):
-            raise UsageError(f"accountant must be 'prv' or 'rdp', got {accountant!r}: others prove no bound.")
+            raise UsageError(
+                f"accountant must be 'prv' or 'rdp', got {validate.option(accountant)}: others prove no bound."
+            )
         if secure_mode and seed is not None:
             raise UsageError("secure_mode and seed exclude each other: whoever knows the seed can remove the noise.")
         self._key = Key.fresh() if seed is None else Key.from_seed(seed)
@@ -209,16 +211,17 @@ def _check_modes(
     if not batch_first:
         raise UsageError("batch_first must be True: the first axis of every tensor is the rows of the batch.")
     if loss_reduction not in ("mean", "sum"):
-        raise UsageError(f"loss_reduction must be 'mean' or 'sum', got {loss_reduction!r}.")
+        raise UsageError(f"loss_reduction must be 'mean' or 'sum', got {validate.option(loss_reduction)}.")
     if clipping not in ("flat", "per_layer"):
-        raise UsageError(f"clipping must be 'flat' or 'per_layer', got {clipping!r}.")
+        raise UsageError(f"clipping must be 'flat' or 'per_layer', got {validate.option(clipping)}.")
     if noise_generator is not None:
         raise UsageError(
             "noise_generator must be None: noise is cryptographic; for tests there is PrivacyEngine(seed)."
         )
     if grad_sample_mode not in _MODES:
         raise UsageError(
-            f"grad_sample_mode must be one of {', '.join(_MODES)}, all the same here, got {grad_sample_mode!r}."
+            f"grad_sample_mode must be one of {', '.join(_MODES)}, all the same here, "
+            f"got {validate.option(grad_sample_mode)}."
         )
     if not wrap_model:
         raise UsageError("wrap_model must be True: the model that is returned runs each row alone.")

@@ -78,7 +78,9 @@ class OptimizedNoise:
         validate.instance(Source, weights=self.weights)
         validate.instance((AbsoluteCost, SquaredCost), cost=self.cost)
         if not callable(self.fit) or not hasattr(self.fit, "__name__"):
-            raise UsageError(f"fit must be best_blocks, weighted_laplace or isotropic, got {self.fit!r:.80}.")
+            raise UsageError(
+                f"fit must be best_blocks, weighted_laplace or isotropic, got {validate.described(self.fit)}."
+            )
 
     def __repr__(self) -> str:
         settings = f"weights={self.weights!r}, cost={self.cost!r}, fit={self.fit.__name__}"

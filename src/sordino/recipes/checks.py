@@ -31,7 +31,7 @@ def _one_of(*allowed: str) -> Callable[..., None]:
     def check(**arguments: object) -> None:
         for name, value in arguments.items():
             if value not in allowed:
-                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
+                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {validate.option(value)}.")
 
     return check
 

@@ -55,12 +55,13 @@ class HiddenState:
         for name, (allowed, reason) in _HYPOTHESES.items():
             if (value := getattr(recipe, name)) not in allowed:
                 shown = " or ".join(str(each) for each in allowed if each is not None)
-                raise UsageError(f"{name} must be {shown} with noisy-cgd, got {value!r}: {reason}.")
+                raise UsageError(f"{name} must be {shown} with noisy-cgd, got {validate.option(value)}: {reason}.")
         settings = recipe.settings(self.defaults(recipe, _MANY))
         longest = 2 / (Squared().curvature(PairedReLU().feature_bound, settings.clip).smoothness + recipe.weight_decay)
         if settings.lr >= longest:
             raise UsageError(
-                f"lr must be below 2 / (1 + weight_decay) = {longest:.6g} with noisy-cgd, got {settings.lr!r}: "
+                f"lr must be below 2 / (1 + weight_decay) = {longest:.6g} with noisy-cgd, "
+                f"got {validate.shown(settings.lr)}: "
                 "longer steps do not contract."
             )
         plan_of(recipe, settings, PairedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from sordino import validate
 from sordino.averaging import Averaging, Ema, Tail
 from sordino.errors import UsageError
 from sordino.views import Crop, Flip, Jitter, Transform
@@ -23,7 +24,7 @@ def parse_averaging(text: str) -> Averaging | None:
         return None
     kind, colon, setting = text.partition(":")
     makers: dict[str, Callable[..., Averaging]] = {"ema": Ema, "tail": Tail}
-    refusal = UsageError(f"averaging must be none, ema:DECAY or tail:FRACTION, got {text!r:.80}.")
+    refusal = UsageError(f"averaging must be none, ema:DECAY or tail:FRACTION, got {validate.option(text)}.")
     if kind not in makers:
         raise refusal
     return makers[kind](_number(setting, refusal)) if colon else makers[kind]()
@@ -39,7 +40,9 @@ def parse_augmentation(text: str) -> tuple[Transform, ...]:
 
 
 def _transform(text: str) -> Transform:
-    refusal = UsageError(f"augment must be none, or a list of flip, crop:PIXELS and jitter:STD, got {text!r:.80}.")
+    refusal = UsageError(
+        f"augment must be none, or a list of flip, crop:PIXELS and jitter:STD, got {validate.option(text)}."
+    )
     match text.partition(":"):
         case "flip", "", "":
             return Flip()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -73,7 +74,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
+        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
         features, labels = self._validated(X, y)
         coded = coded_labels(labels, self.classes)
         outputs, assumptions = len(coded.classes), coded.assumptions
@@ -121,11 +122,10 @@ def coded_labels(labels: NDArray[Any], declared: Sequence[Any] | NDArray[Any] | 
 
 def _present(labels: NDArray[Any]) -> NDArray[Any]:
     """The labels that are there: not None, NaN or infinite."""
-    if labels.dtype.kind == "f":
-        return labels[np.isfinite(labels)]
-    if labels.dtype.kind == "O":
-        return labels[np.array([label is not None and label == label for label in labels.tolist()], dtype=np.bool_)]
-    return labels
+    if labels.dtype.kind not in "fO":
+        return labels
+    there = [label is not None and label == label and label not in (math.inf, -math.inf) for label in labels.tolist()]
+    return labels[np.array(there, dtype=np.bool_)]
 
 
 def _positions(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

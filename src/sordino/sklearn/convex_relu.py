@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino import validate
 from sordino.accounting import Adjacency
 from sordino.calibration import check_target
 from sordino.convex.losses import CertifiedLoss
@@ -78,6 +79,6 @@ def _adjacency(adjacency: object) -> Adjacency:
     offered = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)  # both with a public number of units, as scikit-learn has it
     if adjacency not in offered:
         raise UsageError(
-            f"adjacency must be {' or '.join(repr(str(each)) for each in offered)}, got {adjacency!r:.80}."
+            f"adjacency must be {' or '.join(repr(str(each)) for each in offered)}, got {validate.option(adjacency)}."
         )
     return Adjacency(str(adjacency))

@@ -72,7 +72,7 @@ class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
+        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
         features, labels = self._validated(flat(X), y)
         coded = coded_labels(labels, self.classes)
         target, loss = _to_learn(coded)

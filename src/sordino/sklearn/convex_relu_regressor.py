@@ -63,7 +63,7 @@ class ConvexReLURegressor(RegressorMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
+        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
         low, high = public_range(target_range=self.target_range)
         features, numbers = self._validated(flat(X), y, y_numeric=True)
         self._train(features, scaled(numbers, low, high)[:, None], users, loss=Squared())

@@ -136,5 +136,5 @@ def method_named(method: object) -> Train:
     """
     validate.instance(str, method=method)
     if method not in METHODS:
-        raise UsageError(f"method must be {' or '.join(map(repr, METHODS))}, got {method!r:.80}.")
+        raise UsageError(f"method must be {' or '.join(map(repr, METHODS))}, got {validate.option(method)}.")
     return METHODS[str(method)]

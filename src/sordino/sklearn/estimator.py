@@ -48,7 +48,7 @@ def linear(n_features: int, n_outputs: int) -> nn.Module:
 class PrivateFit(BaseEstimator):
     """Rows checked and gathered, a network kept with its promise, and what it says of other rows.
 
-    A row with a number that is not finite counts as absent in `fit`. Where it is predicted for, the number is taken for 0.
+    A row with a number that is not finite counts as absent in `fit`. To predict for it, the number is taken for 0.
     """
 
     epsilon: float
@@ -67,7 +67,7 @@ class PrivateFit(BaseEstimator):
         Whether there is a hole is private: an error would tell it. Only a target without a single number is refused.
         """
         if y is None:
-            return validate_data(self, X, y)  # which refuses it
+            validate_data(self, X, y)  # which refuses it
         features = self._checked(X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=False)
         target = column_or_1d(y, warn=True)
         if target.dtype.kind == "c":
@@ -164,7 +164,9 @@ def _without_cells(message: str) -> str:
     if "Complex data" in message:
         return "Complex data not supported: X must hold real numbers."
     if "Expected 2D array" in message:
-        return "X must have rows and columns, got another number of axes. Reshape your data, X.reshape(-1, 1) or (1, -1)."
+        return (
+            "X must have rows and columns, got another number of axes. Reshape your data, X.reshape(-1, 1) or (1, -1)."
+        )
     return message
 
 
@@ -194,4 +196,6 @@ def seed_of(random_state: object) -> int | None:
         case np.random.RandomState():
             return int(random_state.randint(2**31))
         case _:
-            raise UsageError(f"random_state must be None, a whole number or a RandomState, got {random_state!r:.80}.")
+            raise UsageError(
+                f"random_state must be None, a whole number or a RandomState, got {validate.shown(random_state)}."
+            )

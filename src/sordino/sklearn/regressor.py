@@ -64,7 +64,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, and counts one with a hole as absent. One release, charged before the first step."""
+        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
         low, high = public_range(bounds=self.bounds)
         features, numbers = self._validated(X, y, y_numeric=True)
         self._train(features, scaled(numbers, low, high), users, n_outputs=1, loss=_squared_error)
@@ -90,11 +90,11 @@ def public_range(**given: Any) -> tuple[float, float]:
     """
     [(name, bounds)] = given.items()
     if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise UsageError(f"{name} must be (low, high), got {bounds!r:.80}.")
+        raise UsageError(f"{name} must be (low, high), got {validate.shown(bounds)}.")
     low, high = bounds
     validate.between(-1e300, 1e300, lower_bound=low, upper_bound=high)
     if not low < high:
-        raise UsageError(f"{name} must be (low, high) with low < high, got {bounds!r}.")
+        raise UsageError(f"{name} must be (low, high) with low < high, got {validate.shown(bounds)}.")
     return float(low), float(high)
 
 

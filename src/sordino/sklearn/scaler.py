@@ -11,14 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
+from sordino import validate
 from sordino.errors import UsageError
 
 
 class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Takes each feature from its public range [`low`, `high`] to [-1, 1]; what lies beyond becomes the nearest end.
 
-    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are. A number
-    that is not finite becomes NaN, by which a private estimator knows that its row is absent.
+    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are. What is
+    not finite becomes NaN, by which a private estimator knows that its row is absent.
 
     >>> PublicScaler(low=[0, 1900], high=[1, 2000]).fit_transform([[0.5, 1925], [2.0, 2000]]).tolist()
     [[0.0, -0.5], [1.0, 1.0]]
@@ -52,7 +53,7 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Both ends in the dtype of the rows."""
         low, high = _ends("low", self.low, features), _ends("high", self.high, features)
         if not (low < high).all():
-            raise UsageError(f"low must be below high, got {self.low!r:.80} and {self.high!r:.80}.")
+            raise UsageError(f"low must be below high, got {validate.shown(self.low)} and {validate.shown(self.high)}.")
         return low, high
 
 
@@ -61,5 +62,5 @@ def _ends(name: str, value: ArrayLike, features: NDArray[Any]) -> NDArray[Any]:
     numeric = given.dtype.kind in "iuf" and given.shape in ((), (features.shape[1],))
     if not numeric or not np.isfinite(given).all():
         expected = f"a finite number, or one for each of {features.shape[1]} features"
-        raise UsageError(f"{name} must be {expected}, got {value!r:.80}.")
+        raise UsageError(f"{name} must be {expected}, got {validate.shown(value)}.")
     return given.astype(features.dtype)

@@ -120,4 +120,4 @@ def _check_several(**arguments: tuple[float, ...]) -> None:
     validate.instance(tuple, **arguments)
     for name, values in arguments.items():
         if not values or len(set(values)) < len(values):
-            raise UsageError(f"{name} must be different numbers, at least one, got {values!r:.80}.")
+            raise UsageError(f"{name} must be different numbers, at least one, got {validate.shown(values)}.")

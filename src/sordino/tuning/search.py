@@ -84,8 +84,8 @@ class Search:
             raise UsageError(f"the rule {self.rule} is for dp-sgd, got method {recipe.method}: it has no momentum.")
         if recipe.freeze:
             raise UsageError(
-                f"freeze must be 0 in a search, got {recipe.freeze!r}: its masks follow the weights that are trained, "
-                "and trials train copies."
+                f"freeze must be 0 in a search, got {validate.shown(recipe.freeze)}: its masks follow the "
+                "weights that are trained, and trials train copies."
             )
         if self.public_data is not None and _is_same(self.public_data, recipe.data):
             raise UsageError(
@@ -152,7 +152,7 @@ PAYMENTS: dict[str, Callable[[Search], Payment]] = {
 def _one_of(allowed: tuple[str, ...], **arguments: str) -> None:
     for name, value in arguments.items():
         if value not in allowed:
-            raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.80}.")
+            raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {validate.option(value)}.")
 
 
 def shown(scores: Scores) -> dict[str, object]:
