@@ -113,7 +113,7 @@ def test_any_path_survives_a_file(data: str) -> None:
 
 
 WRONG = {
-    'epsilon = "3"': "epsilon must be a finite number above 0, got '3'",
+    'epsilon = "3"': "epsilon must be a finite number above 0, got str of length 1",
     "epsilon = true": "epsilon must be a finite number above 0, got True",
     "epsilon = nan": "only finite numbers",
     "epsilon = inf": "only finite numbers",

@@ -81,7 +81,9 @@ def test_micro_batches_are_as_large_as_pays_and_no_larger_than_fits():
 def test_micro_batches_of_a_step_are_alike_and_no_larger_than_asked(physical, sizes, monkeypatch):
     seen, gather = [], Records.gather
     run = so.PrivateRun(make_plan(so.FixedSize(40, 40, 1)), make_model(), DATA, physical_batch_size=physical)
-    monkeypatch.setattr(Records, "gather", lambda self, indices: seen.append(len(indices)) or gather(self, indices))
+    monkeypatch.setattr(
+        Records, "gather", lambda self, indices, at: seen.append(len(indices)) or gather(self, indices, at)
+    )
     next(run)
     assert seen == sizes
 

@@ -107,10 +107,12 @@ def test_a_release_that_fails_on_the_data_stays_charged():
             return 50
 
         def __getitem__(self, index):
-            return torch.zeros(3 + (index == 7)), torch.tensor(0)
+            if index == 7:
+                raise MemoryError
+            return torch.zeros(3), torch.tensor(0)
 
     budget = so.Budget(as_records(Broken(), input_range=(0.0, 1.0)))
-    with pytest.raises(so.DataError, match="each row must have the shapes of the first"):
+    with pytest.raises(MemoryError):
         release_moments(budget, noise_multiplier=1.0)
     assert budget.releases == ("moments of the inputs",)
 

@@ -91,7 +91,7 @@ def flatten(event: DpEvent) -> tuple[Repeated, ...]:
     counts: Counter[DpEvent] = Counter()
     for mechanism, count in _leaves(event, 1):
         if not _is_a_value(mechanism):
-            raise UnsupportedEvent(f"no accountant covers a composition inside {validate.described(mechanism)}.")
+            raise UnsupportedEvent(f"no accountant covers a composition inside {named(mechanism)}.")
         counts[mechanism] += count
     return tuple(Repeated(mechanism, count) for mechanism, count in counts.items())
 
@@ -127,6 +127,16 @@ def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
             yield event, count
         case _:
             raise UsageError(f"event must be a DpEvent, got {validate.described(event)}.")
+
+
+def named(event: object) -> str:
+    """The type of an event and of what it is made of, for a message. Its numbers may be anything, and stay out.
+
+    >>> named(PoissonSampledDpEvent(0.1, SelfComposedDpEvent(NoOpDpEvent(), 3)))
+    'PoissonSampledDpEvent(SelfComposedDpEvent(NoOpDpEvent))'
+    """
+    inner = getattr(event, "event", None)
+    return f"{type(event).__name__}({named(inner)})" if isinstance(inner, DpEvent) else type(event).__name__
 
 
 def _is_a_value(mechanism: DpEvent) -> bool:

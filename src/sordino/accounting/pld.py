@@ -17,12 +17,11 @@ from dp_accounting.dp_event import (
 )
 from scipy.stats import binom
 
-from sordino import validate
 from sordino.accounting.allocation_pair import AllocatedGaussian
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.direction import Direction
 from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair
-from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent
+from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
@@ -113,7 +112,7 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there, replace(there, present_above=False)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {validate.described(sight.event)}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(sight.event)}.")
 
 
 def _multiplier(sight: Sight) -> float:
@@ -131,7 +130,7 @@ def _multiplier(sight: Sight) -> float:
         ):
             return float(sight.event.noise_multiplier)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {validate.described(sight.event)}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(sight.event)}.")
 
 
 _Mixture = tuple[tuple[float, float], ...]

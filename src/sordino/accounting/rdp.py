@@ -21,9 +21,8 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.special import gammaln, logsumexp
 
-from sordino import validate
 from sordino.accounting.dominating import Reals
-from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent
+from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
 from sordino.accounting.random_allocation import renyi_of_adding, renyi_of_removing
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import Sight
@@ -82,7 +81,7 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there.renyi(ORDERS), replace(there, present_above=False).renyi(ORDERS)
         case _:
-            raise UnsupportedEvent(f"Renyi differential privacy does not cover {validate.described(sight.event)}.")
+            raise UnsupportedEvent(f"Renyi differential privacy does not cover {named(sight.event)}.")
     return divergences, divergences
 
 

@@ -24,7 +24,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.events import HiddenStateDpEvent, PureDpEvent, RandomAllocationDpEvent
+from sordino.accounting.events import HiddenStateDpEvent, PureDpEvent, RandomAllocationDpEvent, named
 from sordino.accounting.randomized_response import epsilon_of_replacing, log_mixed
 from sordino.errors import UnsupportedEvent, UsageError
 
@@ -131,7 +131,7 @@ def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
             allocated = Sight(mechanism) if amplifies_absence else None
             return Visible(Plain(_gaussian(multiplier, share)), allocated, allocated)
         case _:
-            raise UnsupportedEvent(f"no accountant covers {validate.described(mechanism)} under {adjacency}.")
+            raise UnsupportedEvent(f"no accountant covers {named(mechanism)} under {adjacency}.")
 
 
 def _bare(event: PlainNoise) -> Visible:
