@@ -78,6 +78,7 @@ class ClipPerLayer:
     norms: tuple[float, ...]
 
     def __init__(self, norms: Sequence[float]) -> None:
+        validate.instance(Sequence, norms=norms)
         object.__setattr__(self, "norms", tuple(norms))
         if not self.norms:
             raise UsageError("norms must hold one clip norm per parameter tensor, got none.")
@@ -155,4 +156,4 @@ def _check_norm(**norms: float) -> None:
     validate.positive(**norms)
     for name, norm in norms.items():
         if not 1e-12 <= norm <= 1e12:
-            raise UsageError(f"{name} must be in [1e-12, 1e+12], got {validate.shown(norm)}.")
+            raise UsageError(f"{name} must be in [1e-12, 1e+12], got {validate.described(norm)}.")

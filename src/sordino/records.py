@@ -191,9 +191,7 @@ def as_records(
     sordino.errors.DataError: parts of the data differ in length: n of inputs 10, n of targets 9.
     """
     if input_range is not None:
-        validate.between(-3e38, 3e38, input_range_low=input_range[0], input_range_high=input_range[1])
-        if not input_range[0] < input_range[1]:
-            raise UsageError(f"input_range must be (low, high) with low < high, got {validate.shown(input_range)}.")
+        validate.interval(-3e38, 3e38, input_range=input_range)
     if dtype not in (torch.float32, torch.float64):
         raise UsageError(f"dtype must be torch.float32 or torch.float64, got {validate.shown(dtype)}.")
     if isinstance(data, Records):

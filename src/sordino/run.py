@@ -11,7 +11,7 @@ it out on one data set and hands out `Private` gradients: never batches, losses 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 from typing import Literal, NoReturn
@@ -234,6 +234,7 @@ class PrivateRun:
         if self._steps_begun:
             raise UsageError(f"a run can be continued before its first step only, this one has begun {self.steps}.")
         validate.count(at_least=0, at_most=self.plan.steps, step=step)
+        validate.instance(Mapping, coding_state=coding_state)
         validate.count(at_least=0, drawn_again=drawn_again)
         if drawn_again:
             again = self.plan.sampler.compose(self.plan.noise.event, drawn_again)

@@ -278,6 +278,7 @@ class FixedSize:
     def __post_init__(self) -> None:
         validate.count(examples=self.examples, steps=self.steps)
         validate.count(at_most=self.examples, batch_size=self.batch_size)
+        validate.instance(Adjacency, adjacency=self.adjacency)
         if self.adjacency is not Adjacency.REPLACE_ONE:
             raise UsageError(f"{self.name} sampling is accounted for under replace-one only, got {self.adjacency}.")
 

@@ -19,14 +19,13 @@ from numbers import Integral, Real
 from sordino.errors import UsageError
 
 _LONGEST_SHOWN = 10**30
-_LONGEST_DTYPE = 20
 
 
 def positive(**arguments: object) -> None:
     """Each argument is a finite number above zero."""
     for name, value in arguments.items():
         if not _is_finite(value) or not float(value) > 0:  # type: ignore[arg-type]
-            raise UsageError(f"{name} must be a finite number above 0, got {shown(value)}.")
+            raise UsageError(f"{name} must be a finite number above 0, got {_given(name, value)}.")
 
 
 def between(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **arguments: object) -> None:
@@ -35,14 +34,14 @@ def between(low: float, high: float, *, low_open: bool = False, high_open: bool 
     for name, value in arguments.items():
         inside = _is_finite(value) and low <= float(value) <= high  # type: ignore[arg-type]
         if not inside or (low_open and value == low) or (high_open and value == high):
-            raise UsageError(f"{name} must be in {interval}, got {shown(value)}.")
+            raise UsageError(f"{name} must be in {interval}, got {_given(name, value)}.")
 
 
 def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> None:
     """Each argument is a whole number. A float is refused even if it is whole: a unit was probably mixed up."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= at_most:
-            raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {shown(value)}.")
+            raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {_given(name, value)}.")
 
 
 def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
@@ -52,6 +51,30 @@ def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, types) or (isinstance(value, type) and type not in types):
             raise UsageError(f"{name} must be a {names}, got {described(value)}.")
+
+
+def interval(low: float, high: float, **arguments: object) -> None:
+    """Each argument is a pair (least, most) of different numbers in rising order, from `low` to `high`.
+
+    >>> interval(0, 10, bounds=(2, 1))
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: bounds must be (low, high) with low < high, got tuple of length 2.
+    """
+    for name, value in arguments.items():
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise UsageError(f"{name} must be (low, high), got {shown(value)}.")
+        between(low, high, **{f"{name}[0]": value[0], f"{name}[1]": value[1]})
+        if not value[0] < value[1]:
+            raise UsageError(f"{name} must be (low, high) with low < high, got {shown(value)}.")
+
+
+def axes(number: int, **arguments: object) -> None:
+    """Each argument is the shape of an array with so many axes, none of them empty."""
+    for name, value in arguments.items():
+        if not isinstance(value, (tuple, list)) or len(value) != number:
+            raise UsageError(f"{name} must be {number} whole numbers, got {shown(value)}.")
+        count(**{f"{name}[{place}]": size for place, size in enumerate(value)})
 
 
 def shown(value: object) -> str:
@@ -95,10 +118,15 @@ def described(value: object) -> str:
     return kind
 
 
+def _given(name: str, value: object) -> str:
+    """A number among several, like `rates[0]`, may be one of a column, and is not shown."""
+    return described(value) if name.endswith("]") else shown(value)
+
+
 def _name_of(dtype: object) -> str:
-    """Not of a structured or a categorical dtype, which names columns and categories."""
+    """Not of a categorical dtype, which names its categories, nor of a structured one."""
     name = str(dtype)
-    return name if len(name) <= _LONGEST_DTYPE and name.replace(".", "").replace("_", "").isalnum() else "object"
+    return name if name.replace(".", "").replace("_", "").isalnum() else type(dtype).__name__
 
 
 def _is_finite(value: object) -> bool:

@@ -78,7 +78,7 @@ def test_rows_that_have_a_budget_are_refused() -> None:
 
 @pytest.mark.parametrize("step", [-1, 6])
 def test_only_steps_of_the_plan_can_be_looked_at(step) -> None:
-    with pytest.raises(UsageError, match="step_to_look_at must be a whole number from 0 to 5"):
+    with pytest.raises(UsageError, match=r"at\[0\] must be a whole number from 0 to 5"):
         make_exposed(make_plan(), at=(step,))
 
 

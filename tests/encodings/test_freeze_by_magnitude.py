@@ -211,7 +211,7 @@ def test_an_ablation_freezes_too() -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"stages": ()}, "rising steps"), ({"stages": (3, 3)}, "rising steps"), ({"stages": (-1,)}, "stage 0"),
+    [({"stages": ()}, "rising steps"), ({"stages": (3, 3)}, "rising steps"), ({"stages": (-1,)}, r"stages\[0\]"),
      ({"final": 1.0}, "final"), ({"final": 0.0}, "final"), ({"stages": 5}, "stages must be a Sequence, got int"),
      ({"together": "neurons"}, "together must be a Together, got str"), ({"together": Neurons}, "got type"),
      ({"prune": "no"}, "prune must be a bool, got str")],

@@ -100,7 +100,7 @@ def test_a_random_state_gives_another_seed_at_each_fit():
     shared = np.random.RandomState(0)
     one, other = quick(random_state=shared).fit(X, y), quick(random_state=shared).fit(X, y)
     assert not torch.equal(weights(one), weights(other))
-    with pytest.raises(UsageError, match="random_state must be None, a whole number or a RandomState, got 'chance'"):
+    with pytest.raises(UsageError, match=r"random_state must be None, a whole number .* got str of length 6"):
         quick(random_state="chance").fit(X, y)
 
 

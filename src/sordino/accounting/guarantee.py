@@ -85,6 +85,7 @@ class Guarantee:
         """The guarantee that the accountants prove about `event`. What hides its steps or trials shows its end only."""
         validate.instance(Unit, unit=unit)
         validate.instance(View, view=view)
+        validate.instance(tuple, assumptions=assumptions)
         if any(isinstance(part.mechanism, HiddenStateDpEvent | RepeatAndSelectDpEvent) for part in flatten(event)):
             view = View.FINAL_MODEL
         answer = privacy_of(event, adjacency, tight=tight).answer(delta)

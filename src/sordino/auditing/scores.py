@@ -34,7 +34,10 @@ class Scores:
     included: Flags = field(repr=False)
 
     def __post_init__(self) -> None:
-        values, included = np.asarray(self.values, np.float64), np.asarray(self.included)
+        values, included = np.asarray(self.values), np.asarray(self.included)
+        if values.dtype.kind not in "fiub":
+            raise UsageError(f"scores must be numbers, got {validate.described(values)}.")
+        values = values.astype(np.float64)
         if values.ndim != 1 or values.shape != included.shape or included.dtype != np.bool_:
             raise UsageError(
                 f"scores must be one number and one True or False per canary, got shapes {values.shape} and "

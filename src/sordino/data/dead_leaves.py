@@ -46,7 +46,8 @@ class DeadLeaves:
     leaves: int = 40
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 3 or self.input_shape[0] not in (1, 3) or min(self.input_shape) < 1:
+        validate.axes(3, input_shape=self.input_shape)
+        if self.input_shape[0] not in (1, 3):
             raise UsageError(f"pictures have 1 or 3 channels, rows and columns, got the shape {self.input_shape}.")
         validate.count(leaves=self.leaves)
 

@@ -38,14 +38,13 @@ class TwoPatch:
         validate.count(at_least=4, dimension=self.dimension)  # four orthogonal features need as many directions
         validate.between(0.0, 1e6, noise_std=self.noise_std)
         validate.between(0.0, 1.0, minority_share=self.minority_share)
+        validate.instance((tuple, list), majority_norms=self.majority_norms, minority_norms=self.minority_norms)
         if not len(self.majority_norms) == len(self.minority_norms) == 2:
             raise UsageError("majority_norms and minority_norms must be two norms each, one per class.")
-        for strong, weak in zip(self.majority_norms, self.minority_norms, strict=True):
-            validate.positive(majority_norm=strong, minority_norm=weak)
+        for place, (strong, weak) in enumerate(zip(self.majority_norms, self.minority_norms, strict=True)):
+            validate.positive(**{f"majority_norms[{place}]": strong, f"minority_norms[{place}]": weak})
             if weak > strong:
-                raise UsageError(
-                    f"a minority norm must be at most its class's majority norm {strong}, got {validate.shown(weak)}."
-                )
+                raise UsageError("a minority norm must be at most its class's majority norm, got a larger one.")
 
     def features(self) -> Tensor:
         """The features (class, group, dimension), group 0 being the majority, along the first four axes of space."""

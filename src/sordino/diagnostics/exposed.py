@@ -128,8 +128,8 @@ class ExposedRun:
             raise UsageError("data must be rows, got a Budget: its promise would not hold once gradients are seen.")
         validate.instance(Plan, plan=plan)
         validate.positive(divisor=divisor)
-        for step in at:
-            validate.count(at_least=0, at_most=plan.steps - 1, step_to_look_at=step)
+        validate.instance(Collection, at=at)
+        validate.count(at_least=0, at_most=plan.steps - 1, **{f"at[{place}]": step for place, step in enumerate(at)})
         self.plan, self.at, self._model = plan, frozenset(at), model
         run = PrivateRun(plan, model, data, seed=seed)
         self.layout = run.layout

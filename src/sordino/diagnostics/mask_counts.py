@@ -89,9 +89,10 @@ def expected_counts(rates: Sequence[float], size: int) -> tuple[float, ...]:
     >>> expected_counts([0.0, 0.5], size=10)
     (5.0, 5.0, 0.0)
     """
+    validate.instance(Sequence, rates=rates)
     chances = np.ones(1)
     for rate in rates:
-        validate.between(0, 1, rate=rate)
+        validate.between(0, 1, **{"rates[]": rate})
         chances = np.convolve(chances, [1 - rate, rate])
     return tuple((size * chances).tolist())
 

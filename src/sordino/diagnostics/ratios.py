@@ -62,6 +62,7 @@ def gradient_ratios(
 
     Clips are plain, min(1, C / norm), of the whole gradient.
     """
+    validate.instance(Sequence, rates=rates, clip_norms=clip_norms)
     validate.positive(**{f"clip_norms[{place}]": norm for place, norm in enumerate(clip_norms)})
     if units is not None:
         validate.count(units=units)

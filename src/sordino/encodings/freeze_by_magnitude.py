@@ -106,7 +106,7 @@ class FreezeByMagnitude:
         validate.instance(bool, prune=self.prune)
         stages = tuple(self.stages)
         object.__setattr__(self, "stages", stages)
-        validate.count(at_least=0, **{f"stage {number}": step for number, step in enumerate(stages)})
+        validate.count(at_least=0, **{f"stages[{number}]": step for number, step in enumerate(stages)})
         if not stages or list(stages) != sorted(set(stages)):
             raise UsageError(f"stages must be rising steps, at least one, got {validate.shown(stages)}.")
         validate.between(0, 1, low_open=True, high_open=True, final=self.final)

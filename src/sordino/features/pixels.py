@@ -29,12 +29,10 @@ class Pixels:
     std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.input_range is not None and not self.input_range[0] < self.input_range[1]:
-            raise UsageError(
-                f"input_range must be (low, high) with low < high, got {validate.shown(self.input_range)}."
-            )
-        if self.std is not None and not min(self.std) > 0:
-            raise UsageError(f"std must be above 0, got {validate.shown(self.std)}.")
+        if self.input_range is not None:
+            validate.interval(-3e38, 3e38, input_range=self.input_range)
+        validate.instance((tuple, list, type(None)), mean=self.mean, std=self.std)
+        validate.positive(**{f"std[{channel}]": std for channel, std in enumerate(self.std or ())})
 
     def __call__(self, inputs: Tensor) -> Tensor:
         low, high = self.input_range or (_BYTES if inputs.dtype == torch.uint8 else (0.0, 1.0))

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino import validate
 from sordino.data.dataset import Facts
 from sordino.data.dead_leaves import DeadLeaves
 from sordino.errors import UsageError
@@ -47,11 +48,12 @@ class ScatteringFeatures:
     input_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 3 or self.input_shape[0] not in (1, 3) or min(self.input_shape[1:]) < 5:
-            raise UsageError(
-                "scattering needs pictures of 1 or 3 channels and at least 5 by 5 pixels, "
-                f"got inputs of shape {self.input_shape}."
-            )
+        needed = "scattering needs pictures of 1 or 3 channels and at least 5 by 5 pixels"
+        if not isinstance(self.input_shape, tuple) or len(self.input_shape) != 3:
+            raise UsageError(f"{needed}, got input_shape of {validate.described(self.input_shape)}.")
+        validate.axes(3, input_shape=self.input_shape)
+        if self.input_shape[0] not in (1, 3) or min(self.input_shape[1:]) < 5:
+            raise UsageError(f"{needed}, got inputs of shape {self.input_shape}.")
 
     @property
     def transform(self) -> Scattering2D:

@@ -42,7 +42,8 @@ class Scattering2D:
     def __post_init__(self) -> None:
         validate.count(at_most=8, J=self.J)
         validate.count(at_most=64, L=self.L)
-        if len(self.shape) != 2 or min(self.shape) <= 2**self.J or max(self.shape) > 4096:
+        validate.axes(2, shape=self.shape)
+        if min(self.shape) <= 2**self.J or max(self.shape) > 4096:
             raise UsageError(
                 f"shape must be two sizes above 2^J = {2**self.J} and at most 4096, got {validate.shown(self.shape)}."
             )

@@ -50,10 +50,10 @@ class Spectrum:
     input_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 3:
-            raise UsageError(f"a spectrum needs pictures [C, M, N], got inputs of shape {self.input_shape}.")
+        validate.axes(3, input_shape=self.input_shape)
         validate.between(0, 4, power=self.power)
         validate.between(0, 1e3, mean_weight=self.mean_weight, colour_weight=self.colour_weight)
+        validate.positive(below=self.below)
         if not self.below > 1:
             raise UsageError(f"below must be above 1 half wave per picture, got {validate.shown(self.below)}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from sordino import validate
 from sordino.models.transformer import Block, Mean, Places, Transposed
 
 PATCH = 4
@@ -32,6 +33,7 @@ def vit_small(outputs: int = 10) -> nn.Module:
 def _transformer(
     input_shape: tuple[int, ...], outputs: int, *, patch: int, width: int, heads: int, depth: int
 ) -> nn.Module:
+    validate.axes(3, input_shape=input_shape)
     channels, rows, columns = input_shape
     patches = [nn.Unfold(patch, stride=patch), Transposed(), nn.Linear(channels * patch**2, width)]
     places = Places((rows // patch) * (columns // patch), width)

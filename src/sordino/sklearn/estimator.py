@@ -68,7 +68,7 @@ class PrivateFit(BaseEstimator):
         """
         if y is None:
             validate_data(self, X, y)  # which refuses it
-        features = self._checked(X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=False)
+        features = checked(self, X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=False)
         target = column_or_1d(y, warn=True)
         if target.dtype.kind == "c":
             raise UsageError("Complex data not supported: y must hold real numbers or names of classes.")
@@ -78,14 +78,6 @@ class PrivateFit(BaseEstimator):
             if not np.isfinite(target).any():
                 raise UsageError("y must hold finite numbers, got none.")
         return features, target
-
-    def _checked(self, X: object, **options: object) -> NDArray[Any]:
-        """Numbers in rows and columns as scikit-learn wants them, with messages that quote no cell."""
-        try:
-            features: NDArray[Any] = validate_data(self, X, **options)
-        except (ValueError, TypeError) as error:
-            raise type(error)(_without_cells(str(error))) from None
-        return features
 
     def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
         if users is None:
@@ -110,7 +102,7 @@ class PrivateFit(BaseEstimator):
     def _outputs(self, X: object, dtype: type[np.floating[Any]] = np.float32) -> NDArray[np.float64]:
         """What the network says about each row. A number that is not finite is taken for 0."""
         check_is_fitted(self, "module_")
-        known = self._checked(X, reset=False, dtype=dtype, ensure_all_finite=False)
+        known = checked(self, X, reset=False, dtype=dtype, ensure_all_finite=False)
         features = torch.from_numpy(np.where(np.isfinite(known), known, dtype(0)))
         with evaluating(self.module_), torch.inference_mode():
             outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
@@ -155,6 +147,15 @@ class PrivateEstimator(PrivateFit):
             progress=False,
         )
         self._keep(fitted.model, fitted.guarantee, budget, assumptions)
+
+
+def checked(estimator: BaseEstimator, X: object, **options: object) -> NDArray[Any]:
+    """Numbers in rows and columns as scikit-learn wants them, with messages that quote no cell."""
+    try:
+        features: NDArray[Any] = validate_data(estimator, X, **options)
+    except (ValueError, TypeError) as error:
+        raise type(error)(_without_cells(str(error))) from None
+    return features
 
 
 def _without_cells(message: str) -> str:

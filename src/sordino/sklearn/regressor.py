@@ -16,7 +16,6 @@ from torch import Tensor
 from sordino import validate
 from sordino.budget import Budget
 from sordino.clipping import Clip
-from sordino.errors import UsageError
 from sordino.sklearn.estimator import MakeModule, PrivateEstimator
 from sordino.train import MakeOptimizer
 
@@ -88,13 +87,8 @@ def public_range(**given: Any) -> tuple[float, float]:
     >>> public_range(bounds=(0, 10))
     (0.0, 10.0)
     """
-    [(name, bounds)] = given.items()
-    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise UsageError(f"{name} must be (low, high), got {validate.shown(bounds)}.")
-    low, high = bounds
-    validate.between(-1e300, 1e300, lower_bound=low, upper_bound=high)
-    if not low < high:
-        raise UsageError(f"{name} must be (low, high) with low < high, got {validate.shown(bounds)}.")
+    validate.interval(-1e300, 1e300, **given)
+    [(low, high)] = given.values()
     return float(low), float(high)
 
 

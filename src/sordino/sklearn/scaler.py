@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import validate_data
 
 from sordino import validate
 from sordino.errors import UsageError
+from sordino.sklearn.estimator import checked
 
 
 class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -31,12 +31,12 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: object, y: object = None) -> Self:
         """Notes the number and the names of the features."""
-        self._bounds(validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
+        self._bounds(checked(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
         return self
 
     def transform(self, X: object) -> NDArray[Any]:
         """The rows, scaled one by one."""
-        features = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        features = checked(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
         low, high = self._bounds(features)
         middle, half = (low + high) / 2, (high - low) / 2
         scaled: NDArray[Any] = np.clip((np.where(np.isfinite(features), features, np.nan) - middle) / half, -1.0, 1.0)

@@ -143,6 +143,7 @@ def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
     >>> sizes_of((AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))), Candidate(0.1, 0.9))
     (3, 2)
     """
+    validate.instance(Sequence, stages=stages)
     if not stages:
         raise UsageError("a tuning needs at least one stage.")
     sizes, reached = list[int](), {start}
