@@ -59,7 +59,14 @@ def test_a_leaf_hides_what_lies_below() -> None:
     assert float(spread(many.pictures)) > 1.5 * float(spread(few.pictures))
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 8), (3, 8), (3, 0, 8)])
-def test_a_shape_that_is_no_picture_is_refused(shape) -> None:
-    with pytest.raises(UsageError, match="pictures have 1 or 3 channels"):
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((2, 8, 8), "pictures have 1 or 3 channels"),
+        ((3, 8), "input_shape must be 3 whole numbers"),
+        ((3, 0, 8), r"input_shape\[1\] must be a whole number from 1"),
+    ],
+)
+def test_a_shape_that_is_no_picture_is_refused(shape, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         DeadLeaves(shape)

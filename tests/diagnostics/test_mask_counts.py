@@ -57,7 +57,7 @@ def test_a_rate_that_stays_has_its_first_mask_counted_as_the_ranking_has_it_ever
 
 @pytest.mark.parametrize("rate", [-0.1, 2.0, float("nan")])
 def test_rates_of_no_mask_are_refused(rate) -> None:
-    with pytest.raises(UsageError, match="rate must be in"):
+    with pytest.raises(UsageError, match=r"rates\[1\] must be in"):
         expected_counts([0.5, rate], 10)
 
 

@@ -175,7 +175,7 @@ def test_a_row_that_is_not_finite_stays_so_and_leaves_the_others_alone():
 def test_constants_that_do_not_fit_are_refused():
     with pytest.raises(UsageError, match="a constant for each of 3 channels, got 2"):
         Pixels(mean=(0.1, 0.2))(torch.zeros(1, 3, 2, 2))
-    with pytest.raises(UsageError, match="std must be above 0"):
+    with pytest.raises(UsageError, match=r"std\[0\] must be a finite number above 0"):
         Pixels(std=(0.0,))
     with pytest.raises(UsageError, match="low < high"):
         Pixels((1.0, 1.0))

@@ -90,9 +90,9 @@ def expected_counts(rates: Sequence[float], size: int) -> tuple[float, ...]:
     (5.0, 5.0, 0.0)
     """
     validate.instance(Sequence, rates=rates)
+    validate.between(0, 1, **{f"rates[{place}]": rate for place, rate in enumerate(rates)})
     chances = np.ones(1)
     for rate in rates:
-        validate.between(0, 1, **{"rates[]": rate})
         chances = np.convolve(chances, [1 - rate, rate])
     return tuple((size * chances).tolist())
 
