@@ -41,11 +41,20 @@ class Convolution(MultipliesAsItRan):
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         axes = len(self.window.kernel)
-        x = saved.reshape(len(saved), *saved.shape[-axes - 1 :])
-        g = output_gradient.reshape(len(x), *output_gradient.shape[-axes - 1 :])
-        weight = self.window.patches(x, g) if self.names[0] else None
-        bias = Instantiated(g.flatten(2).sum(dim=2, dtype=held_in(g.dtype))) if self.names[1] else None
+        x, g = (each.reshape(len(each), -1, *each.shape[-axes - 1 :]) for each in (saved, output_gradient))
+        weight = self._weight(x, g) if self.names[0] else None
+        bias = Instantiated(g.flatten(3).sum(dim=(1, 3), dtype=held_in(g.dtype))) if self.names[1] else None
         return weight, bias
+
+    def _weight(self, x: Tensor, g: Tensor) -> Block:
+        """Axes: row, picture of the row, channel, place. Most rows have one picture."""
+        pictures = x.shape[1]
+        if pictures == 1:
+            return self.window.patches(x[:, 0], g[:, 0])
+        if len(self.window.kernel) < len(_CONVOLUTIONS):
+            return self.window.with_still_axis().patches(x.movedim(1, -1), g.movedim(1, -1))
+        starts = tuple(range(0, len(x) * pictures + 1, pictures))
+        return self.window.patches(x.flatten(0, 1), g.flatten(0, 1)).of_units(starts)
 
 
 def _spread(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:

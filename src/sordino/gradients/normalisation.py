@@ -92,9 +92,12 @@ class ChannelNorm:
         return tag(on_rows(self._norm, of_rows, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        x, g = (x.reshape(len(x), x.shape[2], -1) for x in (saved, output_gradient))
-        weight = Instantiated((self._norm(x) * g).sum(dim=2)) if self.names[0] else None
-        return weight, Instantiated(g.sum(dim=2)) if self.names[1] else None
+        """Axes of `g`: row, picture of the row, channel, place. Each picture has statistics of its own."""
+        g = output_gradient.reshape(*output_gradient.shape[:3], -1)
+        weight, bias = None, Instantiated(g.sum(dim=(1, 3))) if self.names[1] else None
+        if self.names[0]:
+            weight = Instantiated((self._norm(saved.flatten(0, 1)).reshape(g.shape) * g).sum(dim=(1, 3)))
+        return weight, bias
 
     def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         return F.group_norm(x, self.groups, weight, bias, self.eps)

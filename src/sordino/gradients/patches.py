@@ -52,6 +52,12 @@ class Window:
         kind = ChannelsLastPatches if self.groups == 1 and run >= _WORTH_TURNING * g.shape[-1] else RoundedPatches
         return kind(self, x, g)
 
+    def with_still_axis(self) -> Window:
+        """The same with an axis behind the others along which nothing slides: the pictures of a row, say."""
+        once, nowhere = (1,), ((0, 0),)
+        kernel, stride, dilation = (setting + once for setting in (self.kernel, self.stride, self.dilation))
+        return Window(kernel, stride, self.padding + nowhere, dilation, self.groups)
+
     def padded(self, x: Tensor) -> Tensor:
         return _padded(x, self._sides)
 

@@ -2,6 +2,10 @@
 
 Index letters: `r` a row (a physical example), `t` a place within it (a token, a pixel), `i` and `o` input and output
 features. A rule sees rows only through their leading axis, so rows never meet.
+
+The operation saw a batch within each row: of one, unless the model folds frames, tokens or a pair of pictures into the
+batch axis. That axis comes second, after the rows, and may have any length; how the model orders it is its own affair,
+because each row is folded alone.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ class Rule(Protocol):
         ...
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        """One block per name. Both tensors have the rows in front, then the axes that the operation saw."""
+        """One block per name. Both tensors have the rows in front, then the axes that the operation saw.
+
+        A batch axis among them need not have length one: what a parameter gets is the sum over it.
+        """
         ...
 
 
