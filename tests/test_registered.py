@@ -8,6 +8,7 @@ from test_tape import gradients, random
 from torch import nn
 
 import sordino as so
+from sordino.gradients import agreement
 from sordino.gradients.registered import _gradients
 from sordino.gradients.tape import survey
 from sordino.gradients.taped import Taped
@@ -102,7 +103,9 @@ def test_only_layers_can_be_registered():
         so.register_gradient(print)
 
 
-def test_a_registered_gradient_cannot_let_examples_meet(registry):
+def test_a_registered_gradient_cannot_let_examples_meet(registry, monkeypatch):
+    trusting = agreement.Agreement(0.0, "form", tolerance=1.0)
+    monkeypatch.setattr(agreement, "agreement", lambda *_: trusting)  # it is wrong, and would be refused
     registry(Quadratic)(lambda layer, x, g: {name: v - v.mean() for name, v in right(layer, x, g).items()})
     inputs = random(ROWS, 6)
     changed = inputs.clone()

@@ -267,7 +267,7 @@ def test_a_model_that_changes_its_mind_is_taken_row_by_row():
 
         def forward(self, x):
             Fickle.calls += 1
-            return super().forward(x) if Fickle.calls % 2 else x @ self.weight.T + self.bias
+            return super().forward(x) if Fickle.calls == 1 else x @ self.weight.T + self.bias
 
     model = Fickle(4, 3)
     batch = as_records((random(5, 4), torch.zeros(5, dtype=torch.int64))).gather(torch.arange(5))

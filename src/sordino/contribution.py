@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -11,10 +13,12 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.errors import UsageError
+from sordino.gradients import agreement
+from sordino.gradients.agreement import Agreement
 from sordino.gradients.registered import is_registered
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.surroundings import device_of, original, working_dtype
-from sordino.gradients.tape import Unrecorded, record, survey, survey_like
+from sordino.gradients.tape import Survey, Unrecorded, give_up, record, survey, survey_like
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.gradients.watching import layer_at_fault, one_line
@@ -23,10 +27,14 @@ from sordino.records import Batch, Records
 from sordino.states import Dense, Layout, PerExample
 from sordino.views import Views
 
-_PROBE_ROWS, _FEW, _TOLERANCE = 6, 2, 1e-3
+_PROBE_ROWS, _FEW = 6, 2
 _FAILURES = (RuntimeError, IndexError)  # what torch raises for an id outside a table, or a singular matrix
 
 Result = TypeVar("Result")
+
+
+class SlowGradients(UserWarning):
+    """The fast way to a model's gradients was found to be wrong, and the slow one is taken."""
 
 
 @runtime_checkable
@@ -89,9 +97,12 @@ class LossGradient:
             raise
         except Exception as error:
             raise _unusable(model, error) from error
-        if any(is_registered(module) for module in original(model).modules()):
-            exact = replace(self, autocast=None)
-            _check_registered(exact._taped(model, template, seeds), exact._gradients(model, template, seeds)[0])
+        with suppress(Unrecorded, RuntimeError, IndexError):  # then the tape is not used
+            self._survey(model, template)
+
+    def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
+        """How well the tape's gradients of synthetic rows agree with autograd's, or None where no tape can be made."""
+        return self._agreement(model, records.template(1).to(device_of(model)))
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
@@ -105,7 +116,7 @@ class LossGradient:
         row = records.template(1).to(device_of(model))
         try:
             bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
-        except (RuntimeError, IndexError):
+        except (Unrecorded, RuntimeError, IndexError):
             bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
         return self.views.number * bytes_per_view
 
@@ -114,7 +125,7 @@ class LossGradient:
         if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
             return None
         try:
-            plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
+            plan = self._survey(model, batch)
             tape, batch = without_failing_rows(
                 lambda rows, seeds: record(model, self._row_loss(), rows.inputs, rows.target, seeds, plan), batch, seeds
             )
@@ -122,6 +133,35 @@ class LossGradient:
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
         return Taped.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
+
+    def _survey(self, model: nn.Module, batch: Batch) -> Survey:
+        """What the tape has to know of the model, for which it was compared with autograd before."""
+        plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
+        if not agreement.is_compared(model, plan):
+            self._compare(model, batch)
+            agreement.note_compared(model, plan)
+        return plan
+
+    def _compare(self, model: nn.Module, batch: Batch) -> None:
+        """Gives the tape up for a model that it does not follow, and for one whose gradients it gets wrong."""
+        found = self._agreement(model, batch)
+        if found is None:
+            give_up(model, "the tape cannot follow it")
+            raise Unrecorded
+        if found.holds:
+            return
+        if _is_registered(found.parameter, original(model)):
+            differs = f"the gradient of {found.parameter!r} by register_gradient differs from autograd's"
+            raise UsageError(f"{differs} by {found.error:.1e}.")
+        reason = f"the fast gradient of {found.parameter!r} differs from autograd's by {found.error:.1e}"
+        give_up(model, reason)
+        slower = "gradients are taken row by row, which is right but slower"
+        warnings.warn(f"{reason} on synthetic rows: {slower}. Please report the model.", SlowGradients, stacklevel=2)
+        raise Unrecorded
+
+    def _agreement(self, model: nn.Module, batch: Batch) -> Agreement | None:
+        with torch.inference_mode(False):  # a copy made within could not be differentiated
+            return agreement.agreement(model, self._row_loss(), _synthetic_like(batch))
 
     def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
         """An error in a single row would tell the world that it was drawn: it is one only if synthetic rows fail too.
@@ -210,15 +250,19 @@ def _one_row_per_unit(batch: Batch) -> bool:
     return torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device))
 
 
-def _check_registered(taped: Taped | None, gradients: list[Tensor]) -> None:
-    """A gradient that its author wrote down must be the one that autograd finds, on synthetic rows."""
-    if taped is None:  # then it is not used
-        return
-    ours = taped.layout.split(torch.cat(list(taped.rows(_PROBE_ROWS))))
-    for (name, found), expected in zip(ours.items(), gradients, strict=True):
-        error = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
-        if not error < _TOLERANCE:
-            raise UsageError(f"the gradient of {name!r} by register_gradient differs from autograd's by {error:.1e}.")
+def _synthetic_like(batch: Batch) -> Batch:
+    """Synthetic rows that look like those of a batch, a unit each."""
+    rows = agreement.ROWS
+    inputs = tuple(x.new_zeros(rows, *x.shape[1:]) for x in batch.inputs)
+    target = batch.target.new_zeros(rows, *batch.target.shape[1:])
+    units = torch.arange(rows, device=target.device)
+    return Batch(inputs, target, torch.ones_like(units, dtype=torch.bool), units, rows).synthetic()
+
+
+def _is_registered(parameter: str, model: nn.Module) -> bool:
+    """Whether the author of the layer that has this parameter wrote its gradient down."""
+    layers = (name for name, module in model.named_modules() if is_registered(module))
+    return any(parameter.startswith(f"{layer}." if layer else "") for layer in layers)
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:

@@ -8,17 +8,15 @@ first what the gradients of synthetic rows are, at weights that are synthetic to
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sordino.contribution import Contribution
+from sordino.gradients.agreement import at_synthetic_weights
 from sordino.records import Records
 
-_ROWS, _SEED = 3, 20_252
+_ROWS = 3
 
 
 def rehearsal(contribution: Contribution, model: nn.Module, records: Records) -> str:
@@ -33,38 +31,9 @@ def rehearsal(contribution: Contribution, model: nn.Module, records: Records) ->
     True
     """
     rows, digest = records.template(_ROWS), hashlib.blake2b(digest_size=8)
-    with _at_synthetic_weights(model):
+    with at_synthetic_weights(model):
         each = contribution.of(model, rows, torch.arange(_ROWS))
         norms = each.squared_norms()
         for numbers in (norms, each.weighted_sum(torch.ones_like(norms))):
             digest.update(numbers.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def _at_synthetic_weights(model: nn.Module) -> Iterator[None]:
-    """All that a checkpoint restores is made up for a while, so that only what it does not restore can differ."""
-    restored, generator = _restored(model), torch.Generator().manual_seed(_SEED)
-    kept = [tensor.clone() for tensor in restored]
-    try:
-        for tensor in restored:
-            tensor.copy_(_made_up(tensor, generator))
-        yield
-    finally:
-        for tensor, before in zip(restored, kept, strict=True):
-            tensor.copy_(before)
-
-
-def _restored(model: nn.Module) -> list[Tensor]:
-    """Without gradients, and each tensor once, however many names it has."""
-    saved = model.state_dict().keys()
-    buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
-    return [tensor.detach() for tensor in (*model.parameters(), *buffers) if tensor.is_floating_point()]
-
-
-def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Of a size that neither vanishes nor overflows in a deep network. Vectors may be variances, and are positive."""
-    if like.ndim < 2:
-        return 0.5 + torch.rand(like.shape, generator=generator)
-    inputs = math.prod(like.shape[1:])
-    return torch.randn(like.shape, generator=generator) / math.sqrt(max(1, inputs))

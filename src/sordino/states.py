@@ -173,7 +173,7 @@ class BoundedSum:
 
     def shifted(self, start: Tensor) -> BoundedSum:
         """The sum plus a vector that none of its units has any influence on, which moves no two neighbours apart."""
-        return BoundedSum(_add_(self.value.to(torch.float64, copy=True), start), self.bound, self.layout)
+        return BoundedSum(add_(self.value.to(torch.float64, copy=True), start), self.bound, self.layout)
 
     def _check_same_bound(self, other: BoundedSum) -> None:
         if other.bound != self.bound:

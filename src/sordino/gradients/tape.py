@@ -44,7 +44,10 @@ from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, t
 
 
 class Unrecorded(Exception):
-    """The forward pass did something with a parameter that the survey did not see. The row-by-row path answers."""
+    """No tape of this model, or of this pass: it used a parameter in a way that the survey did not see, for one.
+
+    The row-by-row path answers.
+    """
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,17 @@ class Tape:
 
 
 _surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
+_given_up: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def give_up(model: nn.Module, reason: str) -> None:
+    """From here on no tape is made of this model: its rows are taken one by one, by `vmap`."""
+    _given_up[original(model)] = reason
+
+
+def why_given_up(model: nn.Module) -> str | None:
+    """Why the tape is not used for this model although it could follow it, in words."""
+    return _given_up.get(original(model))
 
 
 def survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None = None) -> Survey:
@@ -98,8 +112,11 @@ def survey_like(
 ) -> Survey:
     """The same with a synthetic row that looks like one of `rows`, made if the answer is not known."""
     model = original(model)
+    if model in _given_up:
+        raise Unrecorded(_given_up[model])
     looks = (
         autocast,
+        working_dtype(model),
         tuple((x.shape[1:], x.dtype) for x in rows),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
         tuple((module.training, is_registered(module)) for module in model.modules()),

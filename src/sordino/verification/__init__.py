@@ -13,7 +13,7 @@ from torch import nn
 from sordino import validate
 from sordino.records import as_records
 from sordino.run import Plan
-from sordino.verification import accountant, ledger, noise_statistics, sampler_statistics, sensitivity
+from sordino.verification import accountant, gradients, ledger, noise_statistics, sampler_statistics, sensitivity
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict
 
@@ -36,6 +36,7 @@ def verify(plan: Plan, model: nn.Module, data: object, *, delta: float = 1e-5, s
 
 def _findings(plan: Plan, model: nn.Module, data: object, delta: float, seed: int) -> Iterator[Finding]:
     records = as_records(data)
+    yield from gradients.compare(plan, model, records)
     yield from sensitivity.replay(plan, model, records, seed=seed)
     yield from noise_statistics.examine(plan, model, records, seed=seed, delta=delta)
     yield from sampler_statistics.examine(plan.sampler, seed=seed)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.budget import Budget
+from sordino.contribution import SlowGradients
 from sordino.encoding import Codec, Encoding, State
 from sordino.noise import HopelessNoise, NoiseAt
 from sordino.randomness import Stream
@@ -126,9 +127,13 @@ def noise_of(run: PrivateRun) -> Iterator[Drawn]:
 def fresh_run(
     plan: Plan, model: nn.Module, data: Records | Budget, *, seed: int, physical: int | Literal["auto"] = "auto"
 ) -> PrivateRun:
-    """A run whose randomness is frozen by the seed. Its few units are no reason to warn of much noise."""
+    """A run whose randomness is frozen by the seed.
+
+    Its few units are no reason to warn of much noise, and how its gradients are computed is a finding of its own.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HopelessNoise)
+        for expected in (HopelessNoise, SlowGradients):
+            warnings.simplefilter("ignore", expected)
         return PrivateRun(plan, model, data, seed=seed, physical_batch_size=physical)
 
 

@@ -21,6 +21,7 @@ from sordino.clipping import ClipByNorm
 from sordino.contribution import LossGradient
 from sordino.experiments.attacks.planting import Mutant, Patches, Plant
 from sordino.gradients import blocks
+from sordino.gradients.linear import Linear
 from sordino.gradients.norms import Lengths
 from sordino.gradients.norms import lengths_of_products as honest_lengths
 from sordino.gradients.taped import Taped
@@ -31,11 +32,12 @@ from sordino.randomness import Key, Stream
 from sordino.run import Begun, PrivateRun
 from sordino.sampling import Poisson
 from sordino.states import BoundedSum, Dense, Private
-from sordino.verification import accountant, ledger, sampler_statistics, sensitivity
+from sordino.verification import accountant, gradients, ledger, sampler_statistics, sensitivity
 from sordino.verification.noise_findings import INDEPENDENCE, SCALE, TAIL
 
 SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, accountant.NAME
 LEDGER, CONSTANTS, RELEASES = ledger.STEPS, ledger.CONSTANTS, ledger.RELEASES
+GRADIENTS = gradients.NAME
 
 Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
@@ -282,6 +284,16 @@ def _batches_of_one_size_accounted_as_poisson(patch: Patches) -> None:
 @mutant("replacing one is accounted as leaving one out", ACCOUNTANT)
 def _replacing_one_is_accounted_as_leaving_one_out(patch: Patches) -> None:
     patch.set(answer, "visible", lambda event, adjacency: visible(event, Adjacency.ZERO_OUT))
+
+
+@mutant("one rule is wrong", GRADIENTS)
+def _one_rule_is_wrong(patch: Patches) -> None:
+    honest = Linear.blocks
+
+    def blocks(self: Any, saved: Any, output_gradient: Any) -> Any:
+        return honest(self, saved, 0.8 * output_gradient)
+
+    patch.set(Linear, "blocks", blocks)
 
 
 @mutant("optimised noise times 0.9", SCALE, OF_OPTIMIZED_NOISE)
