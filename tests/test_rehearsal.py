@@ -94,3 +94,34 @@ def test_gradients_of_deep_networks_neither_vanish_nor_overflow() -> None:
         return nn.Sequential(nn.Conv2d(3, 16, 3), first, *layers, nn.Flatten(), nn.Linear(576, 3))
 
     assert rehearsed(deep(nn.ReLU()), records=pictures) != rehearsed(deep(nn.ELU()), records=pictures)
+
+
+def momentum(model: nn.Module, **changes: object) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **({"lr": 0.1, "momentum": 0.9} | changes))  # type: ignore[arg-type]
+
+
+def test_another_optimizer_is_noticed() -> None:
+    digests = set()
+    for changes in ({}, {"lr": 0.2}, {"momentum": 0.8}, {"nesterov": True}):
+        model = network()
+        digests.add(rehearsal(so.LossGradient(F.cross_entropy), model, RECORDS, momentum(model, **changes)))
+    assert len(digests) == 4
+
+
+def test_the_optimizer_is_left_as_it_was() -> None:
+    model = network()
+    optimizer = momentum(model)
+    elsewhere = nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [elsewhere]})
+    elsewhere.grad = torch.ones(3)
+    model(RECORDS.template(2).inputs[0]).sum().backward()
+    optimizer.step()
+    state = {id(x): entries["momentum_buffer"].clone() for x, entries in optimizer.state.items()}
+    weights, gradients = ([of(p).clone() for p in model.parameters()] for of in (lambda p: p, lambda p: p.grad))
+    moved, attributes = elsewhere.detach().clone(), dict(vars(optimizer))
+    rehearsal(so.LossGradient(F.cross_entropy), model, RECORDS, optimizer)
+    assert all(torch.equal(entries["momentum_buffer"], state[id(x)]) for x, entries in optimizer.state.items())
+    assert all(torch.equal(x, before) for x, before in zip(model.parameters(), weights, strict=True))
+    assert all(torch.equal(x.grad, before) for x, before in zip(model.parameters(), gradients, strict=True))
+    assert torch.equal(elsewhere, moved) and torch.equal(elsewhere.grad, torch.ones(3))
+    assert vars(optimizer) == attributes and optimizer.param_groups[0]["lr"] == 0.1

@@ -200,7 +200,9 @@ def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_
 ) -> None:
     monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
     assert killed(tmp_path / "run", 18, **begun_with)
-    with pytest.raises(StateError, match=r"with model and loss on synthetic rows .*cannot be repeated exactly"):
+    with pytest.raises(
+        StateError, match=r"with model, loss and optimizer on synthetic rows .*cannot be repeated exactly"
+    ):
         trained(tmp_path / "run", resume=True, **changes)
     fitted = trained(tmp_path / "run", resume=True, draw_again=True, **changes)
     assert fitted.guarantee.epsilon > 3.0  # what may have been drawn twice is paid for twice
@@ -226,6 +228,134 @@ def test_a_run_is_not_continued_as_another(changes, named: str, tmp_path: Path) 
     assert killed(tmp_path / "run", 30)
     with pytest.raises(StateError, match=f"its {named} differs"):
         trained(tmp_path / "run", resume=True, **changes)
+
+
+def in_groups(kind=torch.optim.AdamW, last=2, first=None, **changes):
+    """An optimizer of two groups: all but the `last` parameters, and those. `changes` are of the second group."""
+
+    def make(parameters):
+        *begin, end = torch.tensor_split(torch.arange(len(parameters)), [len(parameters) - last])
+        of_first, of_second = ([parameters[i] for i in places] for places in (*begin, end))
+        second = {"params": of_second, "lr": 0.01, "weight_decay": 0.1} | changes
+        return kind([{"params": of_first} | (first or {}), second], lr=0.05)
+
+    return make
+
+
+class Adam(torch.optim.Adam):
+    """Not torch's own, by the same name."""
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        in_groups(lr=0.02),
+        in_groups(weight_decay=0.2),
+        in_groups(betas=(0.8, 0.999)),
+        in_groups(foreach=True),
+        in_groups(fused=False),
+        in_groups(maximize=True),
+        in_groups(last=1),
+        in_groups(first={"eps": 1e-6}),
+        in_groups(torch.optim.NAdam),
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
+    ],
+)
+def test_a_run_is_not_continued_with_other_groups_of_parameters(changed, tmp_path: Path) -> None:
+    assert killed(tmp_path / "run", 30, optimizer=in_groups())
+    with pytest.raises(StateError, match="its optimizer differs"):
+        trained(tmp_path / "run", resume=True, optimizer=changed)
+    trained(tmp_path / "run", resume=True, optimizer=in_groups())
+
+
+def test_a_class_of_the_same_name_is_another_optimizer(tmp_path: Path) -> None:
+    assert killed(tmp_path / "run", 30, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05))
+    with pytest.raises(StateError, match="its optimizer differs"):
+        trained(tmp_path / "run", resume=True, optimizer=lambda parameters: Adam(parameters, lr=0.05))
+
+
+class Counting(torch.optim.SGD):
+    """Goes more slowly from step to step, by a count of its own, in its groups or as an attribute."""
+
+    def __init__(self, parameters, where, power=0.5):
+        super().__init__(parameters, lr=0.05)
+        self.in_group, self.power, self.taken = where == "group", power, 0
+        self.param_groups[0]["taken"] = 0
+
+    def step(self, closure=None):
+        self.taken += 1
+        group = self.param_groups[0]
+        group["taken"] += 1
+        before = group["lr"]
+        group["lr"] = before / (group["taken"] if self.in_group else self.taken) ** self.power
+        super().step(closure)
+        group["lr"] = before
+
+
+@pytest.mark.parametrize("where", ["group", "attribute"])
+def test_what_an_optimizer_counts_outside_its_state_is_gone_on_with(where: str, tmp_path: Path) -> None:
+    def optimizer(parameters):
+        return Counting(parameters, where)
+
+    trained(tmp_path / "whole", optimizer=optimizer)
+    assert killed(tmp_path / "killed", 30, optimizer=optimizer)
+    trained(tmp_path / "killed", optimizer=optimizer, resume=True)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+class Slower(Counting):
+    """Of the same name as the next one, and not the same."""
+
+    step = torch.optim.SGD.step
+
+
+class Other(Counting):
+    step = Counting.step
+
+
+Other.__qualname__ = Slower.__qualname__
+
+
+def test_steps_of_an_optimizer_that_does_something_else_are_not_repeated_under_their_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    assert killed(tmp_path / "run", 18, optimizer=lambda parameters: Slower(parameters, "group"))
+    with pytest.raises(StateError, match=r"loss and optimizer on synthetic rows .*cannot be repeated exactly"):
+        trained(tmp_path / "run", resume=True, optimizer=lambda parameters: Other(parameters, "group"))
+
+
+def scheduled(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
+    return optimizer
+
+
+def hooked(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    optimizer.register_step_post_hook(lambda *_: None)
+    return optimizer
+
+
+def with_memory_of_its_own(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    optimizer.slow_weights = [parameter.detach().clone() for parameter in parameters]
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (scheduled, r"step of the SGD was changed by hooks or by a scheduler.*say schedule="),
+        (hooked, "step of the SGD was changed by hooks"),
+        (with_memory_of_its_own, r"SGD keeps 'slow_weights' \(list\) outside its state"),
+    ],
+)
+def test_an_optimizer_whose_steps_no_checkpoint_can_repeat_has_no_folder(optimizer, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        trained(tmp_path / "run", optimizer=optimizer)
+    assert not list(tmp_path.iterdir())
+    trained(None, optimizer=optimizer, steps=3)
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Checkpoint:
         return size if isinstance(size, int) else 1
 
 
-_CPU, _ANY_ORDER, _REHEARSED = torch.device("cpu"), "in any order", "model and loss on synthetic rows"
+_CPU, _ANY_ORDER, _REHEARSED = torch.device("cpu"), "in any order", "model, loss and optimizer on synthetic rows"
 _LIBRARIES = ("ONEDNN_", "DNNL_", "MKL_")  # how the names of their settings begin, in the environment
 
 

@@ -64,12 +64,13 @@ class Journal:
         records: Records,
         settings: Mapping[str, str],
         *,
+        optimizer: torch.optim.Optimizer | None = None,
         draw_again: bool,
     ) -> Checkpoint | None:
         """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
         self._device, self._identity = device_of(model), {"plan": repr(plan.stages), "data": data, **settings}
-        self._rehearse = partial(rehearsal, plan.contribution, model, records)
+        self._rehearse = partial(rehearsal, plan.contribution, model, records, optimizer)
         if self._checkpoints.is_empty:
             return None
         period = plan.sampler.period if draw_again else None
@@ -81,7 +82,7 @@ class Journal:
 
     @cached_property
     def _gradients(self) -> str:
-        """By what the model does a run is told from others, too. Looked at once, before the first checkpoint."""
+        """By what model and optimizer do a run is told from others too. Looked at before the first checkpoint."""
         return self._rehearse()
 
     @property

@@ -31,7 +31,7 @@ from sordino.run import Plan, PrivateRun
 from sordino.sampling import Poisson, Sampler, steps_for
 from sordino.schedule import Constant, Schedule
 from sordino.store import PromisedRun, RunFolder
-from sordino.training import Training
+from sordino.training import Training, described_optimizer, settings_of
 from sordino.validation import Charged, Public
 from sordino.views import Views
 
@@ -142,12 +142,15 @@ def fit(
     show = _Show(validation, test, progress, on_row)
     if folder is None:
         return course.follow(course.training(key, physical_batch_size), show)
+    settings_of(optimizer)  # refused before anything is written
     if taken_up is not None and folder.is_finished:
         return course.finished(folder, taken_up)
     budget.records.check_repeatable()
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = course.settings() | show.settings()
-        checkpoint = journal.last_checkpoint(plan, model, budget.records, settings, draw_again=draw_again)
+        checkpoint = journal.last_checkpoint(
+            plan, model, budget.records, settings, optimizer=optimizer, draw_again=draw_again
+        )
         if checkpoint is not None:
             physical_batch_size = checkpoint.physical_batch_size
         training = course.training(journal.key, physical_batch_size, journal.run)
@@ -211,7 +214,7 @@ class _Course:
             "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
             "precision": str(getattr(gradient, "autocast", None)),
             "views": repr(getattr(gradient, "views", None)),
-            "optimizer": repr((type(self.optimizer).__name__, self.optimizer.defaults)),
+            "optimizer": described_optimizer(self.optimizer, self.model),
             "schedule": repr((self.schedule, self.averaging, self.batch_size)),
         }
 

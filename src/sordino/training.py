@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from inspect import isroutine
 from typing import Any
 
 import torch
@@ -93,7 +94,8 @@ class Training:
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 what = f"{name!r} is no longer finite at step {progress.step}"
                 raise UsageError(f"training diverged: {what}. Choose a smaller learning rate.")
-        return Checkpoint(progress, tensors, {"optimizer": values, "physical_batch_size": self.run.physical_batch_size})
+        settings = {"optimizer": values, "optimizer settings": settings_of(self.optimizer)}
+        return Checkpoint(progress, tensors, settings | {"physical_batch_size": self.run.physical_batch_size})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from there."""
@@ -118,6 +120,79 @@ class Training:
             index, key = name.split("/", 1)
             state.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        kept: Any = checkpoint.values["optimizer settings"]
+        for group, settings in zip(self.optimizer.param_groups, kept["groups"], strict=True):
+            group |= {name: _like(group.get(name), value) for name, value in settings.items()}
+        for name, value in kept["attributes"].items():
+            setattr(self.optimizer, name, _like(getattr(self.optimizer, name, None), value))
+
+
+def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
+    """By which an optimizer is told from another: its class, and of every group its settings and whose steps it takes.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> groups = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}]
+    >>> one, other = (torch.optim.SGD(groups, lr=rate) for rate in (0.1, 0.2))
+    >>> described_optimizer(one, layer) == described_optimizer(other, layer)
+    False
+    """
+    kind, names = type(optimizer), {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    for group in optimizer.param_groups:
+        settings = sorted((name, _spoken(value)) for name, value in group.items() if name != "params")
+        groups.append((settings, [names.get(id(x), f"another, {tuple(x.shape)}") for x in group["params"]]))
+    return repr((f"{kind.__module__}.{kind.__qualname__}", _spoken(optimizer.defaults), groups))
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer knows beside its state: of each group, and as attributes. Some optimizers count in there.
+
+    Refuses what a checkpoint cannot hold: steps that are repeated must be the same steps, or the same noise would fall
+    on other sums.
+    """
+    kind = type(optimizer).__name__
+    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
+    if hooks or "step" in vars(optimizer):
+        raise UsageError(
+            f"the step of the {kind} was changed by hooks or by a scheduler of torch, and cannot be repeated from a "
+            "checkpoint: leave out away, or say schedule=."
+        )
+    groups = [{name: value for name, value in x.items() if name != "params"} for x in optimizer.param_groups]
+    attributes = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
+    for name, value in (*(item for group in groups for item in group.items()), *attributes.items()):
+        if not (_is_plain(value) or isroutine(value) or (name == "lr" and isinstance(value, Tensor))):
+            raise UsageError(
+                f"the {kind} keeps {name!r} ({type(value).__name__}) outside its state, where no checkpoint holds it: "
+                "leave out away, or keep it in optimizer.state."
+            )
+    return {"groups": [_plain_of(group) for group in groups], "attributes": _plain_of(attributes)}
+
+
+_OF_TORCH = frozenset(vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))])))
+
+
+def _plain_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _like(before: object, value: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(value) if isinstance(before, tuple) else value
+
+
+def _spoken(value: object) -> str:
+    """The same in every process: no address, and a tensor by its numbers."""
+    if isinstance(value, Mapping):
+        return repr(sorted((str(name), _spoken(x)) for name, x in value.items()))
+    if isinstance(value, Tensor):
+        return repr((str(value.dtype), value.tolist()))
+    return repr(value) if _is_plain(value) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def measured(model: nn.Module, public: Public) -> dict[str, float]:
