@@ -16,6 +16,7 @@ from training_commands import quick as quick
 
 from sordino import checkpoint as checkpoint_module
 from sordino.cli import main
+from sordino.convex.hidden_run import _Steps
 from sordino.data.digits import load_digits
 from sordino.store import RunFolder
 
@@ -56,7 +57,7 @@ def test_a_hidden_run_prints_its_adjacency_beside_its_epsilon(adjacency: str, ru
     assert f"under {adjacency} adjacency" in printed and "who sees the final model only" in printed
 
 
-HIDDEN_MOMENTS = (0, 4, 7, 9, 12, 20, 30, 37, 39, 41, 42, 44, 45, 47, 49, 51)
+HIDDEN_MOMENTS = (0, 4, 8, 10, 13, 21, 31, 36, 38, 40, 42, 44, 46, 48, 49, 50)
 
 
 @pytest.mark.parametrize("moment", HIDDEN_MOMENTS)
@@ -80,28 +81,33 @@ def test_a_hidden_run_goes_on_elsewhere_for_nothing_and_needs_no_drawing_again(
     run, refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert killed_at(20, [*HIDDEN, "--seed", "0", "--out", "run"], monkeypatch)
-    promised = Path("run/privacy.json").read_bytes()
+    promised = json.loads(Path("run/privacy.json").read_bytes())
     here = checkpoint_module.surroundings()
     monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     said = refused("train", "--quiet", "--resume", "run", "--draw-again")
     assert "is not needed with noisy-cgd: nobody has seen the steps" in said
     run("train", "--quiet", "--resume", "run")
-    assert Path("run/privacy.json").read_bytes() == promised
+    found = json.loads(Path("run/privacy.json").read_bytes())
+    assert found | {"run": None} == promised | {"run": None}  # which says that steps were drawn again, too
 
 
 def test_elsewhere_no_other_end_is_drawn_beside_one_that_was_measured(
     hidden: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed when the row is written and the model is not."""
+    """Killed when the model is written, and was measured, and the row is not: the end is not computed again."""
 
-    def ending(folder: RunFolder, weights: object) -> None:
+    def ending(folder: RunFolder, row: object) -> None:
         raise Killed
 
+    def refuse(*_: object) -> None:
+        raise AssertionError("another end")
+
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_model", ending)
+        patch.setattr(RunFolder, "add_metrics", ending)
         with pytest.raises(Killed):
             main([*HIDDEN, "--seed", "0", "--out", "run"])
-    assert Path("run/metrics.jsonl").exists()
+    assert Path("run/model.safetensors").exists()
+    monkeypatch.setattr(_Steps, "_descend", refuse)
     here = checkpoint_module.surroundings()
     monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     run("train", "--quiet", "--resume", "run")

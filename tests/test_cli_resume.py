@@ -21,7 +21,7 @@ from sordino import checkpoint as checkpoint_module
 from sordino.randomness import Key
 from sordino.store import RunFolder
 
-MOMENTS = (0, 2, 4, 6, 7, 9, 11, 16, 25, 33, 36, 37, 38, 39, 40, 41, 44)
+MOMENTS = (0, 2, 4, 6, 8, 9, 11, 16, 25, 33, 37, 39, 40, 41, 42, 43, 45, 47, 49)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -32,7 +32,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.budget import RunIdentity
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes, write_atomically
+from sordino.files import read_bytes, sync_folder, write_atomically
 from sordino.gradients.surroundings import rounded_products
 from sordino.randomness import Key
 from sordino.tensors import load_tensors, save_tensors
@@ -165,6 +165,7 @@ class Checkpoints:
             folder.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             raise UsageError(f"{str(folder)!r} exists: an unfinished run is there. Resume it, or delete it.") from None
+        sync_folder(folder.parent)
         checkpoints = cls(folder, key, RunIdentity.fresh(), _locked(folder))
         try:
             checkpoints._write_key()
@@ -289,11 +290,26 @@ class Checkpoints:
     def _seal(self, text: str, tensors: Mapping[str, Tensor]) -> str:
         """A keyed hash of everything: an edited checkpoint could otherwise claim fewer steps than were begun."""
         seal = hashlib.blake2b(text.encode(), key=self._key.stream("seal").secret)
-        for name in sorted(tensors):
-            tensor = tensors[name].detach().cpu().contiguous()
-            seal.update(f"{len(name)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            seal.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        _digest_into(seal, tensors)
         return seal.hexdigest()
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """By which tensors that may be seen are known again, bit for bit.
+
+    >>> digest_of_tensors({"weight": torch.zeros(2)}) == digest_of_tensors({"weight": torch.tensor([0.0, -0.0])})
+    False
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    _digest_into(digest, tensors)
+    return digest.hexdigest()
+
+
+def _digest_into(digest: hashlib.blake2b, tensors: Mapping[str, Tensor]) -> None:
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{len(name)} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _obstacle(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:

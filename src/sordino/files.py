@@ -33,7 +33,7 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
@@ -64,7 +64,8 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{shown} cannot be read: {error.strerror}.") from None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """What was made, renamed or removed in the folder is so on the disk, too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

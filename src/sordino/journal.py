@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 from functools import cached_property, partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sordino.accounting import Guarantee, privacy_of
 from sordino.budget import RunIdentity
-from sordino.checkpoint import Checkpoint, Checkpoints, Progress
+from sordino.checkpoint import Checkpoint, Checkpoints, Progress, digest_of_tensors
 from sordino.errors import StateError, UsageError
 from sordino.gradients.surroundings import device_of
 from sordino.randomness import Key
@@ -124,10 +124,37 @@ class Journal:
         """A row of public quantities."""
         self._folder.add_metrics(row)
 
+    def before_showing(self, training: Training, epoch: int) -> dict[str, Tensor]:
+        """The weights that may be shown after this epoch: the same ones whenever, wherever and however often.
+
+        Guarantee: they are in the last checkpoint, from which a stopped run goes on, and their digest lies outside the
+        private folder, before anybody sees them. Other weights are not shown in their place: with fresh noise, they
+        would be another release, which nobody has paid for.
+        """
+        self.at_rest(training)
+        weights = training.weights()
+        digest, before = digest_of_tensors(weights), self._folder.shown().get(str(epoch))
+        if before is None:
+            self._folder.add_shown(epoch, digest)
+        elif before != digest:
+            raise StateError(
+                f"other weights were shown after epoch {epoch} of this run: its private folder was replaced by an "
+                "older one, and its steps have been drawn again. Begin a new run, and charge it."
+            )
+        return {name: x.detach().clone() for name, x in weights.items()}
+
+    def decide(self, training: Training) -> None:
+        """Writes the weights that are released in the end. They are not computed again, so none take their place."""
+        self._folder.write_model(training.weights())
+
+    def end(self) -> None:
+        """Deletes the key, and all that lies beside it."""
+        self._checkpoints.destroy()
+
     def finish(self, training: Training) -> None:
         """The weights are written before the key is deleted, so that a kill between the two loses neither."""
-        self._folder.write_model(training.weights())
-        self._checkpoints.destroy()
+        self.decide(training)
+        self.end()
 
     def close(self) -> None:
         """Lets another process take over."""

@@ -4,6 +4,7 @@ RUN/recipe.toml          how to do it again
 RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
 RUN/privacy.json         what is promised, written before the first step
 RUN/metrics.jsonl        one JSON object a line, public quantities only
+RUN/shown.json           a digest of each iterate that a hidden-state run shows on its way, written before it is shown
 RUN/model.safetensors    the weights, once training is done
 RUN.private/             key and checkpoints while it runs, deleted at the end
 
@@ -26,11 +27,19 @@ from torch import Tensor
 from sordino import strict_json, validate
 from sordino.budget import RunIdentity
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes, write_atomically
+from sordino.files import read_bytes, sync_folder, write_atomically
 from sordino.tensors import load_tensors, save_tensors
 
 _LARGEST_TEXT = 1 << 26
-_FILES = ("recipe.toml", "facts.json", "schema.toml", "privacy.json", "metrics.jsonl", "model.safetensors")
+_FILES = (
+    "recipe.toml",
+    "facts.json",
+    "schema.toml",
+    "privacy.json",
+    "metrics.jsonl",
+    "shown.json",
+    "model.safetensors",
+)
 
 
 @dataclass(frozen=True)
@@ -110,9 +119,14 @@ class RunFolder:
         return any((self.path / name).exists() for name in _FILES if name not in ("recipe.toml", "schema.toml"))
 
     @property
+    def has_model(self) -> bool:
+        """Whether the weights are decided. They may have been seen, so that no others may take their place."""
+        return (self.path / "model.safetensors").exists()
+
+    @property
     def is_finished(self) -> bool:
         """Whether the weights are there and the key, which is deleted after they were written, is not."""
-        return (self.path / "model.safetensors").exists() and not self._has_key
+        return self.has_model and not self._has_key
 
     def make(self) -> bool:
         """Makes the folder. False says that it was there already."""
@@ -122,6 +136,7 @@ class RunFolder:
                 self.path.mkdir()
             except FileExistsError:
                 return False
+            sync_folder(self.path.parent)
         return True
 
     def sweep(self) -> None:
@@ -203,6 +218,15 @@ class RunFolder:
         kept = [row for row in rows if isinstance(found := row.get("step"), int) and found <= step]
         if len(kept) < len(rows):
             self._write_metrics(kept)
+
+    def shown(self) -> dict[str, object]:
+        """Digests of the iterates that were shown, or were about to be when the run was stopped, by epoch."""
+        if not (self.path / "shown.json").exists():
+            return {}
+        return self._table(self._read("shown.json"), "shown.json")
+
+    def add_shown(self, epoch: int, digest: str) -> None:
+        self._write("shown.json", json.dumps(self.shown() | {str(epoch): digest}, indent=2) + "\n")
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
         self.make()

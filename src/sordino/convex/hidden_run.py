@@ -4,7 +4,9 @@ The steps are those of the kernel's run: gather, per-example gradient, clip, noi
 used for one plain step of gradient descent, and is gone. Checkpoints lie in the private folder, which is deleted at the
 end; there are no measures on the way, because each would show an iterate.
 
-A run that is stopped may go on anywhere: nobody has seen the steps that are taken again.
+A run that is stopped may go on anywhere: nobody has seen the steps that are taken again. What is seen, an iterate that
+the plan shows or the last one, is on the disk before anybody sees it, and from there the run goes on: it is shown again
+bit for bit, or not at all.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def fit_hidden_state(
     """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
 
     `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows,
-    `on_row` what was measured in the end.
+    `on_row` what was measured in the end. A run that is resumed may show the last of these weights once more.
 
     >>> from sordino.convex.model import GatedReLU
     >>> from sordino.sampling import Cyclic
@@ -114,6 +116,8 @@ def fit_hidden_state(
         budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
     with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
+        if plan.shown_after:  # before they were recorded, nobody knew what had been shown when a run was stopped
+            settings |= {"shown": "what was recorded before"}
         checkpoint = journal.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=journal.key, run=journal.run)
         training = steps.training(release.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
@@ -131,13 +135,18 @@ def fit_hidden_state(
             plan=digest,
             noise_multiplier=plan.noise_multiplier,
         )
-        fitted = _finished(steps.take(training, journal), guarantee, plan, test)
+        if folder.has_model:  # which may have been seen
+            module.load_state_dict(folder.model(like=module.state_dict()))
+        else:
+            steps.take(training, journal)
+            journal.decide(training)
+        fitted = _finished(module, guarantee, plan, test)
         row = {"step": plan.sampler.steps, **fitted.metrics}
         if not shown:
             journal.add(row)
         if on_row is not None:
             on_row(row)
-        journal.finish(training)
+        journal.end()
         return fitted
 
 
@@ -181,17 +190,16 @@ class _Steps:
         return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule, averaging=None)
 
     def take(self, training: Training, journal: Journal | None) -> nn.Module:
-        run, per_epoch = training.run, self.hidden.sampler.batches_per_epoch
+        run = training.run
         with _progress_bar(self.progress) as bar, interruption(wanted=journal is not None) as asked:
             task = bar.add_task("training in hiding", total=len(run), completed=run.steps)
+            self._show(training, journal)  # the run may have been stopped before it did
             while run.steps < len(run):
                 if journal is not None:
                     journal.before_step(training)
                 self._descend(run.steps, run.next_from)
                 bar.advance(task)
-                epoch, within = divmod(run.steps, per_epoch)
-                if within == 0 and epoch in self.hidden.shown_after and self.on_shown is not None:
-                    self.on_shown(epoch, {name: x.detach().clone() for name, x in self.module.state_dict().items()})
+                self._show(training, journal)
                 if journal is not None and asked.to_stop and run.steps < len(run):
                     journal.at_rest(training)
                     raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
@@ -199,6 +207,17 @@ class _Steps:
                 journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
         self._trailing(training)
         return self.module
+
+    def _show(self, training: Training, journal: Journal | None) -> None:
+        """Shows the iterate, if the plan has paid for it."""
+        epoch, within = divmod(training.run.steps, self.hidden.sampler.batches_per_epoch)
+        if within or epoch not in self.hidden.shown_after or self.on_shown is None:
+            return
+        if journal is None:
+            weights = {name: x.detach().clone() for name, x in self.module.state_dict().items()}
+        else:
+            weights = journal.before_showing(training, epoch)
+        self.on_shown(epoch, weights)
 
     def _trailing(self, training: Training) -> None:
         """Steps that see nobody: noise and the ridge term."""
