@@ -144,6 +144,11 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "group norm without a shift": (lambda: InOrder(without_shift(nn.GroupNorm(2, 6))), words),
     "replaced batch norm of tokens": (with_batchnorm_replaced, words),
     "layer norms of tokens": (lambda: InOrder(nn.LayerNorm(6), nn.Linear(6, 5), nn.RMSNorm(5)), words),
+    "tables of tokens, sentences of a page": (
+        lambda: InOrder(nn.Embedding(5, 4, padding_idx=1), nn.Tanh(), nn.Conv1d(7, 2, 3)),
+        lambda: torch.randint(0, 5, (ROWS, FRAMES, 7)),
+    ),
+    "transposed convolution": (lambda: InOrder(nn.ConvTranspose2d(2, 3, 2, stride=2), nn.GroupNorm(3, 3)), pictures),
     "recurrent, lines of a page": (lambda: InOrder(First(nn.GRU(6, 5, batch_first=True))), lines),
     "recurrent, steps in front": (lambda: Interleaved(StepsInFront(nn.LSTM(6, 5, bidirectional=True))), lines),
     "attention, places in front": (lambda: InOrder(StepsInFront(nn.MultiheadAttention(6, 2))), lines),

@@ -78,6 +78,20 @@ class StandardisedConv2d(nn.Conv2d):
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
+class Folded(nn.Module):
+    """Layers on the frames of all examples as one batch, in an order of its own."""
+
+    def __init__(self, layers, interleaved):
+        super().__init__()
+        self.layers, self.interleaved = nn.Sequential(*layers), interleaved
+
+    def forward(self, x):
+        if self.interleaved:
+            each = self.layers(x.transpose(0, 1).flatten(0, 1))
+            return each.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1).flatten(1)
+        return self.layers(x.flatten(0, 1)).reshape(len(x), -1)
+
+
 class TiedTable(nn.Module):
     """A table of tokens that is the output layer too, by `multiply`, around other layers."""
 
@@ -293,6 +307,18 @@ def check_users(draw, model, inputs):
 @given(st.data())
 def test_a_network_on_a_layer_of_each_kind_agrees_with_the_loop(name, data):
     check_examples(data.draw, *network(data.draw, name))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=3)
+@given(st.data())
+def test_a_network_on_folded_frames_agrees_with_the_loop(name, data):
+    torch.manual_seed(data.draw(st.integers(0, 10**6)))
+    start, frames = data.draw(shapes(name)), data.draw(st.integers(2, 3))
+    layers, shape = layers_from(data.draw, start, [name] + [None] * data.draw(st.integers(0, 1)))
+    folded = Folded(layers, interleaved=data.draw(st.booleans()))
+    model = nn.Sequential(folded, nn.Linear(frames * prod(shape), CLASSES))
+    check_examples(data.draw, model, lambda rows: torch.randn(rows, frames, *start))
 
 
 @settings(max_examples=20)
