@@ -85,6 +85,13 @@ def test_swapped_arguments_are_refused_without_a_word_about_the_rows(attempt) ->
     assert not betrayed(said(refused.value))
 
 
+def test_a_message_that_quotes_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validate, "described", repr)
+    with pytest.raises(SordinoError) as refused:
+        so.accuracy(nn.Linear(4, 3), ROWS)
+    assert betrayed(said(refused.value))
+
+
 def test_a_plain_number_that_is_wrong_is_shown_and_anything_else_is_described() -> None:
     given = (-0.5, np.float64(-0.5), torch.tensor(-0.5), 10**5000, True, None, "0.5", [0.5], so.Flip, torch.float16)
     assert [validate.shown(each) for each in given] == [
