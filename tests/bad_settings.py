@@ -115,7 +115,7 @@ def shuffled_batches_cannot_be_called_poisson():
         names = " ".join(inspect.signature(function).parameters)
         assert not any(word in names for word in ("rate", "probability", "fraction", "batch")), function
     taken = set(inspect.signature(so.PrivateRun).parameters)
-    assert taken == {"plan", "model", "data", "seed", "key", "physical_batch_size", "memory_mib"}
+    assert taken == {"plan", "model", "data", "seed", "key", "identity", "physical_batch_size", "memory_mib"}
     loader = torch.utils.data.DataLoader(Watched(), batch_size=10, shuffle=True)
     refuses(lambda data: running()(loader), saying="DataLoader")()
 

@@ -95,16 +95,21 @@ class Journal:
         """By which a budget knows the run."""
         return self._checkpoints.run
 
+    @property
+    def drawn_again(self) -> int:
+        """How many steps are taken twice, under two keys."""
+        return self._progress.drawn_again
+
     def promise(
-        self, promised: Mapping[str, object], *, number: int, plan: str, noise_multiplier: float
+        self, promised: Mapping[str, object], *, number: int, plan: str, noise_multiplier: float, drawn_again: int = 0
     ) -> list[dict[str, object]]:
         """Says what the run will have cost before its first step. Gives the rows of the steps done so far.
 
-        `number` says which release of its budget the run is, and `plan` is the digest of its plan.
+        What follows `promised` is by which a budget knows the run: see `PromisedRun`.
         """
         self._checkpoints.number(number)
-        run = PromisedRun(self.run.name, number, plan, noise_multiplier, self._progress.drawn_again)
-        self._folder.write_privacy({**promised, "run": asdict(run)})
+        run = PromisedRun(self.run.name, number, plan, noise_multiplier, drawn_again)
+        self._folder.write_privacy({**promised, "identity": asdict(run)})
         self._folder.forget_after(self._progress.step)
         return self._folder.metrics()
 

@@ -186,7 +186,7 @@ class RunFolder:
 
     def promised(self) -> PromisedRun | None:
         """Which run made the promise, or None where there is no promise, or an older version made it."""
-        about = self.privacy().get("run") if self.is_begun else None
+        about = self.privacy().get("identity") if self.is_begun else None
         try:
             return None if about is None else PromisedRun(**about)  # type: ignore[arg-type]
         except (TypeError, UsageError):

@@ -231,6 +231,7 @@ class _Course:
                 number=run.number,
                 plan=digest_of(*self.plan.stages),
                 noise_multiplier=multiplier,
+                drawn_again=journal.drawn_again,
             )
         with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
             task = bar.add_task("training privately", total=len(run), completed=run.steps, spent="")

@@ -140,9 +140,9 @@ class Charged:
         return hashlib.blake2b(b"identity", key=self._release.key.secret).hexdigest()
 
     def continue_at(self, taken: int) -> None:
-        """Goes on after the evaluations `taken` by an earlier process, which had the same key and the same models."""
+        """Goes on after the evaluations `taken` before a run was stopped, with the same key and the same models."""
         validate.count(at_least=0, at_most=self._evaluations, taken=taken)
-        if self._taken:
+        if self._taken not in (0, taken):
             raise UsageError(f"an evaluation can be continued before its first only, this one has taken {self._taken}.")
         self._taken = taken
 

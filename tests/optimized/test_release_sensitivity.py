@@ -140,7 +140,7 @@ def test_unpaid_weights_are_those_of_all_private_rows() -> None:
     model = make_model()
     F.cross_entropy(model(INPUTS), LABELS, reduction="sum").backward()
     weights = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).abs()
-    stream = so.Key.from_seed(0).stream("noise")
+    stream = so.Key.from_seed(0).of_release(0).stream("noise")
     noises = [fit(weights, 1.0).sample(stream, step=0) for fit in (weighted_laplace, isotropic)]
     difference = moved(OptimizedNoise(1.0, fit=weighted_laplace)) - moved(OptimizedNoise(1.0, fit=isotropic))
     torch.testing.assert_close(difference, noises[0] - noises[1], rtol=1e-3, atol=1e-3)
