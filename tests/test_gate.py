@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sordino as so
 from sordino.budget import Address, Release, RunIdentity
+from sordino.checkpoint import Checkpoints, Progress
 from sordino.communication.fed_sgd import federated_sgd
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.convex.adassp import fit_adassp
@@ -43,6 +44,7 @@ from sordino.states import BoundedSum, Layout
 from sordino.statistics import release_moments
 from sordino.store import RunFolder
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
+from sordino.tuning.kept import Kept
 from sordino.validation import Charged
 
 ROWS = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
@@ -443,6 +445,40 @@ def test_a_finished_hidden_run_is_charged_unless_the_budget_holds_it(tmp_path: P
         hidden(small, hidden_plan())
     with pytest.raises(StateError, match="was of another plan"):
         hidden(small, replace(hidden_plan(), clip=0.25))
+
+
+class Asked:
+    """Somebody asks to stop between two trials."""
+
+    to_stop = False
+
+
+def test_a_stopped_tuning_that_goes_on_in_the_budget_that_holds_it_is_charged_once(tmp_path: Path) -> None:
+    def tuned_by(checkpoints: Checkpoints, budget: so.Budget, stop: bool) -> object:
+        asked = Asked()
+        task = Task(linear, plan(), Sgd(0.5), PrivateAccuracy(30.0), divisor=30)
+
+        def stop_now() -> None:
+            asked.to_stop = stop
+
+        keeper, key = Kept(checkpoints, asked), checkpoints.key(Progress())
+        given = {"payment": Compose(), "epsilon": 4.0, "delta": 1e-3, "key": key, "keeper": keeper}
+        return tune(task, budget, (Clips((2.0,)),), Candidate(0.5, 0.5), on_trial=stop_now, **given).scores
+
+    def sum_before() -> so.Budget:
+        budget = budget_of(epsilon=4.0, delta=1e-3)
+        budget.charge(GaussianDpEvent(9.0), so.Adjacency.ZERO_OUT, what="sum")
+        return budget
+
+    with Checkpoints.begin(tmp_path / "whole", so.Key.from_seed(0)) as checkpoints:
+        whole = tuned_by(checkpoints, sum_before(), stop=False)
+    budget = sum_before()
+    with Checkpoints.begin(tmp_path / "stopped", so.Key.from_seed(0)) as checkpoints, pytest.raises(Interrupted):
+        tuned_by(checkpoints, budget, stop=True)
+    for again in (budget, sum_before()):  # in the same process, and in another
+        with Checkpoints.open(tmp_path / "stopped") as checkpoints:
+            assert tuned_by(checkpoints, again, stop=False) == whole
+        assert again.releases == ("sum", "tuning")
 
 
 def test_a_budget_counts_another_event_of_a_run_that_it_holds() -> None:

@@ -141,6 +141,11 @@ class Budget:
         """All releases so far, composed."""
         return ComposedDpEvent([charge.event for charge in self._charges])
 
+    def event_beside(self, run: RunIdentity | None) -> DpEvent:
+        """All releases so far but those of this run, composed: what is there when it is calibrated."""
+        name = None if run is None else run.name
+        return ComposedDpEvent([charge.event for charge in self._charges if charge.run != name])
+
     @property
     def releases(self) -> tuple[str, ...]:
         """What was released, in order."""

@@ -1,8 +1,8 @@
 """What a run needs to go on after it was stopped, in a folder that is its owner's alone and is deleted at the end.
 
 Noise is a function of (key, number of the release, step). The number is kept with the key: in whatever budget the run
-goes on, it draws what it drew. A step that was begun before the machine stopped may be taken again under the same
-key only if it is the same step bit for bit; the same noise on another sum would show the difference of the two. So a
+goes on, it draws what it drew. A step that was begun before the machine stopped may be taken again under the same key
+only if it is the same step bit for bit; the same noise on another sum would show the difference of the two. So a
 checkpoint is written before any step that it speaks for: it holds the state at `step`, and says that steps up to
 `begun_until` may have been begun from there. Going on from the same state, data, plan and arithmetic repeats these
 steps, and costs nothing. Whatever differs makes it another run of these steps: it needs a new key, and they count
@@ -186,7 +186,9 @@ class Checkpoints:
             run = RunIdentity(kept["run"], kept["number"])
         except (ValueError, KeyError, TypeError, DataError, UsageError):
             os.close(lock)
-            raise StateError(f"the key in {str(folder)!r} is damaged: the run cannot be continued.") from None
+            raise StateError(
+                f"the key in {str(folder)!r} is damaged, or of an earlier version: the run cannot be continued."
+            ) from None
         return cls(folder, key, run, lock)
 
     def number(self, number: int) -> None:

@@ -126,7 +126,7 @@ class PrivateRun:
     many units are held in memory at a time, "auto" as many as are fastest within about `memory_mib`; it changes nothing
     else. With a `seed` the run is reproducible, and its guarantee says that who knows the seed can remove the noise.
     Two runs on one `Budget` draw different noise, also with one seed. A run that is taken up again has the `identity`
-    that it had, and with it its noise; a budget that holds it is not charged again.
+    that it had, and with it its noise; a budget that holds it is not charged again. `continue_at` says when it may be.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so

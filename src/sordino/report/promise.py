@@ -77,7 +77,8 @@ def _does_not(run: Evidence) -> list[str]:
         texts.append(f"That the number of {promise.unit}s is secret: under {promise.adjacency} adjacency it is public.")
     if run.has_seed:
         texts.append(
-            "Anything against whoever knows the seed of this run: they can remove the noise. Keep it secret, and use it once."
+            "Anything against whoever knows the seed of this run: they can remove the noise. "
+            "Keep it secret, and use it once."
         )
     texts.append("Other releases from the same data. They add up with this one, and nothing here counts them.")
     texts.append("Secrecy of the machine: its memory, the time that steps take, who else reads the data.")

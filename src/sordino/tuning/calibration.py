@@ -11,7 +11,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino.accounting import privacy_of, smallest
 from sordino.accounting.guarantee import rounded_up
-from sordino.budget import Budget
+from sordino.budget import Budget, RunIdentity
 from sordino.errors import UsageError
 from sordino.noise import check_tail
 from sordino.tuning.payments import Payment
@@ -19,14 +19,25 @@ from sordino.tuning.task import Task
 
 
 def calibrated(
-    task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float, budget: Budget
+    task: Task,
+    payment: Payment,
+    sizes: Sequence[int],
+    *,
+    epsilon: float,
+    delta: float,
+    budget: Budget,
+    run: RunIdentity | None = None,
 ) -> Task:
-    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target."""
+    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target.
+
+    If the budget holds this very tuning, as `run`, it counts once.
+    """
     single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+    held = budget.event_beside(run)
 
     def event(noise_multiplier: float) -> DpEvent:
         trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
-        return ComposedDpEvent([budget.event, payment.event(trial, sizes)])
+        return ComposedDpEvent([held, payment.event(trial, sizes)])
 
     _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
     found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))

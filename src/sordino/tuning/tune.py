@@ -90,9 +90,9 @@ def tune(
     examples = getattr(sampler, "expected_examples", None) or budget.records.num_units
     check_delta_for(examples, delta, allow_large_delta=allow_large_delta)
     sizes = sizes_of(stages, start)
-    task = calibrated(task, payment, sizes, epsilon=epsilon, delta=delta, budget=budget)
-    key = _key(seed, key)
     run = None if keeper is None else keeper.run
+    task = calibrated(task, payment, sizes, epsilon=epsilon, delta=delta, budget=budget, run=run)
+    key = _key(seed, key)
     trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key, run)
     if keeper is not None:
         keeper.number(trials.number)
