@@ -56,6 +56,12 @@ def test_the_bound_holds_in_float64_at_ten_million_parameters(clip):
         assert float((whole - rest).norm()) <= clip.bound
 
 
+@pytest.mark.parametrize(("norm", "stabiliser"), [(1.0, 1e-13), (1e-6, 1e-13), (1e6, 1e-7), (1.0, 0.0)])
+def test_a_stabiliser_that_lets_weights_overflow_is_refused(norm, stabiliser):
+    with pytest.raises(UsageError, match="stabiliser must be"):
+        Normalise(norm, stabiliser)
+
+
 @pytest.mark.parametrize("norm", [0, -1.0, float("nan"), float("inf"), 1e-30, 1e13, "1", None, True])
 @pytest.mark.parametrize("clip", [ClipByNorm, Normalise, lambda norm: ClipPerLayer((1.0, norm))])
 def test_a_clip_norm_that_bounds_nothing_is_refused(clip, norm):

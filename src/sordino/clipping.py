@@ -113,7 +113,8 @@ class Normalise:
         _check_norm(norm=self.norm)
         validate.positive(stabiliser=self.stabiliser)
         if self.stabiliser * _LARGEST_WEIGHT < max(1.0, self.norm):
-            raise UsageError(f"stabiliser must be at least 1e-12 and 1e-12 times the norm, got {self.stabiliser!r}.")
+            least = f"1e-12, and 1e-12 times the norm of {self.norm!r}"
+            raise UsageError(f"stabiliser must be at least {least}, got {self.stabiliser!r}.")
 
     @property
     def bound(self) -> float:
