@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, RepeatAndSelectDpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve
-from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, flatten
+from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, Repeated, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
 from sordino.accounting.rdp import RdpCurve
-from sordino.accounting.selection import has_selection, selection_curve
+from sordino.accounting.selection import BestOf, has_selection, selection_curve
 from sordino.accounting.tight_allocation import TightAllocation
 from sordino.accounting.visible import Sight, Visible, visible
 from sordino.errors import UsageError
@@ -115,7 +115,7 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
     validate.instance(Adjacency, adjacency=adjacency)
     parts = flatten(event)
     if has_selection(parts):
-        return (selection_curve(parts, adjacency),)
+        return _selection_curves(parts, adjacency)
     if not parts:
         return (PureComposition(0.0),)
     seen = [(visible(part.mechanism, adjacency), part.count) for part in parts]
@@ -138,6 +138,16 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
         curves.append(PldCurve.of(losses))
     curves += _allocation_curves(seen, tight=tight)
     return tuple(curves)
+
+
+def _selection_curves(parts: tuple[Repeated, ...], adjacency: Adjacency) -> tuple[PrivacyCurve, ...]:
+    """Renyi divergences, and what is known of a selection by itself."""
+    renyi = selection_curve(parts, adjacency)
+    match parts:
+        case [Repeated(mechanism=RepeatAndSelectDpEvent(event=trial, mean=mean, shape=shape), count=1)]:
+            return renyi, BestOf(privacy_of(trial, adjacency), mean, shape)
+        case _:
+            return (renyi,)
 
 
 def _renyi_curve(seen: Seen) -> RdpCurve:

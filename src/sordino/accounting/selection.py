@@ -1,21 +1,38 @@
-"""The best of a random number of trials: what it costs to tune, in Renyi divergences.
+"""The best of a random number of trials: what it costs to tune.
 
-Theorem (Papernot and Steinke 2022, Theorems 2 and 6). Let Q be a mechanism with values in an ordered set, and K a
-number of trials that is drawn without looking at the data. Releasing the best of K independent runs of Q, and nothing
-else, costs as below, whether K is Poisson or a truncated negative binomial. A known K would have to be paid trial by
-trial; what K was, and all that lost, must stay secret.
+Let Q be a mechanism with values in an ordered set, and K a number of trials that is drawn without looking at the data.
+Released is the best of K independent runs of Q, and nothing else. A known K would have to be paid trial by trial; what
+K was, and all that lost, must stay secret. K is Poisson or a truncated negative binomial, and there are two bounds:
+
+In Renyi divergences, which compose (`divergences_of_best`): Papernot and Steinke (2022), Theorems 2 and 6.
+
+From the privacy curve of a trial, for one selection by itself (`BestOf`): Koskela, Redberg and Wang (2024).
+Theorem. Let f be the generating function of K, whose derivative f' grows. For every t let T(t) bound the probability
+under one data set of whatever has probability t under its neighbour, and let `ratio` be the largest
+f'(1 - t) / f'(1 - T(t)). Then for epsilon >= 0
+
+    delta(epsilon) of the best  <=  E[K] * delta(epsilon - log(ratio)) of a trial.
+
+Proof. Of equal values the first is kept, which is as if each had a random number of its own to break ties. So let P and
+P' be distributions of Q without ties, and t and t' the probabilities of more than y under them. The densities of the
+best at y are f'(1 - t) dP and f'(1 - t') dP', where t' <= T(t), and f'(1 - t') >= f'(1 - t) / ratio. Their hockey-stick
+divergence at alpha is at most the integral of f'(1 - t) (dP - (alpha / ratio) dP')+, where f' <= f'(1) = E[K]. That
+there is no trial at all has one probability under both, and adds nothing where alpha >= 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.curves import SMALLEST_DELTA, PrivacyCurve
 from sordino.accounting.dominating import Reals
 from sordino.accounting.events import Repeated, flatten
 from sordino.accounting.rdp import ORDERS, RdpCurve, renyi
@@ -23,6 +40,7 @@ from sordino.accounting.visible import visible
 
 NAME = "repeat-and-select"
 LARGEST_MEAN = 1e6
+_SLOPES = np.concatenate([[0.0], np.geomspace(0.01, 12.0, 40)])  # logarithms of the slopes of the lines that bound T
 
 
 def has_selection(parts: Iterable[Repeated]) -> bool:
@@ -40,6 +58,55 @@ def selection_curve(parts: Iterable[Repeated], adjacency: Adjacency) -> RdpCurve
     """
     divergences = _composed(parts, adjacency)
     return RdpCurve(divergences, divergences, NAME)
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The curve of the best of K trials, from the curve of one `trial`, which holds in both directions.
+
+    >>> from sordino.accounting.curves import GaussianCurve
+    >>> round(BestOf(GaussianCurve(1 / 4), mean=8.0, shape=0.0).epsilon(1e-5), 2)
+    1.36
+    """
+
+    trial: PrivacyCurve
+    mean: float
+    shape: float
+    name: str = "repeat-and-select-curve"
+
+    def epsilon(self, delta: float) -> float:
+        if delta / self.mean < SMALLEST_DELTA:
+            return math.inf
+        return self.trial.epsilon(delta / self.mean) + self.log_ratio
+
+    def delta(self, epsilon: float) -> float:
+        left = epsilon - self.log_ratio
+        # Below 0: the divergence at 1 / alpha the other way round, which the curve bounds as well.
+        single = self.trial.delta(left) if left >= 0 else 1 - math.exp(left) * (1 - self.trial.delta(-left))
+        return min(1.0, self.mean * single)
+
+    @cached_property
+    def log_ratio(self) -> float:
+        """The logarithm of the largest f'(1 - t) / f'(1 - T(t)), where T is the lowest of some lines.
+
+        A trial is (e, delta)-private for many e, each with its line: T(t) <= exp(e) t + delta. Between the bends of the
+        lowest of all lines the ratio is monotone, because it is one of linear functions, or an exponential of one.
+        """
+        deltas = np.array([self.trial.delta(float(slope)) for slope in _SLOPES])
+        slopes = np.append(np.exp(_SLOPES), 0.0)
+        offsets = np.append(deltas, 1.0)  # and no probability is above 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bends = (offsets[:, None] - offsets) / (slopes - slopes[:, None])
+        t = np.append(bends[(bends > 0) & (bends < 1)], [0.0, 1.0])
+        above = np.min(slopes[:, None] * t + offsets[:, None], axis=0)
+        return float(np.max(self._log_fall(above) - self._log_fall(t))) * (1 + 1e-9)
+
+    def _log_fall(self, t: Reals) -> Reals:
+        """log(f'(1) / f'(1 - t))."""
+        if math.isinf(self.shape):
+            return self.mean * t
+        gamma = halting_probability(self.mean, self.shape)
+        return np.asarray((1 + self.shape) * np.log1p((1 / gamma - 1) * t))
 
 
 def divergences_of_best(divergences: Reals, *, mean: float, shape: float) -> Reals:
@@ -89,8 +156,9 @@ def check_number_of_trials(mean: object, shape: object) -> None:
 def _mean(log_gamma: float, shape: float) -> float:
     if log_gamma == 0:
         return 1.0
-    gained = math.expm1(-log_gamma)
-    return gained / -log_gamma if shape == 0 else shape * gained / -math.expm1(shape * log_gamma)
+    gained, cut_off = math.expm1(-log_gamma), -math.expm1(shape * log_gamma)
+    # Next to a shape or a logarithm of 0 the second is the first, and the quotient would be one of zeros.
+    return shape * gained / cut_off if cut_off > 0 else gained / -log_gamma
 
 
 def _composed(parts: Iterable[Repeated], adjacency: Adjacency) -> Reals:
