@@ -6,7 +6,11 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +19,15 @@ import torch
 from repeated_steps import STEPS, Augmented, trained
 
 import sordino as so
+from sordino import rows as rows_module
+from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.errors import UsageError
 from sordino.randomness import Key
 from sordino.records import as_records
 from sordino.rows import ReadAt
 
 STREAM = Key.from_seed(3).stream("rows")
-SOME = torch.tensor([4, 7, 150])
+SOME = torch.tensor([4, 5, 150])
 
 
 def test_a_run_that_is_killed_and_resumed_releases_the_same_steps_from_rows_that_augment(tmp_path: Path) -> None:
@@ -39,6 +45,14 @@ def test_rows_that_draw_from_a_generator_of_their_own_are_refused_before_anythin
     budget = so.Budget(Augmented(np.random.default_rng()))
     with pytest.raises(UsageError, match=r"not the same when they are read twice.*Views"):
         trained(tmp_path / "run", data=budget)
+    assert budget.releases == () and not list(tmp_path.iterdir())
+
+
+def test_a_training_in_hiding_refuses_such_rows_too(tmp_path: Path) -> None:
+    budget = so.Budget(Augmented(np.random.default_rng()))
+    plan = NoisyCGD(so.Cyclic(2, 1), GatedReLU(4), clip=1.5, noise_multiplier=5.0, learning_rate=0.1)
+    with pytest.raises(UsageError, match="read twice"):
+        fit_hidden_state(plan, budget, outputs=3, delta=1e-3, out=tmp_path / "run", progress=False)
     assert budget.releases == () and not list(tmp_path.iterdir())
 
 
@@ -66,15 +80,43 @@ def test_without_a_folder_rows_may_draw_from_wherever_they_like() -> None:
     )
 
 
-def test_each_row_of_each_step_draws_its_own_whoever_else_is_read() -> None:
+def rows_are_read_as_they_should() -> bool:
+    """Each row of each step draws its own, whoever else is read, and whenever."""
     records = as_records(Augmented())
-    drawn = [records.gather(SOME, ReadAt(STREAM, step)).inputs[0] for step in (0, 0, 1)]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.isclose(drawn[0], drawn[2]).any()
+    first, again, later = (records.gather(SOME, ReadAt(STREAM, step)).inputs[0] for step in (0, 0, 1))
     alone = records.gather(SOME[1:2], ReadAt(STREAM, 0)).inputs[0]
-    assert torch.equal(alone[0], drawn[0][1])
-    changes = drawn[0] - Augmented().inputs[SOME]
-    assert not torch.isclose(changes[0], changes[1]).any()
+    repeated = torch.equal(first, again) and torch.equal(alone[0], first[1])
+    changes = torch.cat([rows - Augmented().inputs[SOME] for rows in (first, later)])
+    return repeated and not any(torch.isclose(one, other).any() for one, other in combinations(changes, 2))
+
+
+def test_each_row_of_each_step_draws_its_own_whoever_else_is_read() -> None:
+    assert rows_are_read_as_they_should()
+
+
+@contextmanager
+def seeding_nothing() -> Iterator[Any]:
+    yield lambda number: None
+
+
+@contextmanager
+def seeding_torch_alone() -> Iterator[Any]:
+    yield torch.manual_seed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "planted"),
+    [
+        (rows_module, "_generators_as_they_were", seeding_nothing),
+        (rows_module, "_generators_as_they_were", seeding_torch_alone),
+        (ReadAt, "seed", lambda at, row: at.step),
+        (ReadAt, "seed", lambda at, row: row),
+        (ReadAt, "seed", lambda at, row: at.step + row),
+    ],
+)
+def test_bugs_in_the_seeding_are_noticed(owner, name: str, planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, name, planted)
+    assert not rows_are_read_as_they_should()
 
 
 @pytest.mark.parametrize("read", [so.as_records, lambda data: as_records(data).gather(SOME, ReadAt(STREAM, 0))])

@@ -177,7 +177,8 @@ class _Lazy:
             and type(label) is int
             and -(2**63) <= label < 2**63
             and all(
-                type(x) is Tensor and x.layout == like.layout and _structure((x,)) == _structure((like,))
+                type(x) is Tensor
+                and (x.shape, x.dtype, x.device, x.layout) == (like.shape, like.dtype, like.device, like.layout)
                 for x, like in zip(inputs, self.structure, strict=False)
             )
         )

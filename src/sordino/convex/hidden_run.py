@@ -100,6 +100,8 @@ def fit_hidden_state(
         )
     if plan.examples not in (None, records.num_units):
         raise UsageError(f"the plan is for {plan.examples} examples, the data set has {records.num_units}.")
+    if out is not None:
+        records.check_repeatable()
     inputs = records.template(1).inputs[0].numel()
     module = plan.model.build(inputs, outputs)
     key = Key.fresh() if seed is None else Key.from_seed(seed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,8 +90,8 @@ def expected_counts(rates: Sequence[float], size: int) -> tuple[float, ...]:
     (5.0, 5.0, 0.0)
     """
     validate.instance(Sequence, rates=rates)
-    given: dict[str, Any] = {f"rates[{place}]": rate for place, rate in enumerate(rates)}
-    validate.between(0, 1, **given)
+    named = {f"rates[{place}]": rate for place, rate in enumerate(rates)}
+    validate.between(0, 1, low_open=False, high_open=False, **named)
     chances = np.ones(1)
     for rate in rates:
         chances = np.convolve(chances, [1 - rate, rate])

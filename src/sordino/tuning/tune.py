@@ -89,6 +89,8 @@ def tune(
     sampler = task.plan.sampler
     examples = getattr(sampler, "expected_examples", None) or budget.records.num_units
     check_delta_for(examples, delta, allow_large_delta=allow_large_delta)
+    if keeper is not None:
+        budget.records.check_repeatable()
     sizes = sizes_of(stages, start)
     run = None if keeper is None else keeper.run
     task = calibrated(task, payment, sizes, epsilon=epsilon, delta=delta, budget=budget, run=run)
