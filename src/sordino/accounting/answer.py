@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, RepeatAndSelectDpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve
+from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve, deltas_of
+from sordino.accounting.dominating import Pair, Reals
 from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, Repeated, flatten
-from sordino.accounting.pld import PldCurve
+from sordino.accounting.pld import PairsCurve, PldCurve, answers, dominating_pairs
 from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
 from sordino.accounting.rdp import RdpCurve
 from sordino.accounting.selection import BestOf, has_selection, selection_curve
@@ -61,6 +63,10 @@ class TightestCurve:
     def delta(self, epsilon: float) -> float:
         validate.between(0, math.inf, epsilon=epsilon)
         return min(curve.delta(epsilon) for curve in self.curves)
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        """The deltas at many epsilons that rise."""
+        return np.asarray(np.min([deltas_of(curve, epsilons) for curve in self.curves], axis=0))
 
 
 def privacy_of(event: DpEvent, adjacency: Adjacency, *, tight: bool = False) -> TightestCurve:
@@ -141,13 +147,30 @@ def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[Priva
 
 
 def _selection_curves(parts: tuple[Repeated, ...], adjacency: Adjacency) -> tuple[PrivacyCurve, ...]:
-    """Renyi divergences, and what is known of a selection by itself."""
+    """Renyi divergences, and the curves of the trials: of a selection by itself, or as pairs that compose."""
     renyi = selection_curve(parts, adjacency)
     match parts:
-        case [Repeated(mechanism=RepeatAndSelectDpEvent(event=trial, mean=mean, shape=shape), count=1)]:
-            return renyi, BestOf(privacy_of(trial, adjacency), mean, shape)
-        case _:
-            return (renyi,)
+        case [Repeated(mechanism=RepeatAndSelectDpEvent() as selection, count=1)]:
+            return renyi, _best_of(selection, adjacency)
+    pairs = [_pairs(part.mechanism, adjacency) for part in parts]
+    known = tuple(each for each in pairs if each)
+    if len(known) < len(parts):
+        return (renyi,)
+    return renyi, PairsCurve(known, tuple(part.count for part in parts), BestOf.name)
+
+
+def _best_of(selection: RepeatAndSelectDpEvent, adjacency: Adjacency) -> BestOf:
+    return BestOf(privacy_of(selection.event, adjacency), selection.mean, selection.shape)
+
+
+def _pairs(mechanism: DpEvent, adjacency: Adjacency) -> tuple[Pair, Pair] | None:
+    """The worst-case pairs of a mechanism in both directions, or nothing where it has too little noise for them."""
+    if isinstance(mechanism, RepeatAndSelectDpEvent):
+        pair = _best_of(mechanism, adjacency).pair()
+        return (pair, pair) if pair else None
+    seen = visible(mechanism, adjacency)
+    sight = seen.pld or seen.plain
+    return dominating_pairs(sight) if answers(sight) else None
 
 
 def _renyi_curve(seen: Seen) -> RdpCurve:

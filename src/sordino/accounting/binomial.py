@@ -26,6 +26,7 @@ class Binomial:
 
     response: RandomizedResponse
     steps: int
+    name: str = "pld"
 
     def epsilon(self, delta: float) -> float:
         return self._composed.epsilon(delta) * (1 + 1e-12)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 SMALLEST_DELTA = 1e-300
@@ -26,6 +28,26 @@ class PrivacyCurve(Protocol):
     def delta(self, epsilon: float) -> float:
         """A delta in [0, 1] that holds at `epsilon`."""
         ...
+
+
+@runtime_checkable
+class ManyDeltas(Protocol):
+    """A curve that answers many deltas in less time than one by one."""
+
+    def deltas(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The deltas at epsilons that rise."""
+        ...
+
+
+def deltas_of(curve: PrivacyCurve, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The deltas of a curve at epsilons that rise.
+
+    >>> deltas_of(GaussianCurve(1.0), np.array([0.0, 1.0])).round(3)
+    array([0.383, 0.127])
+    """
+    if isinstance(curve, ManyDeltas):
+        return curve.deltas(epsilons)
+    return np.array([curve.delta(epsilon) for epsilon in epsilons.tolist()])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sordino.accounting.curves import SMALLEST_DELTA
-from sordino.accounting.dominating import Losses, Pair
+from sordino.accounting.dominating import Losses, Pair, Reals
 from sordino.accounting.tilted import Composed, Grid, compose
 
 MOST_LOSSES_OF_A_STEP = 2**16
@@ -29,6 +29,7 @@ class Direction:
 
     pairs: tuple[Pair, ...]
     counts: tuple[int, ...]
+    name: str = "pld"
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon found at `delta`; infinite if the grid cannot answer."""
@@ -58,6 +59,22 @@ class Direction:
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta found at `epsilon`, but not below the smallest delta of all."""
+        return self._from(epsilon)[1]
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        """The same at many that rise, from few grids: each serves until delta has fallen to what it leaves out."""
+        found = np.ones(len(epsilons))
+        composed, lowest = None, math.inf
+        for place, epsilon in enumerate(epsilons.tolist()):
+            if composed is None or composed.delta_at(epsilon) < lowest:
+                composed, first = self._from(epsilon)
+                found[place], lowest = first, 1e-3 * first
+            else:
+                found[place] = composed.delta_at(epsilon)
+        return np.minimum.accumulate(found)  # a delta that holds at an epsilon holds above it
+
+    def _from(self, epsilon: float) -> tuple[Composed, float]:
+        """A grid that begins at `epsilon`, and the delta there."""
         least = math.log(SMALLEST_DELTA)
         log_delta = min(0.0, self._losses(least).chernoff(epsilon)[1])
         answer = 1.0
@@ -72,7 +89,7 @@ class Direction:
             if answer > math.exp(log_delta - 7) or answer <= SMALLEST_DELTA:
                 break
             log_delta = math.log(answer)
-        return answer
+        return composed, answer
 
     def _composed(self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0) -> Composed:
         """Delta from `low` upwards, where what is left out above weighs exp(-16 - `beyond`) of what is predicted."""

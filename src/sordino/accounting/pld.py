@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
 from dp_accounting.dp_event import (
     GaussianDpEvent,
     LaplaceDpEvent,
@@ -19,8 +20,9 @@ from scipy.stats import binom
 
 from sordino.accounting.allocation_pair import AllocatedGaussian
 from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
+from sordino.accounting.curves import deltas_of
 from sordino.accounting.direction import Direction
-from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair
+from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair, Reals
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.accounting.visible import REPLACE_ONE, Sight
@@ -47,22 +49,45 @@ class PldCurve:
         return cls(tuple(sights), name)
 
     def epsilon(self, delta: float) -> float:
-        return max(_epsilon(direction, delta) for direction in self._directions) if self._answers else math.inf
+        return self._composed.epsilon(delta) if self._answers else math.inf
 
     def delta(self, epsilon: float) -> float:
-        return max(direction.delta(epsilon) for direction in self._directions) if self._answers else 1.0
+        return self._composed.delta(epsilon) if self._answers else 1.0
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        return self._composed.deltas(epsilons) if self._answers else np.ones(len(epsilons))
 
     @cached_property
     def _answers(self) -> bool:
-        # With next to no noise the losses need huge grids, epsilon means nothing, and any other accountant will do.
-        return all(_multiplier(sight) >= SMALLEST_MULTIPLIER for sight, _ in self.sights)
+        return all(answers(sight) for sight, _ in self.sights)
+
+    @cached_property
+    def _composed(self) -> PairsCurve:
+        pairs = tuple(dominating_pairs(sight) for sight, _ in self.sights)
+        return PairsCurve(pairs, tuple(count for _, count in self.sights), self.name)
+
+
+@dataclass(frozen=True)
+class PairsCurve:
+    """The curve of a composition of worst-case pairs, each in both directions, and run so many times."""
+
+    pairs: tuple[tuple[Pair, Pair], ...]
+    counts: tuple[int, ...]
+    name: str
+
+    def epsilon(self, delta: float) -> float:
+        return max(_epsilon(direction, delta) for direction in self._directions)
+
+    def delta(self, epsilon: float) -> float:
+        return max(direction.delta(epsilon) for direction in self._directions)
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        return np.asarray(np.max([deltas_of(direction, epsilons) for direction in self._directions], axis=0))
 
     @cached_property
     def _directions(self) -> list[Direction | Binomial]:
         """From the data with the unit to the data without it, and back; only one of them if they are the same."""
-        pairs = [dominating_pairs(sight) for sight, _ in self.sights]
-        counts = tuple(count for _, count in self.sights)
-        return [_direction(each, counts) for each in dict.fromkeys(zip(*pairs, strict=True))]
+        return [_direction(each, self.counts) for each in dict.fromkeys(zip(*self.pairs, strict=True))]
 
 
 def _direction(pairs: tuple[Pair, ...], counts: tuple[int, ...]) -> Direction | Binomial:
@@ -113,6 +138,11 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             return there, replace(there, present_above=False)
         case _:
             raise UnsupportedEvent(f"privacy loss distributions do not cover {named(sight.event)}.")
+
+
+def answers(sight: Sight) -> bool:
+    """Whether there is enough noise: else losses need huge grids, epsilon means nothing, and any accountant will do."""
+    return _multiplier(sight) >= SMALLEST_MULTIPLIER
 
 
 def _multiplier(sight: Sight) -> float:

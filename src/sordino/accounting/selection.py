@@ -32,14 +32,16 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from sordino import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.curves import SMALLEST_DELTA, PrivacyCurve
+from sordino.accounting.curves import SMALLEST_DELTA, PrivacyCurve, deltas_of
 from sordino.accounting.dominating import Reals
 from sordino.accounting.events import Repeated, flatten
+from sordino.accounting.profile_pair import ProfilePair
 from sordino.accounting.rdp import ORDERS, RdpCurve, renyi
 from sordino.accounting.visible import visible
 
 NAME = "repeat-and-select"
 LARGEST_MEAN = 1e6
+_PLACES, _NEGLIGIBLE = 400, 1e-22  # of a pair made from a curve: how many epsilons, and the delta at the last of them
 _SLOPES = np.concatenate([[0.0], np.geomspace(0.01, 12.0, 40)])  # logarithms of the slopes of the lines that bound T
 
 
@@ -85,6 +87,18 @@ class BestOf:
         single = self.trial.delta(left) if left >= 0 else 1 - math.exp(left) * (1 - self.trial.delta(-left))
         return min(1.0, self.mean * single)
 
+    def pair(self) -> ProfilePair | None:
+        """A pair of distributions for compositions, or nothing where a trial has no bound."""
+        farthest = self.trial.epsilon(_NEGLIGIBLE / self.mean)
+        if math.isinf(farthest):
+            return None
+        left = np.linspace(0.0, max(farthest, 1e-6), _PLACES)
+        before = np.linspace(0.0, self.log_ratio, _PLACES // 4, endpoint=False)
+        single = self.mean * deltas_of(self.trial, left)
+        deltas = np.append([self.delta(epsilon) for epsilon in before.tolist()], np.minimum(single, 1.0))
+        epsilons = np.append(before, left + self.log_ratio)
+        return ProfilePair(tuple(epsilons.tolist()), tuple(np.minimum.accumulate(deltas).tolist()))
+
     @cached_property
     def log_ratio(self) -> float:
         """The logarithm of the largest f'(1 - t) / f'(1 - T(t)), where T is the lowest of some lines.
@@ -92,7 +106,7 @@ class BestOf:
         A trial is (e, delta)-private for many e, each with its line: T(t) <= exp(e) t + delta. Between the bends of the
         lowest of all lines the ratio is monotone, because it is one of linear functions, or an exponential of one.
         """
-        deltas = np.array([self.trial.delta(float(slope)) for slope in _SLOPES])
+        deltas = deltas_of(self.trial, _SLOPES)
         slopes = np.append(np.exp(_SLOPES), 0.0)
         offsets = np.append(deltas, 1.0)  # and no probability is above 1
         with np.errstate(divide="ignore", invalid="ignore"):
