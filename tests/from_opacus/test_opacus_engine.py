@@ -220,8 +220,9 @@ def test_a_batch_may_be_looked_at_without_gradients():
     inputs, _ = next(iter(loader))
     with torch.no_grad():
         outputs = module(inputs)
-    assert type(outputs) is torch.Tensor
-    assert torch.equal(outputs, model(inputs.detach()))
+        assert outputs.tolist() == model(torch.tensor(inputs.tolist())).tolist()
+    with pytest.raises(UsageError, match="the tensors of the batch"):
+        module(outputs)
 
 
 def test_the_validator_replaces_batch_norm():

@@ -29,7 +29,7 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[to
             torch.autocast(device_of(model).type, dtype=autocast, enabled=autocast is not None),
             sdpa_kernel(SDPBackend.MATH),
             warnings.catch_warnings(),
-            _attributes_kept(model),
+            attributes_kept(model),
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")  # right, only slower
             yield own
@@ -127,7 +127,7 @@ def _set_back(backend: Any, how: str) -> None:
 
 
 @contextmanager
-def _attributes_kept(model: nn.Module) -> Iterator[None]:
+def attributes_kept(model: nn.Module) -> Iterator[None]:
     # A module that stores an activation as an attribute would carry data out of the kernel.
     before = [(module, dict(vars(module))) for module in model.modules()]
     try:

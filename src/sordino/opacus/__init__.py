@@ -4,4 +4,5 @@ The kernel is the same as everywhere: a sampler draws each batch, the loss of ea
 added once to the sum of clipped gradients. Only who drives the loop differs.
 """
 
+from sordino.opacus.constants import public as public
 from sordino.opacus.engine import PrivacyEngine as PrivacyEngine

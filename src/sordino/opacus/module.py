@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from sordino.opacus.session import Session
-from sordino.opacus.traced import Traced, plain
+from sordino.opacus.traced import Traced
 
 
 class PrivateModule(nn.Module):
@@ -31,7 +31,9 @@ class PrivateModule(nn.Module):
         issued = any(isinstance(x, Traced) for x in tree_leaves((args, kwargs)))
         if torch.is_grad_enabled() and (issued or self.training):
             return self._session.forward(*args, *kwargs.values())
-        return self._module(*tree_map(plain, args), **tree_map(plain, kwargs))
+        if issued:
+            return self._session.look(*args, **kwargs)
+        return self._module(*args, **kwargs)
 
     def train(self, mode: bool = True) -> PrivateModule:
         self._module.train(mode)

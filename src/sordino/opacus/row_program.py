@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_leaves
 
 from sordino.errors import UsageError
 from sordino.gradients.watching import one_line
-from sordino.opacus.traced import Call, Column, Node, Output, evaluate, leaves_of
+from sordino.opacus.constants import Constant, appearance, is_number, is_public
+from sordino.opacus.traced import Call, Column, Departure, Leaf, Node, Output, calls_of, evaluate, leaves_of, name_of
 
+_STRUCTURAL = frozenset(
+    "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim expand unbind chunk split stack "
+    "cat sum mean amax amin max min argmax logsumexp log_softmax softmax select narrow one_hot __getitem__".split()
+)
 _close = partial(torch.allclose, rtol=1e-3, atol=1e-5)
 
 
@@ -27,11 +35,25 @@ class RowProgram:
     """
 
     node: Node
-    leaves: tuple[Column | Output, ...]
+    leaves: tuple[Leaf, ...]
 
     @classmethod
     def of(cls, node: Node) -> RowProgram:
         return cls(node, tuple(leaves_of(node)))
+
+    def given(self) -> list[Any]:
+        """The numbers and tensors that the script computed with: no defaults, no axes or sizes, nothing public."""
+        return [
+            value
+            for call in calls_of(self.node)
+            for name, value in _arguments_of(call)
+            if _is_given(call.function, name, value)
+        ]
+
+    @property
+    def after(self) -> frozenset[Departure]:
+        """What of a batch had left the trace when the last constant of the program was written down."""
+        return self.node.after if isinstance(self.node, Call) else frozenset()
 
     @property
     def is_leaf(self) -> bool:
@@ -87,24 +109,52 @@ class RowProgram:
 
     def looks(self) -> tuple[Any, ...]:
         """By which a program is known again: its functions, constants and leaves, in order."""
-        return tuple(_looks(self.node))
+        return tuple(_looks(self.node, {}))
 
 
-def _looks(node: Any) -> Any:
-    if isinstance(node, Tensor):
-        yield (tuple(node.shape), node.dtype)
-    elif isinstance(node, Column | Output):
+def _arguments_of(call: Call) -> Iterator[tuple[str, Any]]:
+    """By name, as far as there is one."""
+    for name, value in (*(("", x) for x in call.args), *call.kwargs.items()):
+        for leaf in tree_leaves(value):
+            yield name, leaf
+
+
+def _is_given(function: Any, name: str, value: Any) -> bool:
+    if is_public(value):
+        return False
+    if not is_number(value):
+        return isinstance(value, Constant | np.ndarray)
+    is_axis = type(value) is int and name_of(function) in _STRUCTURAL
+    return not is_axis and value != _defaults(function).get(name)
+
+
+@lru_cache(maxsize=64)
+def _defaults(function: Any) -> dict[str, Any]:
+    """By name; a function written in C does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError):
+        return {}
+    return {name: parameter.default for name, parameter in parameters.items()}
+
+
+def _looks(node: Any, known: dict[int, int]) -> Any:
+    if isinstance(node, Column | Output):
         yield (type(node).__name__, node.place)
     elif isinstance(node, list | tuple):
+        yield len(node)
         for item in node:
-            yield from _looks(item)
+            yield from _looks(item, known)
     elif isinstance(node, dict):
         for key, item in node.items():
             yield key
-            yield from _looks(item)
-    elif isinstance(node, Call):
-        yield (id(node.function), node.part)
-        yield from _looks(node.args)
-        yield from _looks(node.kwargs)
+            yield from _looks(item, known)
+    elif not isinstance(node, Call):
+        yield appearance(node)
+    elif id(node) in known:
+        yield ("again", known[id(node)])
     else:
-        yield repr(node)
+        known[id(node)] = len(known)
+        yield (node.function, node.part)
+        yield from _looks(node.args, known)
+        yield from _looks(node.kwargs, known)

@@ -7,22 +7,24 @@ order, so that what is released is the gradient of the batch that was drawn last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.surroundings import device_of, pinned
+from sordino.gradients.surroundings import attributes_kept, device_of, pinned
 from sordino.gradients.tape import Unrecorded
+from sordino.opacus.constants import contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
 from sordino.opacus.row_program import RowProgram
 from sordino.opacus.script_loss import ScriptLoss
-from sordino.opacus.traced import Column, Output, Traced
+from sordino.opacus.traced import Column, Departure, Issued, Lost, Node, Output, Trace, Traced, plain
 from sordino.records import Batch, Records
 from sordino.run import Begun, PrivateRun
 from sordino.states import BoundedSum, Layout, PerExample, Private
@@ -44,6 +46,9 @@ class Session:
         self._waiting: list[Tensor] = []  # parts of the batch that were not handed out yet
         self._part: _Part | None = None
         self._checked: set[Any] = set()
+        self._trace = Trace(self.backward)
+        self._constants: _Constants | None = None  # of the last step, which depend on no batch
+        self._model_at_first = tuple(self._model_constants())
 
     def issue(self, largest_part: int | None = None) -> Iterator[list[Traced]]:
         """Begins a step, and hands out its batch in parts of at most `largest_part` rows. An empty one is a part."""
@@ -62,7 +67,7 @@ class Session:
             batch, seeds = self.run.drawn(begun, self._waiting.pop(0))
             device = device_of(self._model)
             self._part = _Part(batch.to(device), seeds.to(device))
-            yield self._part.handed_out(self.backward)
+            yield self._part.handed_out(self._trace)
 
     def forward(self, *arguments: Any) -> Any:
         """The model's outputs for rows of the batch that is out."""
@@ -70,18 +75,28 @@ class Session:
         if part is None or not arguments or not all(isinstance(x, Traced) and part.made(x) for x in arguments):
             raise UsageError(
                 "the model is trained on the tensors of the batch that the loader gave last, as positional arguments; "
-                "run it on others under torch.no_grad()."
+                f"run it on others under torch.no_grad(){_what_is_lost(arguments)}."
             )
         if Layout.of(self._model) != self.run.layout:
             raise UsageError("other parameters are trainable now than when the model was made private.")
-        programs = [RowProgram.of(x.node) for x in arguments]
+        if any(isinstance(x, Traced) for x in (*self._model.parameters(), *self._model.buffers())):
+            raise UsageError("a buffer of the model is a value of a batch, which the script wrote there.")
+        programs = [RowProgram.of(_node(x)) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
             raise UsageError("outputs of the model cannot be its inputs: make both passes in one module.")
         batch = replace(part.batch, inputs=tuple(self._rows_of(program, part.batch) for program in programs))
         shapes = [(tuple(x.shape[1:]), x.dtype) for x in batch.inputs]
         if self._is_new("model", repr((shapes, [module.training for module in self._model.modules()]))):
             check_forward(self._model, batch)
-        return part.add(forward_pass(self._model, batch, part.seeds), programs, self.backward)
+        passed = forward_pass(self._model, batch, part.seeds)
+        return part.add(passed, programs, tuple(self._model_constants()), self._trace)
+
+    def look(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for a batch without a way back to the parameters. Nothing of it stays in the model."""
+        with attributes_kept(self._model):
+            outputs = self._model(*tree_map(plain, args), **tree_map(plain, kwargs))
+        lost = Lost.here("an output of the model under torch.no_grad()")
+        return tree_map(lambda x: Traced.of(x, lost, self._trace) if isinstance(x, Tensor) else x, outputs)
 
     def backward(self, loss: Traced) -> None:
         """Adds what each row of the part contributes, by the loss that the script computed."""
@@ -89,17 +104,20 @@ class Session:
         if part is None or self._begun is None or not part.made(loss):
             raise UsageError(
                 "this loss is not of the batch that the loader gave last: call backward() on each batch's own loss, "
-                "before the next batch is drawn."
+                f"before the next batch is drawn{_what_is_lost([loss])}."
             )
         if part.is_added:
             raise UsageError("backward() was called before on this batch: add the losses up, and call it once.")
-        program = RowProgram.of(loss.node)
+        program = RowProgram.of(_node(loss))
         passes = {leaf.origin for leaf in program.leaves if isinstance(leaf, Output)}
         if len(passes) != 1:
             raise UsageError(f"a loss comes from one forward pass of the private model, got {len(passes)}.")
-        passed, inputs = part.passes[passes.pop()]
+        passed, inputs, model_constants = part.passes[passes.pop()]
+        looks = program.looks(), tuple(p.looks() for p in inputs)
+        constants = _Constants(looks, model_constants)
+        self._refuse_constants_of_batches([program, *inputs], constants, len(part.seeds))
         script_loss = ScriptLoss.of(program, self._criterion, target=len(part.batch.inputs))
-        if self._is_new("loss", (program.looks(), tuple(p.looks() for p in inputs))):
+        if self._is_new("loss", looks):
             with pinned(self._model):
                 self._check_loss(script_loss, inputs)
         self._add(self.run.bounded(self._begun, self._contributions(script_loss, passed, part)))
@@ -112,13 +130,57 @@ class Session:
             raise UsageError("no batch is out: take one step for each batch that the loader gives, after backward().")
         if not part.is_added and len(part.seeds):
             raise UsageError("backward() was not called on this batch: a step needs its gradient.")
-        self._part = None
+        part.issued.is_over, self._part = True, None
         if self._waiting:
             return None
         begun, self._begun = self._begun, None
         if self._total is None:
             self._total = self.run.bounded(begun, of_nobody(self._model))
         return self.run.finish(begun, self._total)
+
+    def _refuse_constants_of_batches(self, programs: list[RowProgram], constants: _Constants, rows: int) -> None:
+        """Refuses a step in which a number that was computed from a batch may be a constant of every row.
+
+        What was written down before anything had left the trace is public. Whatever is written down later must be the
+        same, as far as it could depend on what left.
+        """
+        left = frozenset[Departure]().union(*(program.after for program in programs))
+        if left and self._constants is None:
+            self._refuse_what_left_before_the_first_loss(left, programs, constants, rows)
+        elif left and constants != self._constants:
+            raise UsageError(
+                "the loss has other functions or constants than in the step before, and they may depend on values of "
+                f"a batch, which left for Python in {self._trace.lines(*Departure)}: compute with tensors of the "
+                "batch, and declare what is public by sordino.opacus.public(value)."
+            )
+        self._constants = constants
+
+    def _refuse_what_left_before_the_first_loss(
+        self, left: frozenset[Departure], programs: list[RowProgram], constants: _Constants, rows: int
+    ) -> None:
+        given = [value for program in programs for value in program.given()]
+        where = self._trace.lines(*left)
+        if Departure.DECISION in left:
+            raise UsageError(
+                f"the script decides by values of the batch in {where}, before it has computed the loss of its first "
+                "step: ask after that, or use torch.where."
+            )
+        if Departure.NUMBER in left and (given or constants.of_model != self._model_at_first):
+            raise UsageError(
+                f"values of the batch left for Python in {where}, before the script had computed the loss of its first "
+                "step, and may be among its constants: compute the loss first, and with tensors of the batch."
+            )
+        if Departure.SIZE in left and rows > 1 and any(x in (rows, 1 / rows) for x in given if is_number(x)):
+            raise UsageError(
+                f"the loss is computed with the number of rows that were drawn, which is private, from {where}: divide "
+                "by the batch size that was asked for."
+            )
+
+    def _model_constants(self) -> Iterator[tuple[str, Any]]:
+        """What the model computes with and is not trained."""
+        for name, x in (*self._model.named_parameters(), *self._model.named_buffers()):
+            if not x.requires_grad:
+                yield name, contents(x)
 
     def _add(self, part: BoundedSum) -> None:
         if self._total is None:
@@ -182,29 +244,49 @@ class Session:
         return not known
 
 
+@dataclass(frozen=True)
+class _Constants:
+    """All that a step computes with beside its rows and what is trained: functions and constants, and the model's."""
+
+    of_programs: Any
+    of_model: Any
+
+
 class _Part:
     """Rows that are out. The script has copies: what it does to them cannot change what the kernel computes."""
 
     def __init__(self, batch: Batch, seeds: Tensor) -> None:
         self.batch, self.seeds = batch, seeds
-        self.passes: dict[object, tuple[ForwardPass, list[RowProgram]]] = {}
+        self.passes: dict[object, tuple[ForwardPass, list[RowProgram], Any]] = {}
         self.is_added = False
-        self._issued = object()
+        self.issued = Issued()
 
-    def handed_out(self, on_backward: Callable[[Traced], None]) -> list[Traced]:
+    def handed_out(self, trace: Trace) -> list[Traced]:
         columns = enumerate(_columns(self.batch))
-        return [Traced.of(x.clone(), Column(self._issued, place), on_backward) for place, x in columns]
+        return [Traced.of(x.clone(), Column(self.issued, place, x.to("meta")), trace) for place, x in columns]
 
-    def add(self, passed: ForwardPass, inputs: list[RowProgram], on_backward: Callable[[Traced], None]) -> Any:
+    def add(self, passed: ForwardPass, inputs: list[RowProgram], model_constants: Any, trace: Trace) -> Any:
         made = object()
-        self.passes[made] = passed, inputs
+        self.passes[made] = passed, inputs, model_constants
         outputs = enumerate(passed.outputs)
-        return passed.spec.unflatten([Traced.of(x, Output(made, place), on_backward) for place, x in outputs])
+        return passed.spec.unflatten(
+            [Traced.of(x, Output(self.issued, place, x.to("meta"), made), trace) for place, x in outputs]
+        )
 
     def made(self, traced: Traced) -> bool:
         """Whether a tensor was computed from these rows and from no others."""
-        origins = {leaf.origin for leaf in RowProgram.of(traced.node).leaves}
-        return bool(origins) and origins <= {self._issued, *self.passes}
+        return not isinstance(traced.node, Lost) and traced.node.batch is self.issued
+
+
+def _node(traced: Traced) -> Node:
+    """The node of a tensor of which `made` is true."""
+    assert not isinstance(traced.node, Lost)
+    return traced.node
+
+
+def _what_is_lost(values: Iterable[Any]) -> str:
+    found = [x.node.why for x in values if isinstance(x, Traced) and isinstance(x.node, Lost)]
+    return f"; here {found[0]} is used, which no row can compute by itself" if found else ""
 
 
 def _columns(batch: Batch) -> tuple[Tensor, ...]:

@@ -2,67 +2,147 @@
 
 A script sees the values of a whole batch. They carry no autograd graph, so that there is one way from a loss to a
 gradient, and it leads through here: the operations that the script applied are noted, and the kernel runs them again
-for each row, as a batch of one. What mixes rows cannot reach another row that way, whatever it does.
+for each row, as a batch of one. What mixes rows cannot reach another row that way, whatever it does. What is detached
+is noted too, and is a constant of the row alone.
+
+Values leave the trace where a script asks for a number, a NumPy array or the truth of a tensor. Numbers have no
+history, so that nobody can see where they go. `Trace` notes that they left, and the session then takes no other
+constants into a loss than those that it had before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+import sordino
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import num_classes
+from sordino.opacus.constants import Constant
 
 _SCALARS_IN_PLACE: dict[str, Any] = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
 _CLASS_LABELS = (F.cross_entropy, F.nll_loss)
-_LEAVES_THE_TRACE = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+_DETACH = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+_MOST_LINES = 3
+_LIBRARIES = tuple(os.path.dirname(library.__file__) + os.sep for library in (sordino, torch, np) if library.__file__)
+
+# What tells nothing about the rows, and what tells how many there are. Any other answer that is no tensor is a value.
+# A printed tensor is for the eye.
+_FACTS = frozenset(
+    "dtype device layout ndim dim ndimension requires_grad is_leaf grad_fn is_floating_point is_complex is_signed "
+    "is_cuda is_cpu is_sparse is_quantized is_meta is_nested is_mkldnn is_contiguous is_inference is_shared is_pinned "
+    "element_size itemsize type get_device names has_names _version __hash__ __dlpack_device__ result_type "
+    "__repr__ __format__ __dir__".split()
+)
+_SIZES = frozenset(("__len__", "numel", "nelement", "nbytes", "stride"))
+
+
+class Issued:
+    """Rows that were handed out together, until the step on them is taken."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
+class Departure(Enum):
+    """What left the trace: numbers, the answer to a question of yes or no, or how many rows there are."""
+
+    NUMBER = auto()
+    DECISION = auto()
+    SIZE = auto()
+
+
+class Trace:
+    """What is noted about the batches of one session: whom to tell of `backward`, and where values left."""
+
+    def __init__(self, on_backward: Callable[[Traced], None]) -> None:
+        self.on_backward = on_backward
+        self._left: dict[Departure, dict[tuple[str, int], None]] = {}
+
+    def note(self, departure: Departure) -> None:
+        self._left.setdefault(departure, {})[_line_of_the_script()] = None
+
+    @property
+    def left(self) -> frozenset[Departure]:
+        return frozenset(self._left)
+
+    def lines(self, *departures: Departure) -> str:
+        """Where it was, as words for a message."""
+        return _in_words([line for departure in departures for line in self._left.get(departure, {})])
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
     """A leaf: one tensor of a batch that was issued, by its place among inputs and target."""
 
-    origin: object
+    batch: Issued
     place: int
+    looks: Tensor  # without values
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A leaf: one tensor that the model gave in a forward pass."""
+    """A leaf: one tensor that the model gave in a forward pass over rows of a batch."""
 
-    origin: object
+    batch: Issued
     place: int
+    looks: Tensor
+    origin: object
+
+
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """A value of a batch that cannot be computed again row by row. `why` and the line say what became of it."""
+
+    why: str
+
+    @classmethod
+    def here(cls, why: str) -> Lost:
+        return cls(f"{why} ({_in_words([_line_of_the_script()])})")
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function applied to other nodes and to constants. `part` is which of its results, where there are several."""
+    """A function applied to other nodes and to constants. `part` is which of its results, where there are several.
+
+    Its constants cannot depend on what left the trace later; `after` is what left before.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     part: int | None
+    batch: Issued
+    is_detached: bool
+    after: frozenset[Departure]
 
 
 Node = Column | Output | Call
+Leaf = Column | Output
 
 
 class Traced(Tensor):
     """A value, and the node that says how it came about."""
 
-    node: Node
-    on_backward: Callable[[Traced], None]
+    value: Tensor
+    node: Node | Lost
+    history: Trace
 
     @classmethod
-    def of(cls, value: Tensor, node: Node, on_backward: Callable[[Traced], None]) -> Traced:
-        traced = value.as_subclass(cls)
-        traced.node, traced.on_backward = node, on_backward
+    def of(cls, value: Tensor, node: Node | Lost, trace: Trace) -> Traced:
+        traced: Traced = Tensor._make_subclass(cls, value)
+        traced.value, traced.node, traced.history = value, node, trace
         return traced
 
     @classmethod
@@ -73,45 +153,66 @@ class Traced(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if function is Tensor.backward:
                 return _backward(*args, **kwargs)
-            name = getattr(function, "__name__", "")
-            if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in kwargs:
-                return _in_place(name, args, kwargs)
+            name = name_of(function)
+            if _changes_in_place(name) or "out" in kwargs:
+                return _in_place(function, name, args, kwargs)
+            if name == "__iter__":
+                return _rows_of(args[0])
+            if name in ("shape", "size"):
+                return _shape_of(args[0], *args[1:], **kwargs)
             result = labelled(function)(*tree_map(plain, args), **tree_map(plain, kwargs))
-            return _noted(function, args, kwargs, result)
+            return _noted(function, name, args, kwargs, result)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares it as a function that is switched off
+        cls, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Comes here only where torch reads a value without asking, as `torch.tensor(loss)` does."""
+        for traced in _traced_in((args, kwargs)):
+            traced.history.note(Departure.NUMBER)
+        return function(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
 
 
 def plain(value: Any) -> Any:
     """The value without its history."""
-    if not isinstance(value, Traced):
-        return value
-    with torch._C.DisableTorchFunctionSubclass():
-        return value.as_subclass(Tensor)
+    return value.value if isinstance(value, Traced) else value
 
 
-def leaves_of(node: Node) -> list[Column | Output]:
+def leaves_of(node: Node) -> list[Leaf]:
     """The leaves that a node was computed from, each once."""
-    found: dict[int, Column | Output] = {}
-    seen: set[int] = set()
+    return [x for x in _nodes_of(node) if isinstance(x, Column | Output)]
+
+
+def calls_of(node: Node) -> list[Call]:
+    """The calls by which a node was computed, each once."""
+    return [x for x in _nodes_of(node) if isinstance(x, Call)]
+
+
+def _nodes_of(node: Node) -> list[Node]:
+    found: dict[int, Node] = {}
     waiting: list[Any] = [node]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in found or not isinstance(value, Column | Output | Call):
             continue
-        seen.add(id(value))
+        found[id(value)] = value
         if isinstance(value, Call):
             waiting += tree_leaves((value.args, value.kwargs))
-        elif isinstance(value, Column | Output):
-            found[id(value)] = value
     return list(found.values())
 
 
-def evaluate(node: Node, leaf: Callable[[Column | Output], Tensor]) -> Any:
-    """Runs the program again, with other values for its leaves. What several nodes share is computed once."""
+def evaluate(node: Node, leaf: Callable[[Leaf], Tensor], device: str | None = None) -> Any:
+    """Runs the program again, with other values for its leaves. What several nodes share is computed once.
+
+    Where a `device` is given, it has the constants too.
+    """
     known: dict[int, Any] = {}
 
     def value(node: Any) -> Any:
         if isinstance(node, Column | Output):
             return leaf(node)
+        if isinstance(node, Constant):
+            return node.value() if device is None else node.value().to(device)
         if not isinstance(node, Call):
             return node
         if id(node) not in known:
@@ -148,54 +249,199 @@ def labelled(function: Callable[..., Any]) -> Callable[..., Any]:
     return lenient
 
 
-def _noted(function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+def name_of(function: Any) -> str:
+    """The name of a function of torch, or of the attribute that is read or set."""
+    name: str = getattr(function, "__name__", "")
+    if name == "__get__":
+        return str(getattr(function.__self__, "__name__", name))
+    return name
+
+
+def _changes_in_place(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__set__", "__delete__")
+
+
+def _traced_in(values: Any) -> list[Traced]:
+    return [x for x in tree_leaves(values) if isinstance(x, Traced)]
+
+
+def _noted(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any:
+    """The result with its history. What is no tensor has none, and it is noted that it left."""
+    operands = tree_leaves((args, kwargs))
+    trace = next(x for x in operands if isinstance(x, Traced)).history
     leaves = tree_leaves(result)
-    if function in _LEAVES_THE_TRACE or not any(isinstance(x, Tensor) for x in leaves):
+    if name == "__reduce_ex__" or not all(x is None or isinstance(x, Tensor) for x in leaves):
+        if name in _SIZES:
+            if any(isinstance(x, Traced) and _varying_axes(x) for x in operands):
+                trace.note(Departure.SIZE)
+        elif name not in _FACTS:
+            trace.note(Departure.DECISION if any(isinstance(x, bool) for x in leaves) else Departure.NUMBER)
+    if name == "__reduce_ex__" or not any(isinstance(x, Tensor) for x in leaves):
         return result
-    like = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, Traced))
-    if any(
-        isinstance(x, Tensor) and x.requires_grad and not isinstance(x, Traced) for x in tree_leaves((args, kwargs))
-    ):
+    tensors = [x for x in operands if isinstance(x, Tensor) and not isinstance(x, Traced)]
+    if any(is_functorch_wrapped_tensor(x) for x in tensors):
+        raise UsageError("the model uses a value of a batch that the script kept: a model is given rows, and no more.")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise UsageError(
             "the loss uses a tensor that requires a gradient and is no output of the private model: penalise weights "
-            "by the optimizer's weight_decay, and detach what is constant."
+            "by the optimizer's weight_decay, and compute what is constant under torch.no_grad()."
         )
-    noted_args, noted_kwargs = tree_map(_node, (args, kwargs))
+    made = _node_of(trace, function, name, args, kwargs)
     if isinstance(result, Tensor):
-        return Traced.of(result, Call(function, noted_args, noted_kwargs, None), like.on_backward)
+        return Traced.of(result, made(None), trace)
     places = iter(range(len(leaves)))
 
     def part(value: Any) -> Any:
         place = next(places)
-        if not isinstance(value, Tensor):
-            return value
-        return Traced.of(value, Call(function, noted_args, noted_kwargs, place), like.on_backward)
+        return Traced.of(value, made(place), trace) if isinstance(value, Tensor) else value
 
     return tree_map(part, result)
 
 
-def _node(value: Any) -> Any:
-    return value.node if isinstance(value, Traced) else value
+def _node_of(trace: Trace, function: Any, name: str, args: Any, kwargs: Any) -> Callable[[int | None], Node | Lost]:
+    """The node of each part of a result."""
+    nodes = [x.node for x in _traced_in((args, kwargs))]
+    for node in nodes:
+        if isinstance(node, Lost):
+            return lambda part: node
+    batches = {node.batch for node in nodes if not isinstance(node, Lost)}
+    if len(batches) > 1 or any(batch.is_over for batch in batches):
+        lost = Lost.here("a value of an earlier batch")
+        return lambda part: lost
+    if name == "__deepcopy__":
+        return lambda part: nodes[0]
+    batch = batches.pop()
+    noted_args, noted_kwargs = tree_map(_operand, (args, kwargs))
+    detaches = function in _DETACH
+    is_detached = detaches or all(isinstance(node, Call) and node.is_detached for node in nodes)
+
+    def call(part: int | None) -> Call:
+        if detaches:
+            return Call(Tensor.detach, noted_args, {}, None, batch, True, trace.left)
+        made = Call(function, noted_args, noted_kwargs, part, batch, is_detached, trace.left)
+        if torch.is_grad_enabled():
+            return made
+        return Call(Tensor.detach, (made,), {}, None, batch, True, trace.left)
+
+    return call
 
 
-def _in_place(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sums of losses, as in `total += loss`, are the one thing that may be changed in place."""
+def _operand(value: Any) -> Any:
+    return value.node if isinstance(value, Traced) else Constant.of(value)
+
+
+def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Sums of losses, as in `total += loss`, are the one thing of a batch that is followed when changed in place.
+
+    What was detached may be changed and looked at, but not come back; and a log may be written to.
+    """
     changed = args[0] if args else None
-    if name not in _SCALARS_IN_PLACE or not isinstance(changed, Tensor) or changed.ndim > 0:
-        raise UsageError(
-            f"what comes from the batch is not computed in place, got {name}: make a new tensor, or use .detach() for "
-            "what is not trained on."
-        )
-    function = _SCALARS_IN_PLACE[name]
-    new = _noted(function, args, kwargs, function(*tree_map(plain, args), **tree_map(plain, kwargs)))
-    if not isinstance(changed, Traced):
-        return new
-    plain(changed).copy_(plain(new))
-    changed.node = new.node
-    return changed
+    if name in _SCALARS_IN_PLACE and isinstance(changed, Tensor) and changed.ndim == 0 and "out" not in kwargs:
+        out_of_place = _SCALARS_IN_PLACE[name]
+        result = out_of_place(*tree_map(plain, args), **tree_map(plain, kwargs))
+        new = _noted(out_of_place, name[:-1], args, kwargs, result)
+        if not isinstance(changed, Traced):
+            return new
+        changed.value.copy_(plain(new))
+        changed.node = new.node
+        return changed
+    if isinstance(changed, Traced) and "out" not in kwargs and not isinstance(changed.node, Column | Output):
+        if isinstance(changed.node, Lost) or changed.node.is_detached:
+            function(*tree_map(plain, args), **tree_map(plain, kwargs))
+            changed.node = Lost.here("a value that was changed in place")
+            return changed
+    if name == "__setitem__" and type(changed) is Tensor:
+        for traced in _traced_in((args, kwargs)):
+            traced.history.note(Departure.NUMBER)
+        return function(*tree_map(plain, args), **tree_map(plain, kwargs))
+    raise UsageError(
+        f"what comes from the batch is not computed in place, got {name}: make a new tensor, or .item() for a log."
+    )
 
 
 def _backward(loss: Any, *args: Any, **kwargs: Any) -> None:
     if any(x is not None for x in (*args, *kwargs.values()) if not isinstance(x, bool)):
         raise UsageError("backward takes no gradient or inputs here: make the loss a single number.")
-    loss.on_backward(loss)
+    loss.history.on_backward(loss)
+
+
+def _rows_of(traced: Traced) -> Iterator[Any]:
+    if 0 in _varying_axes(traced):
+        traced.history.note(Departure.SIZE)
+    parts = traced.value.unbind(0)
+    return iter(_noted(Tensor.unbind, "unbind", (traced, 0), {}, parts) if parts else ())
+
+
+def _shape_of(traced: Traced, dim: int | None = None) -> Any:
+    sizes, varying = traced.value.shape, _varying_axes(traced)
+    if dim is None:
+        return Shape.of(sizes, varying, traced.history) if varying else sizes
+    if dim % max(1, len(sizes)) in varying:
+        traced.history.note(Departure.SIZE)
+    return traced.value.size(dim)
+
+
+def _varying_axes(traced: Traced) -> frozenset[int]:
+    """The axes whose size depends on how many rows were drawn.
+
+    They are found by computing the shape for one row more, without values. Where it depends on values, these left.
+    """
+    node, everything = traced.node, frozenset(range(traced.value.ndim))
+    if isinstance(node, Column | Output):
+        return frozenset((0,))
+    if isinstance(node, Lost):
+        return everything
+
+    def one_row_more(leaf: Leaf) -> Tensor:
+        looks = leaf.looks
+        return looks.new_empty((len(looks) + 1, *looks.shape[1:]))
+
+    try:
+        more = evaluate(node, one_row_more, device="meta").shape
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+        traced.history.note(Departure.NUMBER)
+        return everything
+    axes = zip(traced.value.shape, more, strict=True)
+    return frozenset(axis for axis, (size, other) in enumerate(axes) if size != other)
+
+
+class Shape(tuple[int, ...]):
+    """The shape of a tensor of a batch. It notes when the number of rows is read from it."""
+
+    _varying: frozenset[int]
+    _trace: Trace
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], varying: frozenset[int], trace: Trace) -> Shape:
+        shape = cls(sizes)
+        shape._varying, shape._trace = varying, trace
+        return shape
+
+    def __getitem__(self, place: Any) -> Any:
+        chosen = range(len(self))[place]
+        if not self._varying.isdisjoint((chosen,) if isinstance(chosen, int) else chosen):
+            self._trace.note(Departure.SIZE)
+        found = super().__getitem__(place)
+        return found if isinstance(found, int) else torch.Size(found)
+
+    def __iter__(self) -> Iterator[int]:
+        self._trace.note(Departure.SIZE)
+        return super().__iter__()
+
+    def numel(self) -> int:
+        self._trace.note(Departure.SIZE)
+        return torch.Size(tuple.__getitem__(self, slice(None))).numel()
+
+
+def _line_of_the_script() -> tuple[str, int]:
+    """The innermost line that is not of a library: nearest to where a value left."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _in_words(lines: list[tuple[str, int]]) -> str:
+    told = [f"{os.path.basename(file)}:{line}" for file, line in lines[:_MOST_LINES]]
+    more = len(lines) - len(told)
+    return ", ".join(told) + (f" and {more} more" if more else "")
