@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 
 from sordino import validate
 from sordino.errors import UsageError
+from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import fixed_values, trained_values
@@ -90,10 +91,10 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
     values, dtype = {**fixed_values(model), **trained_values(model)}, working_dtype(model)
 
     def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
-        with OwnInitialState(zero):
+        with Noting(of_this_pass), OwnInitialState(zero):
             return correctness(functional_call(model, values, tuple(x[None] for x in row)), label[None])[0]
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
-    with evaluating(model), pinned(model), torch.no_grad():
+    with evaluating(model), pinned(model), torch.no_grad(), one_pass() as of_this_pass:
         scores: Tensor = vmap(score_of_one)(rows, batch.target, torch.zeros(len(batch.target), device=rows[0].device))
     return scores

@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from sordino import validate
 from sordino.errors import UsageError
+from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.row_randomness import RowRandomness
 from sordino.gradients.watching import one_line
@@ -148,8 +149,13 @@ class Views:
     def _made(self, inputs: Tensor, seeds: Tensor) -> Tensor:
         if not self.transforms or not len(inputs):
             return inputs
-        with torch.no_grad(), RowRandomness(~seeds):  # a model draws from the seeds themselves
-            made: Tensor = vmap(self._transformed, randomness="different")(inputs)
+
+        def of_one(row: Tensor) -> Tensor:
+            with Noting(of_this_pass):
+                return self._transformed(row)
+
+        with torch.no_grad(), RowRandomness(~seeds), one_pass() as of_this_pass:  # a model draws from the seeds
+            made: Tensor = vmap(of_one, randomness="different")(inputs)
         return made.to(inputs.dtype)
 
     def _made_where_possible(self, inputs: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:

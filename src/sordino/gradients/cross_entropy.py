@@ -6,26 +6,23 @@ added up within each row, is what it gives for the rows one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from sordino.gradients.one_pass import Noting
 from sordino.gradients.rowwise import apply
 
 _ARGUMENTS = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 
 
-class CrossEntropyOfRows(TorchFunctionMode):
+class CrossEntropyOfRows(Noting):
     """While active, a summed `cross_entropy` of a batch of one inside `vmap` is computed for all rows at once."""
 
-    def __torch_function__(
-        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is not F.cross_entropy:
             return function(*args, **kwargs)
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs

@@ -106,5 +106,10 @@ def tensors_in(values: Any) -> list[Tensor]:
         return [values]
     if not isinstance(values, (tuple, list)):
         return []
-    flat = (inner for value in values for inner in (value if isinstance(value, (tuple, list)) else (value,)))
-    return [value for value in flat if isinstance(value, Tensor)]
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += [inner for inner in value if isinstance(inner, Tensor)]
+    return found

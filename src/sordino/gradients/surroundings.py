@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sordino.errors import UsageError
+from sordino.gradients.attributes import attributes_kept
 
 
 @contextmanager
@@ -124,15 +125,3 @@ def _set_back(backend: Any, how: str) -> None:
     backend.fp32_precision = "none"
     if backend.fp32_precision != how:
         backend.fp32_precision = how
-
-
-@contextmanager
-def attributes_kept(model: nn.Module) -> Iterator[None]:
-    # A module that stores an activation as an attribute would carry data out of the kernel.
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)

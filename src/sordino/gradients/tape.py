@@ -33,6 +33,7 @@ from sordino.gradients.attention import attend, written_out
 from sordino.gradients.cross_entropy import CrossEntropyOfRows
 from sordino.gradients.embedding import embed
 from sordino.gradients.fused_attention import fused
+from sordino.gradients.one_pass import OnePass, one_pass
 from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
@@ -219,12 +220,12 @@ def _forward(
 
     def of_one(*tensors: Tensor) -> list[Tensor]:
         each = iter(tensors)
-        recorder = _Recorder(plan, names, list(islice(each, len(zeros))))
+        recorder = _Recorder(plan, names, list(islice(each, len(zeros))), of_this_pass)
         of_row = dict(zip(direct, islice(each, len(direct)), strict=True))
         *row, label = (x.unsqueeze(0) for x in each)
         with recorder, recorder.registered(model):
             outputs = functional_call(model, {**fixed, **trained, **of_row}, tuple(row))
-        with CrossEntropyOfRows():
+        with CrossEntropyOfRows(of_this_pass):
             given, shape = tree_flatten(of_outputs(outputs, label))
         if len(recorder.saved) != len(plan.uses):
             raise Unrecorded
@@ -234,7 +235,8 @@ def _forward(
     def attempt(randomness: str) -> list[Tensor]:
         return mapped(of_one, [*zeros, *copies.values(), *rows, labels], len(seeds), randomness)
 
-    results = drawing_by_row(attempt, seeds)
+    with one_pass() as of_this_pass:
+        results = drawing_by_row(attempt, seeds)
     shape = shape_of_given.pop()
     given = tree_unflatten(results[: shape.num_leaves], shape)
     return Pass(given, order, plan.uses, tuple(results[shape.num_leaves :]), zeros, copies, dtype)
@@ -379,10 +381,18 @@ class _Surveyor(_Watching):
 class _Recorder(_Watching):
     """Carries the known operations out, tags each output with the row's zero, and checks that the survey was right."""
 
-    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor]) -> None:
+    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor], of_this_pass: OnePass) -> None:
         super().__init__(names)
-        self._uses, self._zeros = plan.uses, zeros
+        self._uses, self._zeros, self._of_this_pass = plan.uses, zeros, of_this_pass
         self.saved: list[Tensor] = []
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._of_this_pass.given(tensors_in((*args, *(kwargs or {}).values())))
+        result = super().__torch_function__(function, types, args, kwargs)
+        self._of_this_pass.made(tensors_in(result))
+        return result
 
     def known(self, found: Recognised) -> Any:
         place = len(self.saved)

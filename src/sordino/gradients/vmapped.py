@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_randomness import RowRandomness
 from sordino.gradients.surroundings import original, pinned, working_dtype
@@ -38,7 +39,7 @@ def gradients_of_rows(
     def loss_of_one(
         parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
     ) -> tuple[Tensor, Tensor]:
-        with OwnInitialState(zero):
+        with Noting(tensors), OwnInitialState(zero):
             outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
             return objective(outputs, label.unsqueeze(0))
 
@@ -49,7 +50,7 @@ def gradients_of_rows(
         gradients, usable = of_each(trained, rows, labels, torch.zeros(len(seeds), device=seeds.device))
         return gradients, usable
 
-    with pinned(model, autocast):
+    with pinned(model, autocast), one_pass() as tensors:
         gradients, usable = drawing_by_row(attempt, seeds)
     return list(gradients.values()), usable
 

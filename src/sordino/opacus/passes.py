@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
+from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
 from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
 from sordino.gradients.taped import Taped
@@ -103,11 +104,12 @@ def _outputs_alone(model: nn.Module, batch: Batch, seeds: Tensor) -> Any:
     values, dtype = {**trained_values(inner), **fixed_values(inner)}, working_dtype(inner)
 
     def of_one(row: tuple[Tensor, ...]) -> Any:
-        return functional_call(inner, values, tuple(x.unsqueeze(0) for x in row))
+        with Noting(of_this_pass):
+            return functional_call(inner, values, tuple(x.unsqueeze(0) for x in row))
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
     try:
-        with pinned(inner), torch.no_grad():
+        with pinned(inner), torch.no_grad(), one_pass() as of_this_pass:
             return drawing_by_row(lambda randomness: vmap(of_one, randomness=randomness)(rows), seeds)
     except (RuntimeError, IndexError):
         half = len(seeds) // 2

@@ -11,6 +11,7 @@ from torch.func import vmap
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from sordino.errors import UsageError
+from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.watching import one_line
 from sordino.opacus.row_program import RowProgram
@@ -47,9 +48,11 @@ class ScriptLoss:
         """The loss of each row, inside `vmap`."""
 
         def of_one(outputs: list[Tensor], target: Tensor) -> Tensor:
-            return self(spec.unflatten([x.unsqueeze(0) for x in outputs]), target.unsqueeze(0))
+            with Noting(of_this_pass):
+                return self(spec.unflatten([x.unsqueeze(0) for x in outputs]), target.unsqueeze(0))
 
-        return vmap(of_one)(outputs, column)
+        with one_pass() as of_this_pass:
+            return vmap(of_one)(outputs, column)
 
     def check(self, outputs: list[Tensor], spec: TreeSpec, column: Tensor, loss_reduction: str) -> None:
         """Refuses a loss that mixes rows, or is another than was declared. All values are synthetic."""

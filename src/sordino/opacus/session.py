@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_map
 
 from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
+from sordino.gradients.attributes import attributes_kept
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.surroundings import attributes_kept, device_of, pinned
+from sordino.gradients.surroundings import device_of, pinned
 from sordino.gradients.tape import Unrecorded
 from sordino.opacus.constants import contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody

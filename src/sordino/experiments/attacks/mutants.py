@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sordino import clipping, contribution, sampling
 from sordino.accounting import Adjacency, answer
@@ -294,6 +295,19 @@ def _one_rule_is_wrong(patch: Patches) -> None:
         return honest(self, saved, 0.8 * output_gradient)
 
     patch.set(Linear, "blocks", blocks)
+
+
+@mutant("a memory of the micro-batch before", SENSITIVITY)
+def _a_memory_of_the_micro_batch_before(patch: Patches) -> None:
+    honest = LossGradient.of
+    sums: list[Tensor] = []
+
+    def of(self: Any, model: Any, batch: Any, seeds: Any) -> Any:
+        sign = -1.0 if sums and float(sums.pop()) < 0 else 1.0
+        sums.append(batch.inputs[0].nan_to_num().double().sum())
+        return honest(self, model, replace(batch, inputs=tuple(sign * x for x in batch.inputs)), seeds)
+
+    patch.set(LossGradient, "of", of)
 
 
 @mutant("optimised noise times 0.9", SCALE, OF_OPTIMIZED_NOISE)
