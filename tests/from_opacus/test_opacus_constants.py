@@ -220,6 +220,74 @@ def test_an_attribute_that_is_a_value_of_a_batch_is_refused():
             model[1].scale = loss.detach()
 
 
+def test_an_attribute_that_follows_the_last_loss_is_refused():
+    class Scaled(nn.Module):
+        scale = 1.0
+        epoch = 0
+
+        def forward(self, x):
+            return x * self.scale
+
+    model = nn.Sequential(network(), Scaled())
+    _, module, optimizer, loader = made_private(model=model)
+
+    def script(after):
+        for inputs, labels in loader:
+            loss = loss_of(module, inputs, labels)
+            loss.backward()
+            optimizer.step()
+            after(loss)
+
+    def counts(loss):
+        model[1].epoch += 1
+        loss.item()
+
+    def follows(loss):
+        model[1].scale = 0.9 + 0.1 * loss.item()
+
+    model[1].scale = 1.0
+    script(counts)
+    with pytest.raises(UsageError, match="which left for Python in test_opacus_constants"):
+        script(follows)
+
+
+def test_a_criterion_that_follows_the_last_loss_is_refused():
+    weight = [1.0]
+
+    def criterion(outputs, labels):
+        return weight[0] * F.cross_entropy(outputs, labels, reduction="sum")
+
+    _, module, optimizer, loader = made_private(criterion=criterion, loss_reduction="sum")
+    with pytest.raises(UsageError, match="not criterion"):
+        for inputs, labels in loader:
+            loss = F.cross_entropy(module(inputs), labels, reduction="sum")
+            loss.backward()
+            optimizer.step()
+            weight[0] = loss.item()
+
+
+def test_what_was_detached_may_be_added_to_a_metric_and_not_to_the_model():
+    _, module, optimizer, loader = made_private()
+    confusion, total = torch.zeros(3, 3), torch.zeros(())
+    for inputs, labels in loader:
+        outputs = module(inputs)
+        loss = F.cross_entropy(outputs, labels)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            confusion += F.one_hot(outputs.argmax(1), 3).T.float() @ F.one_hot(labels, 3).float()
+            total.add_(loss.detach())
+    assert confusion.sum() > 0 and total > 0
+    parameter = next(module.parameters())
+    for write in (
+        lambda: parameter.data.add_(loss.detach()),
+        lambda: parameter.data.view(-1)[1:].copy_(loss.detach()),
+        lambda: parameter.data.__setitem__(0, loss),
+    ):
+        with pytest.raises(UsageError, match="nor written to the model"):
+            write()
+
+
 def test_the_loss_keeps_its_constants_as_they_were_when_it_was_computed():
     assert moved(changed_before_backward) <= 1
 
@@ -392,6 +460,19 @@ def test_a_long_training_keeps_no_history():
             optimizer.step()
             average = 0.9 * average + 0.1 * loss.detach()
     assert not hasattr(average.node, "args")
+
+
+def test_a_loss_may_be_added_up_from_a_tensor_of_zeros():
+    _, module, optimizer, loader = made_private()
+    optimizer.param_groups[0]["lr"] = 0.0
+    for inputs, labels in loader:
+        outputs, loss = module(inputs), torch.zeros(())
+        for _ in range(2):
+            loss += F.cross_entropy(outputs, labels) / 2
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    assert_same([gradient(module)], kernel_gradients(network(), data_set(), 5)[-1:])
 
 
 def test_a_script_of_the_usual_shape_leaves_nothing_on_the_way():

@@ -26,7 +26,7 @@ _ATOMS = (
     *(Tensor, nn.Parameter, torch.Generator, ModuleType, FunctionType, BuiltinFunctionType),
 )
 _TENSORS_AND_MODULES = ("_parameters", "_buffers", "_modules")
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def _all_held(model: nn.Module) -> Iterator[_Held]:
     for module in modules:
         attributes = vars(module)
         yield _collection(attributes)
-        for name in attributes.keys() - _OF_EVERY_MODULE:
+        for name in attributes.keys() - OF_EVERY_MODULE:
             waiting.append(attributes[name])
         yield from (_collection(attributes[name]) for name in _TENSORS_AND_MODULES if attributes[name])
     most = len(seen) + _MOST

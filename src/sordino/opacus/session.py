@@ -11,17 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
-from sordino.gradients.attributes import attributes_kept
+from sordino.gradients.attributes import OF_EVERY_MODULE, attributes_kept
 from sordino.gradients.row_loss import Loss
 from sordino.gradients.surroundings import device_of, pinned
 from sordino.gradients.tape import Unrecorded
-from sordino.opacus.constants import contents, is_number
+from sordino.opacus.constants import appearance, contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
 from sordino.opacus.row_program import RowProgram
 from sordino.opacus.script_loss import ScriptLoss
@@ -47,7 +48,7 @@ class Session:
         self._waiting: list[Tensor] = []  # parts of the batch that were not handed out yet
         self._part: _Part | None = None
         self._checked: set[Any] = set()
-        self._trace = Trace(self.backward)
+        self._trace = Trace(self.backward, self._is_of_the_model)
         self._constants: _Constants | None = None  # of the last step, which depend on no batch
         self._model_at_first = tuple(self._model_constants())
 
@@ -118,7 +119,8 @@ class Session:
         constants = _Constants(looks, model_constants)
         self._refuse_constants_of_batches([program, *inputs], constants, len(part.seeds))
         script_loss = ScriptLoss.of(program, self._criterion, target=len(part.batch.inputs))
-        if self._is_new("loss", looks):
+        # A criterion may have changed since it was compared: it is compared again once it could depend on a batch.
+        if self._is_new("loss", looks) or (self._criterion is not None and self._trace.left):
             with pinned(self._model):
                 self._check_loss(script_loss, inputs)
         self._add(self.run.bounded(self._begun, self._contributions(script_loss, passed, part)))
@@ -178,10 +180,21 @@ class Session:
             )
 
     def _model_constants(self) -> Iterator[tuple[str, Any]]:
-        """What the model computes with and is not trained."""
+        """What the model computes with and is not trained. A whole number or a truth may well be a count or a mode."""
         for name, x in (*self._model.named_parameters(), *self._model.named_buffers()):
             if not x.requires_grad:
                 yield name, contents(x)
+        for path, module in self._model.named_modules():
+            for name in sorted(vars(module).keys() - OF_EVERY_MODULE):
+                value = vars(module)[name]
+                if isinstance(value, Tensor):
+                    yield f"{path}.{name}", contents(value)
+                elif isinstance(value, (float, complex, np.floating)):
+                    yield f"{path}.{name}", appearance(value)
+
+    def _is_of_the_model(self, tensor: Tensor) -> bool:
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return tensor.untyped_storage().data_ptr() in {x.untyped_storage().data_ptr() for x in tensors if x.numel()}
 
     def _add(self, part: BoundedSum) -> None:
         if self._total is None:

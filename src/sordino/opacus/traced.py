@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -66,8 +66,8 @@ class Departure(Enum):
 class Trace:
     """What is noted about the batches of one session: whom to tell of `backward`, and where values left."""
 
-    def __init__(self, on_backward: Callable[[Traced], None]) -> None:
-        self.on_backward = on_backward
+    def __init__(self, on_backward: Callable[[Traced], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
+        self.on_backward, self.is_of_the_model = on_backward, is_of_the_model
         self._left: dict[Departure, dict[tuple[str, int], None]] = {}
 
     def note(self, departure: Departure) -> None:
@@ -333,30 +333,45 @@ def _operand(value: Any) -> Any:
 def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Sums of losses, as in `total += loss`, are the one thing of a batch that is followed when changed in place.
 
-    What was detached may be changed and looked at, but not come back; and a log may be written to.
+    What was detached may be changed, and may be written to a log or a metric, but does not come back.
     """
-    changed = args[0] if args else None
-    if name in _SCALARS_IN_PLACE and isinstance(changed, Tensor) and changed.ndim == 0 and "out" not in kwargs:
-        out_of_place = _SCALARS_IN_PLACE[name]
-        result = out_of_place(*tree_map(plain, args), **tree_map(plain, kwargs))
-        new = _noted(out_of_place, name[:-1], args, kwargs, result)
-        if not isinstance(changed, Traced):
-            return new
-        changed.value.copy_(plain(new))
-        changed.node = new.node
+    changed, operands = args[0] if args else None, _traced_in((args, kwargs))
+    of_the_batch = [x for x in operands if not _is_detached(x)]
+    if "out" in kwargs or not isinstance(changed, Tensor) or isinstance(changed, nn.Parameter):
+        raise UsageError(_NOT_IN_PLACE.format(name))
+    if name in _SCALARS_IN_PLACE and changed.ndim == 0 and of_the_batch:
+        return _sum_of_losses(name, changed, args, kwargs)
+    if isinstance(changed, Traced):
+        if not _is_detached(changed):
+            raise UsageError(_NOT_IN_PLACE.format(name))
+        function(*tree_map(plain, args), **tree_map(plain, kwargs))
+        changed.node = Lost.here("a value that was changed in place")
         return changed
-    if isinstance(changed, Traced) and "out" not in kwargs and not isinstance(changed.node, Column | Output):
-        if isinstance(changed.node, Lost) or changed.node.is_detached:
-            function(*tree_map(plain, args), **tree_map(plain, kwargs))
-            changed.node = Lost.here("a value that was changed in place")
-            return changed
-    if name == "__setitem__" and type(changed) is Tensor:
-        for traced in _traced_in((args, kwargs)):
-            traced.history.note(Departure.NUMBER)
-        return function(*tree_map(plain, args), **tree_map(plain, kwargs))
-    raise UsageError(
-        f"what comes from the batch is not computed in place, got {name}: make a new tensor, or .item() for a log."
-    )
+    if name == "__set__" or (of_the_batch and name != "__setitem__") or operands[0].history.is_of_the_model(changed):
+        raise UsageError(_NOT_IN_PLACE.format(name))
+    operands[0].history.note(Departure.NUMBER)
+    return function(*tree_map(plain, args), **tree_map(plain, kwargs))
+
+
+_NOT_IN_PLACE = (
+    "what comes from the batch is not computed in place, nor written to the model, got {}: make a new tensor, or "
+    "detach what is for a log."
+)
+
+
+def _is_detached(traced: Traced) -> bool:
+    return isinstance(traced.node, Lost) or (isinstance(traced.node, Call) and traced.node.is_detached)
+
+
+def _sum_of_losses(name: str, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    function = _SCALARS_IN_PLACE[name]
+    result = function(*tree_map(plain, args), **tree_map(plain, kwargs))
+    new: Traced = _noted(function, name[:-1], args, kwargs, result)
+    if not isinstance(changed, Traced):
+        return new
+    changed.value.copy_(new.value)
+    changed.node = new.node
+    return changed
 
 
 def _backward(loss: Any, *args: Any, **kwargs: Any) -> None:
