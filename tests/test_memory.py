@@ -468,6 +468,36 @@ class OfAFunction(Plain):
         return self.layer(Square.apply(x))  # type: ignore[no-untyped-call]
 
 
+class Mixing(torch.autograd.Function):
+    """Mixes nothing in a plain batch, and everything under `vmap`."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], x: Tensor) -> tuple[Tensor, int | None]:
+        return x * x.sum().sign(), axes[0]
+
+
+@pytest.mark.parametrize("base", [Plain, PlainMapped])
+def test_a_function_with_a_vmap_of_its_own_is_refused(base: type[nn.Module]) -> None:
+    class Mixed(base):  # type: ignore[misc, valid-type]
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(Mixing.apply(x))  # type: ignore[no-untyped-call]
+
+    with pytest.raises(UsageError, match="Mixing has a vmap of its own"):
+        moved(Mixed)
+
+
 @pytest.mark.parametrize("model", [Positions, Dense, OfAFunction])
 def test_a_model_that_keeps_nothing_of_rows_is_trained(model: type[nn.Module]) -> None:
     CONSTANTS.clear()

@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch.autograd_function import custom_function_call
 from torch.overrides import TorchFunctionMode
 
 from sordino.errors import UsageError
@@ -56,6 +58,18 @@ class OnePass:
                 _of_earlier_passes[place] = ref(outliving, partial(_forget, place))
 
 
+def refuse_own_rule(function: Any, args: tuple[Any, ...]) -> None:
+    """Refuses a function with a `vmap` of its own: it is handed all rows at once, and could mix them unseen."""
+    if function is not custom_function_call:
+        return
+    kind: Any = args[0]
+    if kind.vmap is not torch.autograd.Function.vmap and not kind.__module__.startswith("sordino."):
+        raise UsageError(
+            f"{kind.__name__} has a vmap of its own, which sees all examples of a batch: leave it out, and set "
+            "generate_vmap_rule = True."
+        )
+
+
 def _forget(place: int, _: object) -> None:
     del _of_earlier_passes[place]
 
@@ -81,6 +95,7 @@ class Noting(TorchFunctionMode):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        refuse_own_rule(function, args)
         self._tensors.given(tensors_in((*args, *kwargs.values())))
         result = self.carried_out(function, args, kwargs)
         self._tensors.made(tensors_in(result))

@@ -33,7 +33,7 @@ from sordino.gradients.attention import attend, written_out
 from sordino.gradients.cross_entropy import CrossEntropyOfRows
 from sordino.gradients.embedding import embed
 from sordino.gradients.fused_attention import fused
-from sordino.gradients.one_pass import OnePass, one_pass
+from sordino.gradients.one_pass import OnePass, one_pass, refuse_own_rule
 from sordino.gradients.operations import Recognised, recognise, tensors_in
 from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
@@ -389,6 +389,7 @@ class _Recorder(_Watching):
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        refuse_own_rule(function, args)
         self._of_this_pass.given(tensors_in((*args, *(kwargs or {}).values())))
         result = super().__torch_function__(function, types, args, kwargs)
         self._of_this_pass.made(tensors_in(result))
