@@ -46,8 +46,10 @@ class Augmented(Dataset[tuple[Tensor, int]]):
 
 
 def trained(out: Path, *, killed_at: int = STEPS, **changes: Any) -> dict[int, Tensor]:
-    """What each step releases, as a script that seeds torch at its top has it."""
+    """What each step releases, as a script that seeds all generators at its top has it."""
     torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
     model, released, step = nn.Linear(6, 3), dict[int, Tensor](), Training.step
 
     def watched(training: Training) -> None:
