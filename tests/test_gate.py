@@ -224,6 +224,17 @@ def test_a_guarantee_with_a_seed_assumes_that_it_is_used_once() -> None:
     assert "the seed stays secret and is used once" in so.PrivateRun(plan(), linear(), DATA, seed=0).assumptions[1]
 
 
+@pytest.mark.parametrize("name", RELEASES)
+def test_the_guarantee_of_a_budget_assumes_of_every_seed_that_it_is_used_once(name: str) -> None:
+    budget = budget_of()
+    RELEASES[name](budget)
+    (assumed,) = [each for each in budget.guarantee(delta=1e-3).assumptions if "seed" in each]
+    assert "used once" in assumed
+    secret = budget_of()
+    release_moments(secret, noise_multiplier=4.0)
+    assert not secret.guarantee(delta=1e-3).assumptions
+
+
 def test_threads_that_release_at_once_get_numbers_of_their_own() -> None:
     budget = budget_of()
     with ThreadPoolExecutor(8) as threads:

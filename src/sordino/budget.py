@@ -19,7 +19,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, Se
 from torch import Tensor
 
 from sordino import validate
-from sordino.accounting import Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
 from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
@@ -131,7 +131,7 @@ class Budget:
         self._charges: list[_Charge] = []
         self._noises: list[tuple[Noise, int]] = []  # of the releases made here, with the number of steps of each
         self._next_number = 0
-        self._addresses: dict[bytes, str] = {}  # by a hash of its key each address in use, and the run that uses it
+        self._addresses: dict[bytes, _User] = {}  # who uses which, by a hash of its key
         self._adjacency: Adjacency | None = None
         self._charging = Lock()  # two threads that each see room for one release must not both take it
         self._process = os.getpid()
@@ -211,17 +211,16 @@ class Budget:
         self, event: DpEvent, adjacency: Adjacency, *, what: str, key: Key, run: RunIdentity | None = None
     ) -> Address:
         """Charges for what draws its noise by itself, and gives the key to draw it from, which nothing else has."""
-        name = "" if run is None else run.name
+        user = _User("" if run is None else run.name, key.reproducible)
         if run is not None and run.number is not None:
-            user = self._addresses.get(_digest(key.of_release(run.number)), name)
-            if user != name:
+            if self._addresses.get(_digest(key.of_release(run.number)), user) != user:
                 raise UsageError(
                     f"the {what} is release {run.number} of its seed, and so is another release of this budget: both "
                     "would have the same noise. Resume it before anything else is released, or give that another seed."
                 )
         number = self.charge(event, adjacency, what=what, run=run)
         address = Address(number, key.of_release(number))
-        self._addresses[_digest(address.key)] = name
+        self._addresses[_digest(address.key)] = user
         return address
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
@@ -256,6 +255,8 @@ class Budget:
         for noise, steps in self._noises:
             check_tail(noise, adjacency, steps=steps, delta=delta)
         unit = self.records.unit
+        if any(user.has_seed for user in self._addresses.values()):
+            assumptions = tuple(dict.fromkeys((*assumptions, SEED_STAYS_SECRET)))
         return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def check_process(self) -> None:
@@ -312,6 +313,14 @@ class _Charge:
     event: DpEvent
     number: int
     run: str
+
+
+@dataclass(frozen=True)
+class _User:
+    """Who draws from an address: a run, by its name, or what has none; and whether from a seed."""
+
+    run: str
+    has_seed: bool
 
 
 def _digest(key: Key) -> bytes:
