@@ -289,6 +289,14 @@ def test_norms_of_long_vectors_are_not_low(size):
     assert float(so.ClipByNorm(0.5)(taped(Instantiated(row))).value.double().norm()) <= 0.5
 
 
+def test_a_norm_that_is_a_product_of_two_is_not_low():
+    row = torch.full((1, 1_000), 2.0**-12.6)
+    row[0, 0] = 1.0
+    exact = float(row.double().square().sum())
+    assert float(Outer(row, row).squared_norms().sqrt()) >= exact * (1 - RELATIVE_ERROR)
+    assert float(so.ClipByNorm(0.5)(taped(Outer(row, row))).value.double().norm()) <= 0.5
+
+
 def test_squares_that_vanish_in_float32_do_not_make_a_row_shorter():
     row = torch.full((1, 10**6), 1e-20)  # of norm 1e-17
     assert float(so.ClipByNorm(1e-12)(taped(Instantiated(row))).value.norm()) <= 1e-12

@@ -16,7 +16,8 @@ from sordino.gradients.rounding import LARGEST_FACTOR, RAISED, of_terms
 _NUMBERS_AT_A_TIME = 1 << 10
 LOST_SQUARE = 2.0**-126  # at most, of each number whose square is below it
 _NEGLIGIBLE = 2.0**-20
-RELATIVE_ERROR = 2.0**-15 + 2.0**-19  # of a norm: half of gamma for the squares of a piece, and what is rounded besides
+# Of a norm, which may be a product of two: half of gamma for the squares of a piece each, and what is rounded besides.
+RELATIVE_ERROR = 2 * (2.0**-15 + 2.0**-19)
 
 
 class Lengths(NamedTuple):

@@ -93,8 +93,8 @@ def add_in_groups(total: Tensor, rows: int, together: int, add: Callable[[Tensor
 def _add_up(total: Tensor, parts: list[slice], add: Callable[[Tensor, slice], None]) -> Tensor:
     first, *others = parts
     add(total, first)
+    part = torch.empty_like(total) if others else total  # one for all, which stays in cache
     for rows in others:
-        part = torch.zeros_like(total)
-        add(part, rows)
+        add(part.zero_(), rows)
         total += part
     return total

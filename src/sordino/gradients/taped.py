@@ -71,8 +71,10 @@ class Taped:
         """
         if self.num_units <= AT_ONCE:
             return self._sum_at_once(weights_of, bound)
-        exact, weights = self._zeros().flat.double(), []
-        for units in groups(self.num_units, AT_ONCE):
+        first, *others = groups(self.num_units, AT_ONCE)
+        part, given = self._take(first)._sum_at_once(weights_of, bound)
+        exact, weights = part.double(), [given]
+        for units in others:
             part, given = self._take(units)._sum_at_once(weights_of, bound)
             add_(exact, part)
             weights.append(given)
