@@ -5,6 +5,7 @@ PYTHONPATH=examples/stand_ins python examples/opacus_mnist.py --epochs 1     whe
 """
 
 import argparse
+import math
 import time
 
 import torch
@@ -47,7 +48,8 @@ def train(args, model, device, loader, optimizer, engine, epoch):
         loss.backward()
         optimizer.step()
     seconds, epsilon = time.process_time() - started, engine.get_epsilon(delta=args.delta)
-    print(f"epoch {epoch}: {seconds:.2f} processor seconds, epsilon {epsilon:.3f} at delta {args.delta:g}", flush=True)
+    spent = f"epsilon {math.ceil(1000 * epsilon) / 1000:.3f} at delta {args.delta:g}"  # never rounded down
+    print(f"epoch {epoch}: {seconds:.2f} processor seconds, {spent}", flush=True)
 
 
 def test(model, device, loader):

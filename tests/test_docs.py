@@ -111,3 +111,19 @@ def test_the_page_about_optimised_noise_runs_and_its_guarantees_hold(capsys):
 
 def test_the_page_about_the_feature_to_noise_ratio_runs():
     assert run_examples("docs/feature-to-noise.md")
+
+
+def test_epsilons_in_the_table_of_hidden_states_are_rounded_up():
+    curves = json.loads((ROOT / "results/hidden-state/epsilon-cpu.json").read_text())["curves"]
+    exact = {
+        (curve["method"], epochs, curve["setting"]["noise_multiplier"]): epsilon
+        for curve in curves
+        for epochs, epsilon in zip(curve["epochs"], curve["epsilons"], strict=True)
+    }
+    page = (ROOT / "docs/hidden-state-table.md").read_text()
+    rows = re.findall(r"^\| ([a-zA-Z, ]+) \| (\d+)" + 4 * r" \| ([\d.]+)" + r" \|$", page, re.MULTILINE)
+    assert len(rows) == len(curves)
+    for method, multiplier, *printed in rows:
+        for epochs, text in zip((1, 50, 150, 400), printed, strict=True):
+            epsilon = exact[method, epochs, float(multiplier)]
+            assert epsilon <= float(text) < epsilon + 0.0011, (method, multiplier, epochs)

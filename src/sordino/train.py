@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.accounting import Guarantee
+from sordino.accounting.guarantee import rounded_up
 from sordino.averaging import Averaging
 from sordino.budget import Budget, RunIdentity
 from sordino.calibration import calibrate, check_delta_for, check_target
@@ -242,7 +243,8 @@ class _Course:
                 bar.advance(task)
                 if is_mark(run.steps, len(run)):
                     row = self._row(training, guarantee, show)
-                    bar.update(task, spent=f"epsilon {row['epsilon']:.2f} of {guarantee.epsilon:.2f}")
+                    spent = f"epsilon {rounded_up(row['epsilon'], 3)} of {rounded_up(guarantee.epsilon, 3)}"
+                    bar.update(task, spent=spent)
                     rows.append(row)
                     if journal is not None:
                         journal.add(row)

@@ -95,7 +95,7 @@ def _bounds(audit: Audit) -> Html:
 
     words = "; ".join(f"{bound.method} at least {_down(bound.epsilon)}" for bound in audit.bounds)
     caption = "Bars: shown by attack. Line: promised. Grey: the most that so many canaries could show."
-    return picture("bounds", draw, caption=caption, words=f"Theory {audit.epsilon:.3g}; {words}.")
+    return picture("bounds", draw, caption=caption, words=f"Theory {rounded_up(audit.epsilon, 3)}; {words}.")
 
 
 def _scores(audit: Audit) -> Html:
