@@ -21,7 +21,7 @@ from sordino import checkpoint as checkpoint_module
 from sordino.randomness import Key
 from sordino.store import RunFolder
 
-MOMENTS = (0, 2, 4, 6, 7, 9, 11, 13, 16, 25, 33, 38, 39, 40, 41, 42, 43, 44, 47)
+MOMENTS = (0, 2, 4, 6, 7, 9, 11, 13, 16, 25, 33, 38, 39, 40, 41, 42, 43, 44, 45, 47, 49)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -13,6 +13,7 @@ from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
 import sordino as so
+from sordino.clipping import SCALED_TO
 from sordino.gradients.taped import Taped
 from sordino.records import as_records
 
@@ -177,7 +178,7 @@ def test_the_clipped_sum_is_that_of_a_loop_over_single_examples(name: str) -> No
     assert isinstance(each, Taped)
     assert relative_error(rows_of(each).double(), expected) < 1e-5
     for norm in (0.3 * float(expected.norm(dim=1).median()), 1e6):
-        clipped = (expected * (norm / expected.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+        clipped = (expected * (norm * SCALED_TO / expected.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
         assert relative_error(so.ClipByNorm(norm)(each).value.double(), clipped) < 1e-5
 
 
