@@ -205,6 +205,16 @@ def test_two_stages_cost_more_than_one_and_less_than_by_renyi_divergences(shape)
     assert said[0].epsilon < 0.95 * said[1].epsilon
 
 
+@pytest.mark.parametrize("std", [4.0, 1e4])
+@pytest.mark.parametrize(("mean", "shape"), [(1.0, 0.0), (1.0, 0.5), (1.0 + 1e-7, 1.0)])
+def test_two_stages_of_a_single_trial_cost_what_two_trials_cost(std, mean, shape):
+    """Then the ratio is next to 1, and no points lie below it."""
+    stage = RepeatAndSelectDpEvent(GaussianDpEvent(std), mean, shape)
+    two = privacy_of(ComposedDpEvent([stage, stage]), Adjacency.ZERO_OUT).epsilon(1e-6)
+    exact = GaussianCurve(math.sqrt(2) / std).epsilon(1e-6)
+    assert exact * (1 - 1e-9) <= two <= 1.01 * exact
+
+
 def test_what_has_no_pair_is_left_to_renyi_divergences():
     stage = RepeatAndSelectDpEvent(GaussianDpEvent(4.0), 6.0, 0.0)
     said = opinions(ComposedDpEvent([stage, GaussianDpEvent(0.01)]), Adjacency.ZERO_OUT, 1e-5)

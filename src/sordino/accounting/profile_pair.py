@@ -19,7 +19,7 @@ from sordino.accounting.dominating import Losses, Reals
 
 @dataclass(frozen=True)
 class ProfilePair:
-    """The pair of a curve by its deltas at the `epsilons`, which begin at 0 and rise. Backwards it is the same.
+    """The pair of a curve by its deltas at `epsilons` of at least 0 that rise. Backwards it is the same.
 
     >>> nodes = ProfilePair(epsilons=(0.0, 1.0), deltas=(0.5, 0.0)).losses(log_tail=-50.0)
     >>> round(float(nodes.mass.sum()), 12), round(float(nodes.mass @ np.maximum(-np.expm1(-nodes.loss), 0)), 12)
@@ -52,7 +52,7 @@ class ProfilePair:
         slopes = np.append([_slope(a, h, *each) for each in itertools.pairwise(kept)], 0.0)
         before = np.append((h[kept[0]] - 1) / (a[kept[0]] + 1), slopes[:-1])
         mass = np.maximum(a[kept] * (slopes - before), 0.0)
-        if kept[0] == 0:
+        if self.epsilons[kept[0]] == 0:
             mass[0] *= 2  # it is its own mirror image
         return np.array(self.epsilons)[kept], mass
 

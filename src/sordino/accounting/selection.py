@@ -92,11 +92,13 @@ class BestOf:
         farthest = self.trial.epsilon(_NEGLIGIBLE / self.mean)
         if math.isinf(farthest):
             return None
-        left = np.linspace(0.0, max(farthest, 1e-6), _PLACES)
-        before = np.linspace(0.0, self.log_ratio, _PLACES // 4, endpoint=False)
-        single = self.mean * deltas_of(self.trial, left)
-        deltas = np.append([self.delta(epsilon) for epsilon in before.tolist()], np.minimum(single, 1.0))
-        epsilons = np.append(before, left + self.log_ratio)
+        # Points so close that the slope between two of them is lost in rounding would be worse than none.
+        left = np.linspace(0.0, max(farthest, 1e-5 * _PLACES), _PLACES)
+        places = _PLACES // 4 if self.log_ratio > 1e-5 * _PLACES else 0
+        short = np.linspace(self.log_ratio, 0.0, places, endpoint=False)  # of the logarithm, which falls
+        before = 1 - np.exp(-short) * (1 - deltas_of(self.trial, short[::-1])[::-1])
+        deltas = np.minimum(1.0, self.mean * np.append(before, deltas_of(self.trial, left)))
+        epsilons = np.append(self.log_ratio - short, left + self.log_ratio)
         return ProfilePair(tuple(epsilons.tolist()), tuple(np.minimum.accumulate(deltas).tolist()))
 
     @cached_property
