@@ -68,7 +68,7 @@ class BestOf:
 
     >>> from sordino.accounting.curves import GaussianCurve
     >>> round(BestOf(GaussianCurve(1 / 4), mean=8.0, shape=0.0).epsilon(1e-5), 2)
-    1.36
+    1.37
     """
 
     trial: PrivacyCurve
