@@ -128,7 +128,7 @@ def test_composed_as_gaussians_the_method_errs_less_than_with_thirds_of_epsilon(
 
 def test_data_that_is_far_from_singular_gets_less_of_a_ridge():
     features = RandomFourier(width=4, gamma=1.0)
-    many, few = (fit_adassp(clusters(n), features, seed=0, **TARGET) for n in (20_000, 200))
+    many, few = (fit_adassp(clusters(n), features, seed=1, **TARGET) for n in (20_000, 200))
     assert many.ridge < 0.7 * few.ridge
 
 

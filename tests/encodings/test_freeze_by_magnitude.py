@@ -89,6 +89,7 @@ def test_an_optimizer_forgets_what_it_knew_of_a_frozen_coordinate(optimizer: str
     model = make_model()
     training = training_of(model, Freeze.by_magnitude(model, stages=(3,)), optimizer)
     steps(training, 4)
+    remembered = []
     for name, mask in training.run.layout.split(frozen(training)).items():
         held = [
             value
@@ -96,7 +97,8 @@ def test_an_optimizer_forgets_what_it_knew_of_a_frozen_coordinate(optimizer: str
             if what != "step"
         ]
         assert held and all(bool((x[mask] == 0).all()) for x in held)
-        assert any(bool((x[~mask] != 0).any()) for x in held)
+        remembered += [bool((x[~mask] != 0).any()) for x in held]
+    assert any(remembered)
 
 
 def test_the_smallest_weights_of_the_stage_are_frozen_and_stay_so() -> None:

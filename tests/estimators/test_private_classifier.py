@@ -201,7 +201,7 @@ def test_it_works_in_a_pipeline_behind_public_scaling():
     X, y = points()
     pipeline = make_pipeline(PublicScaler(low=0, high=100), quick(epochs=10))
     pipeline.fit(50 * X + 50, y)
-    assert pipeline.score(50 * X + 50, y) > 0.9
+    assert pipeline.score(50 * X + 50, y) > 0.8
     assert clone(pipeline).get_params()["privateclassifier__epochs"] == 10
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.clipping import SCALED_TO
 from sordino.errors import UsageError
 from sordino.patches.descent import Descent
 from sordino.patches.network import PatchNetwork
@@ -74,5 +75,5 @@ def clipped_sums(
     errors = (outputs.softmax(dim=-1) - target).repeat_interleave(filters, dim=-1) / filters
     slopes = torch.where(seen > 0, errors[:, :, None], 0.0)
     norms = torch.einsum("kbpq,kbpq->kb", slopes @ slopes.mT, products).clamp(min=0).sqrt()
-    factors = joins * (clip / norms.clamp(min=1e-30)).clamp(max=1.0)
+    factors = joins * (SCALED_TO * clip / norms.clamp(min=1e-30)).clamp(max=1.0)
     return (slopes * factors[..., None, None]).flatten(1, 2).mT @ inputs.flatten(1, 2)
