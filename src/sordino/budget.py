@@ -278,6 +278,9 @@ class Budget:
         return next((each.number for each in self._charges if (each.run, each.event) == (run.name, event)), None)
 
     def _refuse_if_too_much(self, event: DpEvent, adjacency: Adjacency, what: str) -> None:
+        validate.instance(DpEvent, event=event)
+        validate.instance(Adjacency, adjacency=adjacency)
+        validate.instance(str, what=what)
         if self._adjacency not in (None, adjacency):
             raise UsageError(
                 f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}."
