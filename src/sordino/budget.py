@@ -320,7 +320,7 @@ class _Charge:
 
 @dataclass(frozen=True)
 class _User:
-    """Who draws from an address: a run, by its name, or what has none; and whether from a seed."""
+    """User of an address: the name of a run, or nothing for other releases, and whether its key is from a seed."""
 
     run: str
     has_seed: bool

@@ -297,7 +297,7 @@ class Checkpoints:
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """By which tensors that may be seen are known again, bit for bit.
+    """Digest of tensors that may be seen, to recognise them bit for bit.
 
     >>> digest_of_tensors({"weight": torch.zeros(2)}) == digest_of_tensors({"weight": torch.tensor([0.0, -0.0])})
     False

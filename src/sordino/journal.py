@@ -92,7 +92,7 @@ class Journal:
 
     @property
     def run(self) -> RunIdentity:
-        """By which a budget knows the run."""
+        """Identity of the run, by which a budget knows it."""
         return self._checkpoints.run
 
     @property
@@ -173,7 +173,7 @@ class Journal:
 
 
 def digest_of(*stages: object) -> str:
-    """By which a plan is told from others: the run that a folder holds is worth what its plan is."""
+    """Digest of a plan: the run that a folder holds is worth what its plan is."""
     return hashlib.blake2b(repr(stages).encode(), digest_size=16).hexdigest()
 
 

@@ -50,7 +50,7 @@ class Batch:
         return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
 
     def without(self, rows: Tensor) -> Batch:
-        """The same with made-up values, which do not count, in the places of the rows that are True."""
+        """This batch with made-up values, which do not count, in place of the rows that are True."""
         made_up = self.synthetic()
         inputs = (torch.where(_along(rows, x), other, x) for x, other in zip(self.inputs, made_up.inputs, strict=True))
         target = torch.where(_along(rows, self.target), made_up.target, self.target)

@@ -128,7 +128,7 @@ class Training:
 
 
 def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
-    """By which an optimizer is told from another: its class, and of every group its settings and whose steps it takes.
+    """Identity of an optimizer: its class, and the settings and parameters of each of its groups.
 
     >>> layer = nn.Linear(2, 1)
     >>> groups = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}]
@@ -187,7 +187,7 @@ def _like(before: object, value: Any) -> Any:
 
 
 def _spoken(value: object) -> str:
-    """The same in every process: no address, and a tensor by its numbers."""
+    """Text of a value that is equal in every process: no address, and a tensor by its numbers."""
     if isinstance(value, Mapping):
         return repr(sorted((str(name), _spoken(x)) for name, x in value.items()))
     if isinstance(value, Tensor):

@@ -62,7 +62,7 @@ class Direction:
         return self._from(epsilon)[1]
 
     def deltas(self, epsilons: Reals) -> Reals:
-        """The same at many that rise, from few grids: each serves until delta has fallen to what it leaves out."""
+        """Deltas at many rising epsilons, from few grids: each serves until delta has fallen to what it leaves out."""
         found = np.ones(len(epsilons))
         composed, lowest = None, math.inf
         for place, epsilon in enumerate(epsilons.tolist()):

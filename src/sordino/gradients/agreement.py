@@ -160,7 +160,7 @@ def _restored(model: nn.Module) -> list[Tensor]:
 
 
 def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Of a size that neither vanishes nor overflows in a deep network. Vectors may be variances, and are positive."""
+    """Made-up weights that neither vanish nor overflow in a deep network. Vectors may be variances: positive."""
     if like.ndim < 2:
         return 0.5 + torch.rand(like.shape, generator=generator)
     inputs = math.prod(like.shape[1:])

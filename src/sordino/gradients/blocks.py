@@ -84,7 +84,7 @@ class Block(ABC):
         return 0
 
     def present(self, rows: Tensor) -> Block:
-        """The same with exact zeros for the rows that are False: 0 * NaN would be NaN."""
+        """These gradients with exact zeros for the rows that are False: 0 * NaN would be NaN."""
         return Instantiated(zero_unless(rows, self.dense()))
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Block(ABC):
         """Adds the sum over rows of weight times gradient to `total`, shape (size,)."""
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
-        """The same to zeros, and so that a row moves the rounding of few others: the theorem is in `rounding`.
+        """Adds the weighted sum to zeros so that a row moves the rounding of few others (theorem in `rounding`).
 
         Where places may cancel, the rounding of a group of rows is at most `tolerance`.
         """
@@ -313,7 +313,7 @@ class OfPlaces(Block):
 
     @abstractmethod
     def to_be_formed(self) -> Block:
-        """The same, formed row by row."""
+        """These gradients, formed row by row."""
 
     @abstractmethod
     def lengths(self) -> Lengths: ...

@@ -47,7 +47,7 @@ def squared_norms(matrix: Tensor) -> Tensor:
 
 
 def squared_norms_of_factor(matrix: Tensor) -> Tensor:
-    """The same of a factor of gradients, where what vanishes in float32 matters: the other factor may be large.
+    """Squared norms of a factor of gradients, where what vanishes in float32 matters: the other may be large.
 
     A factor that is larger than any sum can be trusted with counts as infinite, and its row as absent.
     """

@@ -53,7 +53,7 @@ class Window:
         return kind(self, x, g)
 
     def with_still_axis(self) -> Window:
-        """The same with an axis behind the others along which nothing slides: the pictures of a row, say."""
+        """This convolution with one more axis, along which nothing slides: the images of a row, say."""
         once, nowhere = (1,), ((0, 0),)
         kernel, stride, dilation = (setting + once for setting in (self.kernel, self.stride, self.dilation))
         return Window(kernel, stride, self.padding + nowhere, dilation, self.groups)

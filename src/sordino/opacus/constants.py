@@ -80,7 +80,7 @@ def is_number(value: Any) -> bool:
 
 
 def appearance(value: Any) -> Any:
-    """By which a constant is known again: its contents, or for what is public that it is."""
+    """Mark of a constant: its contents, or that it was declared public."""
     if is_public(value):
         return "public"
     if isinstance(value, Constant):

@@ -39,7 +39,7 @@ class Keeper(Protocol):
 
     @property
     def run(self) -> RunIdentity:
-        """By which a budget knows the tuning."""
+        """Identity of the tuning, by which a budget knows it."""
         ...
 
     def number(self, number: int) -> None:

@@ -74,7 +74,7 @@ def _uniform(parts: list[NDArray[np.float64]]) -> float:
 
 
 def _resolution(noise: OptimizedNoise, bound: float) -> Finding:
-    """Of the directions: the noise over the standard deviations that were drawn for it is a vector of normals."""
+    """Resolution of the directions: noise over the standard deviations drawn for it is a vector of normals."""
     # With equal weights the standard deviation is multiplier * bound * sqrt(size + 1); between two powers of two, the
     # numbers of float32 in neighbouring cells differ most.
     size = round(

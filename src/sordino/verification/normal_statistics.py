@@ -50,7 +50,7 @@ def _scale_and_shape(standard: NDArray[np.float64], layout: Layout) -> Iterator[
 
 
 def _resolution(noise: NormalNoise, bound: float) -> Finding:
-    """Of noise with a standard deviation between two powers of two, where the counts in neighbouring cells differ."""
+    """Resolution at a standard deviation between two powers of two, where counts in neighbouring cells differ."""
     fraction, _ = frexp(noise.std(bound))
     other = noise.with_multiplier(_FRACTION / fraction * noise.std(bound) / bound)
     assert isinstance(other, NormalNoise)
