@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from sordino.cli import main
@@ -15,12 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 inherited = [HealthCheck.differing_executors, HealthCheck.too_slow]
 settings.register_profile("ours", derandomize=True, deadline=None, suppress_health_check=inherited)
 settings.load_profile("ours")
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    """Models that a test initialises are the same in every run, whatever ran before."""
-    torch.manual_seed(0)
 
 
 @pytest.fixture
