@@ -190,7 +190,7 @@ def _called(make: Callable[[], Any], method: str, *positional: Any, **named: Any
 
 
 def messages(name: str, function: Callable[..., Any], kinds: Collection[str]) -> Iterator[tuple[str, str]]:
-    """What is said when each argument in turn is data, with the name of the argument and the kind of data."""
+    """Messages for each argument that is data in turn, with the name of the argument and the kind of data."""
     for parameter in arguments(function):
         for kind in kinds:
             make = DATA[kind]

@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[object, ...]:
-        """What is repeated exactly, or not at all, where a run is taken up again. The contribution has its own test."""
+        """Stages that must be the same when a run is resumed. The contribution is rehearsed instead."""
         return (self.sampler, self.clip, self.noise, self.encoding)
 
     @property

@@ -41,7 +41,7 @@ def _of_total_weight_one(mixture: Mixture) -> Mixture:
 
 
 def allocation_hockey_stick(std: float, bins: int, epsilon: float, *, removing: bool) -> float:
-    """The same for one epoch of random allocation over two or three bins.
+    """Delta of one epoch of random allocation over two or three bins, by quadrature.
 
     All bins but one are on a fine grid. Over the last one the excess is the price of an option on a log-normal value,
     which Black and Scholes knew.

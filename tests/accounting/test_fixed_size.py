@@ -41,7 +41,7 @@ def promised(multiplier, rate, alpha):
 
 
 def divergence(pair, alpha, interval=1e-3):
-    """The same of a pair, from its losses; it is precise where log(alpha) is a multiple of the interval."""
+    """Hockey-stick divergence of a pair from its losses; precise where log(alpha) is a multiple of the interval."""
     losses = pair.losses(-60.0, interval)
     return float((losses.mass * np.maximum(1 - alpha * np.exp(-losses.loss), 0)).sum()) + losses.infinite
 

@@ -64,7 +64,7 @@ class Departure(Enum):
 
 
 class Trace:
-    """What is noted about the batches of one session: whom to tell of `backward`, and where values left."""
+    """Notes on the batches of one session: where to report `backward`, and where values left."""
 
     def __init__(self, on_backward: Callable[[Traced], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
         self.on_backward, self.is_of_the_model = on_backward, is_of_the_model
