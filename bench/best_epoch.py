@@ -18,11 +18,11 @@ from torch import Tensor
 
 from bench.kept import keep
 from sordino.calibration import calibrate
-from sordino.experiments.rows import network_rows
-from sordino.experiments.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM
-from sordino.experiments.sparsification.training import DELTA, Trial
 from sordino.run import PrivateRun
 from sordino.validation import accuracy
+from sordino_papers.harness.rows import network_rows
+from sordino_papers.harness.training import DELTA, Trial
+from sordino_papers.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM
 
 
 def measured(data: str, trial: Trial, epsilon: float, seed: int) -> dict[str, Any]:

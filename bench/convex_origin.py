@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from bench.step import origin
-from sordino.convex.arrangements import arrangements, random_arrangements
-from sordino.convex.cone_program import Problem, train_networks
+from sordino_papers.hidden_state.arrangements import arrangements, random_arrangements
+from sordino_papers.hidden_state.cone_program import Problem, train_networks
 
 GATES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DRAWS = 20

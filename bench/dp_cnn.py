@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bench.h_cnn import LEFT_OUT, measured
 from bench.kept import keep
-from sordino.experiments.rows import network_rows
-from sordino.experiments.sparsification.table import CNN, EPSILONS, NONE, RANDOM, SMALL_CNN
+from sordino_papers.harness.rows import network_rows
+from sordino_papers.sparsification.table import CNN, EPSILONS, NONE, RANDOM, SMALL_CNN
 
 FRAMEWORKS = {framework.usual.network: framework for framework in (CNN, SMALL_CNN)}
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from bench.kept import keep
 from sordino.data import load
-from sordino.experiments.rows import Rows, prepared_rows
-from sordino.experiments.scale import Scale
-from sordino.experiments.sparsification.frameworks import DATA, FRAMEWORKS, Framework
-from sordino.experiments.sparsification.ways import Descent, Embedded, Way
+from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.scale import Scale
+from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, Framework
+from sordino_papers.sparsification.ways import Descent, Embedded, Way
 
 
 def faster(way: Way, factor: float) -> Way:

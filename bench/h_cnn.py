@@ -27,12 +27,12 @@ from bench.kept import keep
 from sordino.averaging import Averaging, Ema, Tail
 from sordino.calibration import calibrate
 from sordino.data import load
-from sordino.experiments.rows import Rows, prepared_rows
-from sordino.experiments.sparsification.table import SCATTERING
-from sordino.experiments.sparsification.training import DELTA, HalvedTrial, Trial
 from sordino.features import ScatteringFeatures, StandardisedScattering
 from sordino.run import PrivateRun
 from sordino.validation import accuracy
+from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.training import DELTA, HalvedTrial, Trial
+from sordino_papers.sparsification.table import SCATTERING
 
 LEFT_OUT = 10_000
 AVERAGES: dict[str, Averaging] = {

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from bench.kept import keep
 from sordino.data import load
-from sordino.experiments.rows import Rows, prepared_rows
-from sordino.experiments.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
-from sordino.experiments.sparsification.training import HalvedTrial
 from sordino.features import GroupedScattering, Pixels, ScatteringFeatures
+from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.training import HalvedTrial
+from sordino_papers.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
 
 _GREY = (1, 28, 28)
 _CLOTHES = load("fashion-mnist")

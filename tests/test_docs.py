@@ -4,19 +4,9 @@ import json
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
-
-
-def run_examples(page):
-    """All Python blocks of a page, one after the other, as a reader would."""
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
-        exec(compile(block, page, "exec"), names)
-    return names
+from pages import ROOT, run_examples
 
 
 def test_the_readme_runs_and_its_guarantees_hold(capsys):

@@ -581,11 +581,9 @@ ADDS_NOISE = {  # what calls `add` of a noise, or makes an address for one
     "noise.py": "the protocol",
     "run.py": "asks what noise to expect, and what a step's address is",
     "convex/fading.py": "a noise made of another",
-    "ablations.py": "not private, and says so",
     "verification/normal_statistics.py": "on synthetic rows",
     "verification/block_statistics.py": "on synthetic rows",
     "verification/synthetic.py": "on synthetic rows",
-    "experiments/attacks/mutants.py": "planted bugs",
 }
 
 

@@ -2,15 +2,14 @@
 
 import pytest
 
-from sordino.experiments.attacks import which_tool
-from sordino.experiments.attacks.mutants import MUTANTS, OF_OPTIMIZED_NOISE, OF_PLACES
-from sordino.experiments.attacks.planting import Mutant, planted
-from sordino.experiments.attacks.which_tool import Audited, Noticed, audited, noise_verified, places_verified, verified
-from sordino.experiments.scale import Scale
+from mutants import MUTANTS, OF_OPTIMIZED_NOISE, OF_PLACES, Mutant, planted
 from sordino.optimized import best_blocks, isotropic, weighted_laplace
 from sordino.optimized.learnt import FromReleases
 from sordino.optimized.noise import OptimizedNoise
 from sordino.verification import Verdict
+from sordino_papers.attacks import which_tool
+from sordino_papers.attacks.which_tool import Audited, Noticed, audited, noise_verified, places_verified, verified
+from sordino_papers.harness.scale import Scale
 
 
 def test_what_was_planted_is_gone_afterwards_also_after_an_error():

@@ -10,13 +10,12 @@ import typer
 from torch import nn
 
 import sordino as so
+from mutants import MUTANTS, planted
 from sordino.cli.verify import verify
 from sordino.convex.model import ConvexModel, GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import loading
 from sordino.errors import UsageError
-from sordino.experiments.attacks.mutants import MUTANTS
-from sordino.experiments.attacks.planting import planted
 from sordino.optimized.noise import OptimizedNoise
 from sordino.recipes import Recipe, carry_out, prepared
 from sordino.recipes.prepared import rehearse

@@ -13,7 +13,6 @@ from test_resume import contents, killed
 from torch import nn
 
 import sordino as so
-from sordino.ablations import Comparison, clipped_sgd
 from sordino.averaging import Ema
 from sordino.clipping import SCALED_TO
 from sordino.encoding import Unchanged
@@ -25,6 +24,7 @@ from sordino.randomness import Key
 from sordino.schedule import Constant
 from sordino.states import Layout, Private
 from sordino.training import Training
+from sordino_papers.harness.ablations import Comparison, clipped_sgd
 
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),

@@ -1,6 +1,6 @@
 """The page about scikit-learn runs, and promises what it says."""
 
-from test_docs import run_examples
+from pages import run_examples
 
 from sordino import Unit
 

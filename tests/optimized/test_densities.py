@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sordino.experiments.optimized_noise.densities import draw_line, draw_plane
+from sordino_papers.optimized_noise.densities import draw_line, draw_plane
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent
 from torch import nn
 
 import sordino as so
-from sordino.ablations import Comparison, unpaid_weights_sgd
 from sordino.errors import BudgetError, UsageError
 from sordino.optimized import isotropic, weighted_laplace
 from sordino.optimized.noise import OptimizedNoise
 from sordino.optimized.sources import Flat
 from sordino.sensitivity import _sum_of_sizes, release_sensitivity
+from sordino_papers.harness.ablations import Comparison, unpaid_weights_sgd
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(400, 5, generator=GENERATOR) * torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0])

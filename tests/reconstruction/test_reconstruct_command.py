@@ -8,11 +8,11 @@ import typer
 
 from sordino.cli.attack_reconstruct import attack_reconstruct
 from sordino.errors import DataError, UsageError
-from sordino.experiments.attacks.reconstruction import BENCHES, RECONSTRUCTION
-from sordino.experiments.reproduce import reproduce
-from sordino.experiments.scale import Scale
 from sordino.reconstruction import Inverting
 from sordino.reconstruction.linear import FirstLayer
+from sordino_papers.attacks.reconstruction import BENCHES, RECONSTRUCTION
+from sordino_papers.harness.reproduce import reproduce
+from sordino_papers.harness.scale import Scale
 
 
 def test_a_linear_layer_is_attacked_and_written_down(tmp_path, capsys):

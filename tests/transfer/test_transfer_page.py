@@ -1,6 +1,6 @@
 """The examples of the page about transfer run, and promise what they say."""
 
-from test_docs import run_examples
+from pages import run_examples
 
 
 def test_the_page_about_transfer_runs_and_its_guarantees_hold(capsys) -> None:

@@ -11,8 +11,8 @@ from sordino.accounting.answer import check_delta
 from sordino.auditing.boxes import Box, InGradients, InLastIterate, InRows, OnStep
 from sordino.auditing.methods import METHODS, ByGuesses, Method
 from sordino.auditing.scores import Scores
-from sordino.diagnostics import Exposed
 from sordino.errors import UsageError
+from sordino.not_private import Exposed
 from sordino.randomness import Key
 from sordino.recipes import Recipe
 

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 
 from sordino.accounting.guarantee import rounded_up
 from sordino.auditing.audit import NOT_PRIVATE, Audit
-from sordino.diagnostics.exposed import refuse_in_run
 from sordino.errors import DataError
 from sordino.files import write_atomically
+from sordino.not_private import refuse_in_run
 from sordino.report.markup import Html, element, joined, pairs, paragraphs, table
 from sordino.report.page import page
 from sordino.report.pictures import ACCENT, FAINT, INK, gallery, picture

@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.ablations import NotPrivate
-from sordino.diagnostics import Exposed
 from sordino.effects.ensemble import PublicEnsemble
 from sordino.effects.intervals import Interval, mean_of
 from sordino.effects.long_tail import Harmed, by_decile, most_harmed
@@ -25,6 +23,7 @@ from sordino.effects.plain_training import WORDS, train_plainly
 from sordino.effects.robustness import Curve
 from sordino.errors import SordinoError
 from sordino.metrics import correctness
+from sordino.not_private import Exposed, NotPrivate
 from sordino.recipes import Saved
 from sordino.recipes.network_inputs import network_inputs
 from sordino.recipes.prepared import prepare

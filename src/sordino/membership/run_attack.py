@@ -11,12 +11,12 @@ import numpy as np
 from sordino import validate
 from sordino.accounting import PrivacyCurve
 from sordino.accounting.attack import best_true_positive_rate
-from sordino.diagnostics import Exposed
 from sordino.errors import DataError, UsageError
 from sordino.membership.attack import attack
 from sordino.membership.references import Lineup, train_reference
 from sordino.membership.roc import Auc, Curve, Detection, Roc
 from sordino.membership.suspects import FEWEST, check_references
+from sordino.not_private import Exposed
 from sordino.recipes.prepared import Prepared, prepare
 from sordino.report.evidence import Evidence
 from sordino.report.inference import TradeOff

@@ -1,0 +1,143 @@
+"""What is audited for the table of lower bounds: networks, the last iterate of a hidden run, the mechanism itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+
+from sordino.accounting import Adjacency, smallest
+from sordino.auditing.audit import audit
+from sordino.auditing.last_iterate import last_iterate_scores
+from sordino.auditing.methods import METHODS, ONE_RUN, ByGuesses
+from sordino.auditing.scores import Scores
+from sordino.auditing.simulated import simulated_scores
+from sordino.convex.model import Linear
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.recipes import Recipe
+from sordino.sampling import Cyclic, Poisson
+from sordino_papers.harness.entry import Measured
+
+CONFIDENCE, DELTA = 0.95, 1e-5
+AT_FIXED = "at fixed guesses"
+
+
+class Audited(Protocol):
+    """Something that is trained to an epsilon, with canaries."""
+
+    @property
+    def data(self) -> str: ...
+
+    def measure(self, epsilon: float, seed: int) -> Measured:
+        """The one-run bound, and those of all methods."""
+        ...
+
+    def settings(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """A recipe, audited as `sordino audit` does it."""
+
+    recipe: Recipe
+    canaries: int
+    box: str = "white"
+    worst_start: bool = False
+    repeats: int = 1
+
+    @property
+    def data(self) -> str:
+        return self.recipe.data
+
+    def measure(self, epsilon: float, seed: int) -> Measured:
+        found = audit(
+            replace(self.recipe, epsilon=epsilon),
+            canaries=self.canaries,
+            box=self.box,
+            worst_start=self.worst_start,
+            repeats=self.repeats,
+            confidence=CONFIDENCE,
+            seed=seed,
+        )
+        bounds = {bound.method: bound.epsilon for bound in found.bounds}
+        fixed = {f"{each.method} {AT_FIXED}": each.at_fixed_guesses for each in found.bounds}
+        bounds |= {name: bound for name, bound in fixed.items() if bound is not None}
+        return Measured(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
+
+    def settings(self) -> dict[str, Any]:
+        return {**asdict(self), "recipe": _said(self.recipe)}
+
+
+@dataclass(frozen=True)
+class LastIterate:
+    """NoisyCGD with the last of three batches attacked and just enough noise behind it: where the bound is sharp."""
+
+    canaries: int
+    data: str = "canaries alone"
+
+    def measure(self, epsilon: float, seed: int) -> Measured:
+        plan = _HIDDEN.calibrated(epsilon=epsilon, delta=DELTA)
+        scores = last_iterate_scores(plan, canaries=self.canaries, delta=DELTA, seed=seed)
+        theory = plan.guarantee(delta=DELTA).epsilon
+        return _measured([_bounds(scores, np.random.default_rng(seed))], theory)
+
+    def settings(self) -> dict[str, Any]:
+        return {"plan": repr(replace(_HIDDEN, noise_multiplier=1.0)), "canaries": self.canaries}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Exact Gaussian releases of sampled canaries, without a network: the most that a white box could see."""
+
+    canaries: int
+    runs: int
+    rate: float = 0.1
+    steps: int = 100
+    data: str = "canaries alone"
+
+    def measure(self, epsilon: float, seed: int) -> Measured:
+        sampler = Poisson(self.rate, self.steps)
+
+        def event(noise_multiplier: float) -> DpEvent:
+            return sampler.compose(GaussianDpEvent(noise_multiplier), self.steps)
+
+        noise = smallest(event, Adjacency.ZERO_OUT, epsilon=epsilon, delta=DELTA)
+        found = []
+        for run in range(self.runs):
+            randomness = np.random.default_rng((seed, run))
+            scores = simulated_scores(
+                self.canaries, randomness, noise_multiplier=noise, rate=self.rate, steps=self.steps
+            )
+            found.append(_bounds(scores, randomness))
+        return _measured(found, epsilon)
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_HIDDEN = NoisyCGD(
+    Cyclic(3, 8), Linear(), clip=0.5, noise_multiplier=2.0, learning_rate=0.5, strength=0.02, trailing_steps=2
+)
+
+
+def _said(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says beside its target. A value that it has by itself is left out: new fields forget no runs."""
+    named = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
+    return {name: value for name, (value, default) in named.items() if value != default and name != "epsilon"}
+
+
+def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]:
+    judged = {"delta": DELTA, "confidence": CONFIDENCE}
+    found = {name: method.bound(scores, randomness, **judged) for name, method in METHODS.items()}
+    for name, method in METHODS.items():
+        if isinstance(method, ByGuesses):
+            found[f"{name} {AT_FIXED}"] = method.bound_without_split(scores, **judged)
+    return found
+
+
+def _measured(runs: list[dict[str, float]], theory: float) -> Measured:
+    means: Mapping[str, float] = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+    return Measured(means[ONE_RUN.name], {**means, "theory": theory, "runs": len(runs)})

@@ -1,0 +1,58 @@
+"""Pictures beside what was rebuilt from their gradients, line by line more noise and higher rates."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.reconstruction import Likeness, public_pictures
+from sordino.reconstruction.gallery import draw_gallery
+from sordino.reconstruction.reconstructed import Reconstructed
+from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.side import Side
+
+SHOWN = 6  # pictures in a line
+
+
+def kept(found: Sequence[Reconstructed]) -> list[dict[str, Any]]:
+    """Numbers of all pictures, and of the first few what was rebuilt, as JSON."""
+    return [
+        one.as_dict() | ({"found": _written(one.found)} if place < SHOWN else {}) for place, one in enumerate(found)
+    ]
+
+
+def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path: Path) -> Side:
+    """A line for each way a gradient was sent, of the same public pictures."""
+    first = next(iter(found.values()))[:SHOWN]
+    pixels, _, _ = public_pictures(data, 1 + max(one["row"] for one in first))
+    lines = [[_shown(one, pixels[one["row"]]) for one in line[:SHOWN]] for line in found.values()]
+    with drawing(path, width=0.75 * (2 + len(first)), height=0.7 + 0.95 * len(lines)) as figure:
+        draw_gallery(figure.subplots(), lines, list(found))
+    head = ("gradient", "MSE of each", "SSIM of each")
+    cells = [
+        (name, " ".join(f"{one['mse']:.3f}" for one in line), " ".join(f"{one['ssim']:.2f}" for one in line))
+        for name, line in found.items()
+    ]
+    return Side("Pictures of seed 0, originals above:", (head, *cells), (path,))
+
+
+def _shown(one: dict[str, Any], picture: Tensor) -> Reconstructed:
+    likeness = Likeness(one["mse"], inf if one["psnr"] is None else one["psnr"], one["ssim"], one["flat_mse"])
+    return Reconstructed(one["row"], likeness, one["seconds"], picture, _read(one["found"], picture))
+
+
+def _written(pixels: Tensor) -> str:
+    """Pixels as bytes, as text."""
+    return base64.b64encode((255 * pixels).round().to(torch.uint8).numpy().tobytes()).decode()
+
+
+def _read(text: str, like: Tensor) -> Tensor:
+    values = np.frombuffer(base64.b64decode(text), np.uint8).reshape(like.shape)
+    return torch.from_numpy(values / 255)

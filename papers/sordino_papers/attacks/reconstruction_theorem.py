@@ -1,0 +1,39 @@
+"""Theorem 5.1 of Zhu and Blaschko (2023) beside attacks that it is about: an input of one number behind one layer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from sordino.randomness import Key
+from sordino.reconstruction import SingleLayer
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+
+WIDTH = 40
+RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
+NOISE_STD = 0.1
+ATTEMPTS = {Scale.QUICK: 2000, Scale.CPU: 20_000, Scale.PAPER: 100_000}
+
+
+def theorem_side(folder: Path, command: str, scale: Scale) -> Side:
+    """Measured error, its expectation and the bound, rate by rate."""
+    constraint = tuple(Key.from_seed(0).stream("constraint").normals(WIDTH, step=0).astype(np.float64).tolist())
+    lines, kept = [], []
+    for rate in RATES:
+        layer = SingleLayer(constraint, NOISE_STD, rate)
+        found = layer.attacked(ATTEMPTS[scale], seed=0)
+        expected, bound = layer.expected_squared_error, layer.lower_bound
+        kept.append({"rate": rate, "measured": asdict(found), "expected": expected, "bound": bound})
+        numbers = (found.value, found.low, found.high, expected, bound)
+        measured, low, high, *theory = (f"{number:.3e}" for number in numbers)
+        lines.append((f"{rate:g}", measured, f"{low} to {high}", *theory))
+    path = folder / f"theorem-{scale}.json"
+    about = {"width": WIDTH, "noise_std": NOISE_STD, "attempts": ATTEMPTS[scale]}
+    write_numbers(path, about | {"rates": kept}, command)
+    head = ("rate", "measured", "95 % interval", "expected", "lower bound")
+    title = f"Theorem 5.1: squared error of least squares on one number, {WIDTH} coordinates, noise {NOISE_STD:g}:"
+    return Side(title, (head, *lines), (path,))

@@ -1,0 +1,209 @@
+"""Which tool notices which bug: known ones are planted one at a time, verified, and audited.
+
+A verification replays steps and looks at the noise; an audit sees what its canaries pass through, and nothing else. So
+an audit that finds nothing says little, and this table says how little.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino.accounting import Adjacency
+from sordino.auditing.methods import F_DP, GAUSSIAN, ONE_RUN
+from sordino.auditing.white_box import white_box_scores
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.errors import SordinoError, UsageError
+from sordino.noise import Gaussian, Noise
+from sordino.optimized.noise import OptimizedNoise
+from sordino.randomness import Key
+from sordino.records import as_records
+from sordino.run import Plan
+from sordino.sampling import Poisson
+from sordino.strict_json import parse
+from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+
+METHODS = (ONE_RUN, F_DP, GAUSSIAN)
+CLEAN = "no bug"
+_CONFIDENCE, _DELTA, _CLIP, _MULTIPLIER, _RATE, _STEPS = 0.95, 1e-5, 2.0, 1.0, 0.1, 50
+_ROWS, _INPUTS, _CLASSES = 100, 150, 10
+
+
+def verified(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
+    """A verification small enough to be repeated: 12-16-4, a clip norm that is not 1, add-or-remove."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
+    sampler = Poisson(_RATE, 200, Adjacency.ADD_OR_REMOVE, _ROWS)
+    plan = Plan(sampler, LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise or Gaussian(_MULTIPLIER))
+    return verify(plan, model, _nothing(12), seed=seed)
+
+
+def noise_verified(noise: Noise) -> Verdict:
+    """What is seen of the noise alone, on 12-24-2: the other checks do not look at it."""
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
+    plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
+    return Verdict(tuple(noise_statistics.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
+
+
+def places_verified() -> Verdict:
+    """What a replay sees of a layer on 32 places, and of a table of vectors."""
+    layer = nn.Sequential(nn.Linear(192, 192), nn.AvgPool2d((32, 1)), nn.Flatten(), nn.Linear(192, 4))
+    table = nn.Sequential(nn.Embedding(9, 32), nn.Flatten(), nn.Linear(3 * 32, 4))
+    return Verdict(
+        (*_replayed(layer, torch.zeros(9, 32, 192)), *_replayed(table, torch.zeros(9, 3, dtype=torch.int64)))
+    )
+
+
+def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
+    plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    return sensitivity.replay(plan, model, as_records((inputs, labels)), seed=0)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Lower bounds on epsilon by method, each the mean of several trainings; the claim; and how long all took."""
+
+    claim: float
+    bounds: Mapping[str, float]
+    seconds: float
+
+    def refutes(self, method: str) -> bool:
+        return self.bounds[method] > self.claim
+
+
+def audited(*, canaries: int, repeats: int) -> Audited | None:
+    """White-box audits of a softmax regression. None where the run broke down, which somebody would notice."""
+    begun = time.monotonic()
+    plan = Plan(Poisson(_RATE, _STEPS), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
+    try:
+        found = [_bounds(plan, canaries, seed) for seed in range(repeats)]
+    except (SordinoError, StopIteration, RuntimeError):
+        return None
+    means = {method.name: float(np.mean([one[method.name] for one in found])) for method in METHODS}
+    return Audited(plan.guarantee(delta=_DELTA).epsilon, means, time.monotonic() - begun)
+
+
+def _bounds(plan: Plan, canaries: int, seed: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(_ROWS, _INPUTS, generator=generator), torch.arange(_ROWS) % _CLASSES
+    model = nn.Linear(_INPUTS, _CLASSES)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    key = Key.from_seed(seed)
+    scores = white_box_scores(plan, model, rows, optimizer, divisor=_RATE * _ROWS, canaries=canaries, key=key)
+    randomness = np.random.default_rng(seed)
+    return {each.name: each.bound(scores, randomness, delta=_DELTA, confidence=_CONFIDENCE) for each in METHODS}
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """One bug, or none: the checks that noticed it, in so many seconds, and what audits found."""
+
+    mutant: str
+    checks: tuple[str, ...]
+    seconds: float
+    audit: Audited | None
+
+    def line(self) -> tuple[str, ...]:
+        bounds = ("-",) * (1 + len(METHODS))
+        if self.audit is not None:
+            refuted = (f"{self.audit.bounds[each.name]:.2f}" + "*" * self.audit.refutes(each.name) for each in METHODS)
+            bounds = (f"{self.audit.claim:.2f}", *refuted)
+        return self.mutant, "; ".join(self.checks) or "-", f"{self.seconds:.1f}", *bounds
+
+
+@dataclass(frozen=True)
+class MutantTable:
+    """The side of the audits that says which tool notices which bug."""
+
+    def side(self, scale: Scale, folder: Path, command: str) -> Side:
+        """A line for each bug, and one without."""
+        canaries, repeats, clean = (200, 1, 3) if scale is Scale.QUICK else (1000, 20, 40)
+        numbers = folder / f"which-tool-{scale}.json"
+        settings = {"canaries": canaries, "repeats": repeats, "clean_verifications": clean, "delta": _DELTA}
+        if (kept := _kept(numbers, settings)) is None:
+            found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
+            alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
+            measured = {"noticed": [asdict(each) for each in found], "false_alarms": alarms}
+            write_numbers(numbers, measured | settings, command)
+        else:
+            found, alarms = kept
+        seconds = sum(each.seconds for each in found[1:])
+        caught = sum(bool(each.checks) for each in found[1:])
+        title = (
+            f"Planted bugs: the checks of a verification that notice each ({caught} of {len(found) - 1} in "
+            f"{seconds:.0f} seconds; {alarms} false alarms in {clean} verifications without a bug), and lower bounds "
+            f"on epsilon by audits of a softmax regression with {canaries} canaries beside the claim, means of "
+            f"{repeats}; * exceeds the claim:"
+        )
+        head = ("bug", "noticed by", "seconds", "claim", *(method.name for method in METHODS))
+        return Side(title, (head, *(each.line() for each in found)), (numbers,))
+
+
+MUTANT_TABLE = MutantTable()
+
+
+def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[Noticed], int] | None:
+    """What was measured before with these settings: whoever wants it measured anew removes the file."""
+    if not numbers.exists():
+        return None
+    kept = parse(numbers.read_text())
+    if not isinstance(kept, dict) or any(kept.get(name) != value for name, value in settings.items()):
+        return None
+    lines = [fields | {"audit": fields["audit"] and Audited(**fields["audit"])} for fields in kept["noticed"]]
+    return [Noticed(**fields) for fields in lines], kept["false_alarms"]
+
+
+def noticed(audit: Callable[[], Audited | None]) -> Sequence[Noticed]:
+    """Without a bug, then each planted in turn. Optimised noise is not audited: no score is made for it."""
+    bugs = _planted_bugs()
+    ordinary = [_noticed(CLEAN, nullcontext(), verified, audit)]
+    ordinary += [_noticed(bug.name, bugs.planted(bug), verified, audit) for bug in bugs.MUTANTS]
+    noise = OptimizedNoise(_MULTIPLIER)
+    return *ordinary, *(
+        _noticed(bug.name, bugs.planted(bug), lambda: noise_verified(noise), lambda: None)
+        for bug in bugs.OF_OPTIMIZED_NOISE
+    )
+
+
+def _planted_bugs() -> ModuleType:
+    """The package `mutants` in the tests of the checkout that this code lies in. It is installed nowhere else."""
+    tests = Path(__file__).parents[3] / "tests"
+    if not (tests / "mutants").is_dir():
+        raise UsageError("the table of planted bugs needs a checkout of the repository: tests/mutants is missing.")
+    if str(tests) not in sys.path:
+        sys.path.append(str(tests))
+    return importlib.import_module("mutants")
+
+
+def _noticed(
+    name: str, bug: AbstractContextManager[None], look: Callable[[], Verdict], audit: Callable[[], Audited | None]
+) -> Noticed:
+    with bug:
+        begun = time.monotonic()
+        verdict = look()
+        seconds = time.monotonic() - begun
+        return Noticed(name, verdict.failed_checks, seconds, audit())
+
+
+def _nothing(inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of which only the shape is used."""
+    return torch.zeros(_ROWS, inputs), torch.zeros(_ROWS, dtype=torch.int64)

@@ -1,0 +1,1 @@
+"""What every table shares: entries, kept runs, rows, pages and pictures."""

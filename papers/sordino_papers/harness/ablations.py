@@ -1,0 +1,166 @@
+"""Private training with a part taken out, to see what the part does. Nothing here is private, and nothing says it is.
+
+Zhu and Blaschko (2023): Algorithm 2 has noise and no clip, Algorithm 3 a clip and no noise. Random sparsification gains
+from the two together, and these show that it does not gain from either alone. What is taken out of optimised noise is
+the payment for its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino import validate
+from sordino.budget import Budget
+from sordino.clipping import Clip
+from sordino.contribution import LossGradient
+from sordino.encoding import Codec, Encoding, Unchanged
+from sordino.encodings.resting import rest_of, step_at_rest
+from sordino.errors import UsageError
+from sordino.gradients.row_loss import Loss
+from sordino.noise import NoiseAt
+from sordino.not_private import NotPrivate
+from sordino.optimized.noise import OptimizedNoise
+from sordino.optimized.sources import Fixed
+from sordino.randomness import Key
+from sordino.records import Records, as_records
+from sordino.run import row_seeds
+from sordino.sampling import Sampler
+from sordino.states import BoundedSum, Layout, PerExample, Private
+
+_UNITS_AT_A_TIME = 256
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What both ablations share with the private run that they are compared with. `divisor` is its batch size."""
+
+    sampler: Sampler
+    divisor: float
+    loss: Loss = field(default=F.cross_entropy)
+    encoding: Encoding = field(default_factory=Unchanged)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate.instance(Sampler, sampler=self.sampler)
+        validate.instance(Encoding, encoding=self.encoding)
+        validate.positive(divisor=self.divisor)
+
+    @property
+    def key(self) -> Key:
+        """That of a private run with this seed, which then draws the same batches and masks."""
+        return Key.from_seed(self.seed).of_release(0)
+
+
+def noisy_sgd(
+    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
+) -> NotPrivate:
+    """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
+
+    >>> rows = torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)
+    >>> from sordino.sampling import Poisson
+    >>> model = nn.Linear(2, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> print(noisy_sgd(model, rows, optimizer, Comparison(Poisson(rate=0.5, steps=2), divisor=4.0), noise_std=1.0))
+    noisy SGD without a clip: not private, for comparison only
+    """
+    validate.positive(noise_std=noise_std)
+    noise = comparison.key.stream("noise")
+
+    def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
+        return total + noise_std * torch.from_numpy(noise.normals(total.numel(), step=step)).to(total)
+
+    _train(model, data, optimizer, comparison, _sum, with_noise)
+    return NotPrivate(model, "noisy SGD without a clip")
+
+
+def clipped_sgd(
+    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
+) -> NotPrivate:
+    """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
+    validate.instance(Clip, clip=clip)
+    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), lambda total, step, codec: total)
+    return NotPrivate(model, "clipped SGD without noise")
+
+
+def unpaid_weights_sgd(
+    model: nn.Module,
+    data: object,
+    optimizer: torch.optim.Optimizer,
+    comparison: Comparison,
+    *,
+    clip: Clip,
+    noise: OptimizedNoise,
+) -> NotPrivate:
+    """Optimised noise as it was first proposed: in every step its weights are |mean gradient| of all private rows.
+
+    Xiang, Yang and Li (INFOCOM 2019). What the weights tell about a row is in no epsilon, so that there is none. The
+    weights of `noise` itself are not used.
+    """
+    validate.instance(Clip, clip=clip)
+    validate.instance(OptimizedNoise, noise=noise)
+    records, stream = _rows(data), comparison.key.stream("noise")
+    everybody = torch.arange(records.num_units)
+
+    def with_noise(total: Tensor, step: int, codec: Codec) -> Tensor:
+        mean = _encoded_sum(model, records, comparison, step, codec, everybody, _sum)
+        unpaid = replace(noise, weights=Fixed(mean.value.abs()))
+        return unpaid.add(BoundedSum(total, clip.bound, mean.layout), NoiseAt(stream, step)).value
+
+    _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), with_noise)
+    return NotPrivate(model, "optimised noise with weights that nobody paid for")
+
+
+def _train(
+    model: nn.Module,
+    data: object,
+    optimizer: torch.optim.Optimizer,
+    comparison: Comparison,
+    sum_of: Callable[[PerExample], Tensor],
+    changed: Callable[[Tensor, int, Codec], Tensor],
+) -> None:
+    records, key, encoding = _rows(data), comparison.key, comparison.encoding
+    comparison.sampler.check(records.num_units)
+    state = encoding.init(Layout.of(model))
+    for step, indices in enumerate(comparison.sampler.batches(records.num_units, key.stream("sampling"))):
+        codec = encoding.codec(state, step, key.stream("coding"))
+        total = _encoded_sum(model, records, comparison, step, codec, torch.from_numpy(indices), sum_of)
+        # Private in name only: a codec decodes this type, and only weights leave this function.
+        private = codec.decode(replace(total, value=changed(total.value, step, codec)))
+        state = encoding.update(state, private)
+        private.divide(comparison.divisor).write_to(model)
+        step_at_rest(optimizer, model, rest_of(encoding, state))
+
+
+def _rows(data: object) -> Records:
+    if isinstance(data, Budget):
+        raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
+    return as_records(data)
+
+
+def _encoded_sum(
+    model: nn.Module,
+    records: Records,
+    comparison: Comparison,
+    step: int,
+    codec: Codec,
+    indices: Tensor,
+    sum_of: Callable[[PerExample], Tensor],
+) -> Private:
+    totals, layout = [], Layout.of(model)
+    gradient, dropout = LossGradient(comparison.loss), comparison.key.stream("dropout")
+    for units in torch.split(indices, _UNITS_AT_A_TIME):
+        batch = records.gather(units)
+        each = codec.encode(gradient.of(model, batch, row_seeds(dropout, step, records, units, batch)))
+        totals.append(sum_of(each))
+        layout = each.layout
+    return Private(torch.stack(totals).sum(dim=0), layout)
+
+
+def _sum(each: PerExample) -> Tensor:
+    total, _ = each.sum_weighted_by(lambda squares: torch.ones_like(squares[:, 0]))
+    return total.double()

@@ -1,0 +1,78 @@
+"""What an experiment is made of: entries of a table, each of which is measured once per seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The outcome of one training: an accuracy in percent, say, and whatever else is worth keeping, as JSON."""
+
+    value: float
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _nothing(seed: int) -> None:
+    """There is nothing to tidy up."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a table. `settings` is everything that decides it but the seed, as JSON: a change makes it another.
+
+    `epsilon` None means that nothing is promised. `chosen` says how the settings were found, and on whose data.
+    `forget` is called once what was measured is kept: a training that can be stopped has a folder until then.
+    """
+
+    method: str
+    data: str
+    epsilon: float | None
+    adjacency: str | None
+    settings: Mapping[str, Any]
+    measure: Callable[[int], Measured] = field(compare=False)
+    paper: float | None = None
+    chosen: str = ""
+    forget: Callable[[int], None] = field(default=_nothing, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, {self.data}, epsilon {'none' if self.epsilon is None else f'{self.epsilon:g}'}"
+
+
+class Experiment(Protocol):
+    """A table of a paper and what belongs to it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def about(self) -> str: ...
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        """The lines of the table, in its order."""
+        ...
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        """More lines, which vary one setting each. None where there is nothing to vary."""
+        ...
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        """Measures, draws and writes what goes with the table."""
+        ...
+
+
+@runtime_checkable
+class MeasuresBeside(Protocol):
+    """An experiment with trainings that are no lines of its table, each run once: a side shows what there is of them.
+
+    They are kept in `beside.jsonl` in the folder of the experiment.
+    """
+
+    def beside(self, scale: Scale) -> Sequence[Entry]: ...

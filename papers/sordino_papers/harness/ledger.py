@@ -1,0 +1,92 @@
+"""Every training of an experiment as a line of a file, written when it ends: what is there is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import StateError, UsageError
+from sordino.files import read_bytes
+from sordino.strict_json import parse
+from sordino_papers.harness.entry import Entry, Measured
+
+_LARGEST = 1 << 26
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The file `runs.jsonl` of an experiment's folder.
+
+    >>> import tempfile
+    >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "runs.jsonl")
+    >>> entry = Entry("linear", "digits", 1.0, "zero-out", {"lr": 1.0}, lambda seed: Measured(90.0))
+    >>> ledger.add(entry, seed=0, measured=entry.measure(0), seconds=2.0, origin={})
+    >>> [run["value"] for run in ledger.of(entry)], ledger.has(entry, seed=1)
+    ([90.0], False)
+    """
+
+    path: Path
+
+    @classmethod
+    def beside(cls, folder: Path) -> Ledger:
+        """Of what an experiment measures that is no line of its table."""
+        return cls(folder / "beside.jsonl")
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All lines. The last one may have been cut off when the machine stopped: then it is as if it never was."""
+        if not self.path.exists():
+            return []
+        lines = read_bytes(self.path, at_most=_LARGEST).split(b"\n")
+        whole = lines[:-1]  # what follows the last line's end is not a line yet
+        return [_read(line, place, self.path) for place, line in enumerate(whole, start=1)]
+
+    def of(self, entry: Entry) -> list[dict[str, Any]]:
+        """The runs of an entry, by seed. Of two with one seed the later counts."""
+        by_seed = {run["seed"]: run for run in self._matching(entry)}
+        return [by_seed[seed] for seed in sorted(by_seed)]
+
+    def has(self, entry: Entry, *, seed: int) -> bool:
+        return any(run["seed"] == seed for run in self._matching(entry))
+
+    def add(self, entry: Entry, *, seed: int, measured: Measured, seconds: float, origin: dict[str, str]) -> None:
+        run = _key(entry) | {"seed": seed, "value": measured.value, "seconds": round(seconds, 1)}
+        line = json.dumps(run | {"more": dict(measured.more)} | origin, allow_nan=False).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_what_was_cut_off()
+        with open(self.path, "ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _drop_what_was_cut_off(self) -> None:
+        if self.path.exists():
+            content = read_bytes(self.path, at_most=_LARGEST)
+            os.truncate(self.path, content.rfind(b"\n") + 1)
+
+    def _matching(self, entry: Entry) -> Iterator[dict[str, Any]]:
+        key = json.loads(json.dumps(_key(entry)))  # as it reads after writing
+        return (run for run in self.runs() if all(run.get(name) == value for name, value in key.items()))
+
+
+def _key(entry: Entry) -> dict[str, Any]:
+    return {
+        "method": entry.method,
+        "data": entry.data,
+        "epsilon": entry.epsilon,
+        "adjacency": entry.adjacency,
+        "settings": dict(entry.settings),
+    }
+
+
+def _read(line: bytes, place: int, path: Path) -> dict[str, Any]:
+    try:
+        found = parse(line)
+    except UsageError:
+        found = None
+    if not isinstance(found, dict) or not {"seed", "value", "seconds"} <= set(found):
+        raise StateError(f"line {place} of {str(path)!r} is not a run: remove it, and it is run again.")
+    return found

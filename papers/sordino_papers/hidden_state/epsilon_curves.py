@@ -1,0 +1,157 @@
+"""Epsilon against epochs: what the same noise is worth to whoever sees every step, and to whoever sees the end only.
+
+All methods take steps with Gaussian noise of one multiplier on sums over `batches` batches per epoch. Those that draw
+batches at random are seen at every step; hidden states keep the batches fixed and show the last iterate.
+
+No accountant covers random allocation under replace-one. But a replacement is two changes in a row, of a record into
+nothing and of nothing into another: the curve is that of two zero-out neighbours, and pays for the detour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from matplotlib.axes import Axes
+
+from sordino import validate
+from sordino.accounting import Adjacency, Guarantee
+from sordino.convex import Linear, NoisyCGD
+from sordino.report.pictures import ACCENT, FAINT, INK, decimal_logarithmic
+from sordino.sampling import BallsInBins, Cyclic, Poisson, Sampler
+from sordino_papers.harness.drawing import drawing
+
+EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 250, 300, 350, 400)
+RIDGE = 1e-4  # step size times strength
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all methods."""
+
+    noise_multiplier: float
+    batches: int
+    delta: float
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What one method proves, by the number of epochs."""
+
+    method: str
+    setting: Setting
+    epochs: tuple[int, ...]
+    epsilons: tuple[float, ...]
+
+
+def curves(
+    *,
+    noise_multipliers: tuple[float, ...] = (5.0, 15.0),
+    batches: int = 60,
+    delta: float = 1e-5,
+    adjacency: Adjacency = Adjacency.REPLACE_ONE,
+    epochs: tuple[int, ...] = EPOCHS,
+) -> tuple[Curve, ...]:
+    """One curve for each method and noise multiplier, each by the accountant that the library promises with.
+
+    >>> found = curves(noise_multipliers=(15.0,), epochs=(400,))
+    >>> [(curve.method, round(curve.epsilons[0], 2)) for curve in found if "hidden" in curve.method]
+    [('hidden state', 1.42), ('hidden state, ridge', 1.2), ('hidden state, trailing steps', 1.32)]
+    """
+    validate.instance(Adjacency, adjacency=adjacency)
+    settings = [Setting(noise, batches, delta, adjacency) for noise in noise_multipliers]
+    return tuple(
+        Curve(method, setting, epochs, tuple(epsilon(setting, number) for number in epochs))
+        for setting in settings
+        for method, epsilon in _METHODS.items()
+    )
+
+
+def draw(drawn: tuple[Curve, ...], path: Path) -> None:
+    """One panel for each noise multiplier, both axes logarithmic, as SVG. The same curves give the same bytes."""
+    settings = list(dict.fromkeys(curve.setting for curve in drawn))
+    with drawing(path, width=4.2 * len(settings), height=3.6) as figure:
+        panels = figure.subplots(1, len(settings), squeeze=False)[0]
+        for setting, panel in zip(settings, panels, strict=True):
+            _fill(panel, setting, [curve for curve in drawn if curve.setting == setting])
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
+
+
+def _fill(panel: Axes, setting: Setting, shown: list[Curve]) -> None:
+    for curve in shown:
+        panel.plot(curve.epochs, curve.epsilons, label=curve.method, **_LOOKS[curve.method])
+    where = f"{setting.batches} batches, {setting.adjacency}, delta {setting.delta:g}"
+    panel.set(xscale="log", yscale="log", xlabel="epochs", ylabel="epsilon")
+    panel.set_title(f"noise multiplier {setting.noise_multiplier:g}\n{where}", fontsize=8)
+    decimal_logarithmic(panel.xaxis)
+    decimal_logarithmic(panel.yaxis)
+
+
+def _seen(sampler: Sampler, setting: Setting) -> float:
+    """Every step is seen."""
+    return Guarantee.of(_event(sampler, setting), sampler.adjacency, delta=setting.delta).epsilon
+
+
+def _event(sampler: Sampler, setting: Setting) -> DpEvent:
+    return sampler.compose(GaussianDpEvent(setting.noise_multiplier), sampler.steps)
+
+
+def _composition(setting: Setting, epochs: int) -> float:
+    return _seen(Cyclic(setting.batches, epochs, setting.adjacency), setting)
+
+
+def _poisson(setting: Setting, epochs: int) -> float:
+    return _seen(Poisson(1 / setting.batches, setting.batches * epochs, setting.adjacency), setting)
+
+
+def _random_allocation(setting: Setting, epochs: int) -> float:
+    if setting.adjacency is not Adjacency.REPLACE_ONE:
+        return _seen(BallsInBins(setting.batches, epochs, setting.adjacency), setting)
+    event = _event(BallsInBins(setting.batches, epochs), setting)
+    return Guarantee.of(event, Adjacency.ZERO_OUT, delta=setting.delta).for_group(2)
+
+
+def _hidden(setting: Setting, epochs: int, *, ridge: float = 0.0, trailing_epochs: int = 0) -> float:
+    plan = NoisyCGD(
+        Cyclic(setting.batches, epochs, setting.adjacency),
+        Linear(),
+        clip=1.0,
+        noise_multiplier=setting.noise_multiplier,
+        learning_rate=1.0,
+        strength=ridge,
+        trailing_steps=trailing_epochs * setting.batches,
+    )
+    return plan.guarantee(delta=setting.delta).epsilon
+
+
+def _hidden_with_ridge(setting: Setting, epochs: int) -> float:
+    return _hidden(setting, epochs, ridge=RIDGE)
+
+
+def _hidden_with_trailing_steps(setting: Setting, epochs: int) -> float:
+    return _hidden(setting, epochs, trailing_epochs=1)
+
+
+_METHODS: dict[str, Callable[[Setting, int], float]] = {
+    "composition": _composition,
+    "Poisson sampling": _poisson,
+    "random allocation": _random_allocation,
+    "hidden state": _hidden,
+    "hidden state, ridge": _hidden_with_ridge,
+    "hidden state, trailing steps": _hidden_with_trailing_steps,
+}
+
+# Poisson sampling and trailing steps nearly coincide: thin dashes on a broad line show both.
+_SEEN, _HIDDEN = {"color": INK, "linewidth": 1.0, "zorder": 3}, {"color": ACCENT, "linewidth": 2.4}
+_LOOKS: dict[str, dict[str, Any]] = {
+    "composition": _SEEN | {"linestyle": "-"},
+    "Poisson sampling": _SEEN | {"linestyle": "--", "color": FAINT, "linewidth": 1.2},
+    "random allocation": _SEEN | {"linestyle": ":"},
+    "hidden state": _HIDDEN | {"linestyle": "-", "linewidth": 1.2},
+    "hidden state, ridge": _HIDDEN | {"linestyle": "-.", "linewidth": 1.2},
+    "hidden state, trailing steps": _HIDDEN | {"linestyle": "-"},
+}

@@ -1,0 +1,63 @@
+"""The rows that the methods of the table are given: pictures by a public transform, once for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from sordino.data import Facts, load
+from sordino.errors import DataError
+from sordino.features import ScatteringFeatures, Spectrum, cached
+from sordino.features.cache import Transform
+from sordino.validation import Public
+from sordino_papers.harness.rows import Rows
+
+
+class Inputs(ABC):
+    """What a picture is for a model."""
+
+    @abstractmethod
+    def transform(self, facts: Facts) -> Transform: ...
+
+
+@dataclass(frozen=True)
+class Waves(Inputs):
+    """Pixels, evened out by frequency (see `Spectrum`)."""
+
+    power: float
+    below: float
+    mean_weight: float = 0.0
+    colour_weight: float = 1.0
+
+    def transform(self, facts: Facts) -> Transform:
+        return Spectrum(
+            facts.input_shape, self.power, self.below, self.mean_weight, self.colour_weight, facts.input_range
+        )
+
+
+@dataclass(frozen=True)
+class Scattered(Inputs):
+    """Scattering coefficients, normalised."""
+
+    def transform(self, facts: Facts) -> Transform:
+        return ScatteringFeatures(facts.input_shape, facts.input_range)
+
+
+@lru_cache(maxsize=1)  # entries that follow one another share their rows
+def rows_of(data: str, inputs: Inputs, examples: int | None) -> Rows:
+    """A standard data set, or its first `examples` private rows."""
+    loaded = load(data)
+    if loaded.test is None:
+        raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
+    transform = inputs.transform(loaded.facts)
+    prepared: Callable[[Tensor], Tensor] = lambda pictures: cached(transform, pictures, progress=False)  # noqa: E731
+    return Rows(
+        inputs=prepared(loaded.train.inputs[:examples]).flatten(1),
+        target=loaded.train.target[:examples],
+        test=Public((prepared(loaded.test.inputs).flatten(1), loaded.test.target)),
+        facts=loaded.facts,
+    )

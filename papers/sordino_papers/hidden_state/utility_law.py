@@ -1,0 +1,159 @@
+"""How fast the training risk falls with n * epsilon, on random data at a fixed number of rows per dimension.
+
+The published claim, for n rows in n / c dimensions and (n log n) / d gates, is a training risk of at most
+O~(1 / sqrt(n epsilon)) where gradients are bounded by a constant L. `random_data` says what is drawn and trained here.
+
+Two risks are measured after training, on the training rows themselves:
+
+* `excess`: the mean of half the squared residual, less the smallest that the same model has on these rows;
+* `bounded`: the mean of the loss that the claim is about. Where the gradient of the squared loss by the maps, with
+  features as they are (not scaled to norm 1), would be longer than L = 1, it goes on straight.
+
+At a fixed n / d neither method's excess falls with n: noise grows as fast as the data does, whatever the number of
+steps. It falls with epsilon alone, so that its slope in n * epsilon is a matter of how the grid was laid. The bounded
+risk has the claimed slope in n for another reason: a feature vector is about sqrt(n log n / 2) long, so a gradient of
+length 1 means a loss of at most |residual| / sqrt(n log n / 2), even for a model that is 0. What training adds to it
+is the slope in epsilon. Both slopes are therefore fitted apart too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor
+
+from sordino import validate
+from sordino_papers.harness.scale import Scale
+from sordino_papers.hidden_state.random_data import METHODS, Drawn
+
+CLAIMED = -0.5
+SIZES = {
+    Scale.QUICK: (100, 200, 400),
+    Scale.CPU: (250, 500, 1000, 2000, 4000),
+    Scale.PAPER: (250, 500, 1000, 2000, 4000, 8000),
+}
+EPSILONS = {Scale.QUICK: (1.0, 4.0, 16.0), Scale.CPU: (1.0, 4.0, 16.0), Scale.PAPER: (1.0, 2.0, 4.0, 8.0, 16.0)}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training, and the two risks of its last iterate."""
+
+    method: str
+    examples: int
+    epsilon: float
+    seed: int
+    excess: float
+    bounded: float
+    seconds: float
+
+    @property
+    def question(self) -> tuple[str, int, float, int]:
+        """What was measured: one training answers it."""
+        return self.method, self.examples, self.epsilon, self.seed
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A fitted power, and its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """log risk against log(n * epsilon), and against log n and log epsilon apart; `claimed` stands beside the first."""
+
+    method: str
+    risk: str
+    in_both: Slope
+    in_examples: Slope
+    in_epsilon: Slope
+    claimed: float = CLAIMED
+
+
+def measure(
+    scale: Scale, seeds: int, on_point: Callable[[Point], None], *, known: Iterable[Point] = ()
+) -> tuple[Point, ...]:
+    """Trains at each place of the grid once per seed. Points that are `known` are not measured again."""
+    validate.instance(Scale, scale=scale)
+    validate.count(seeds=seeds)
+    kept = {point.question: point for point in known}
+    points = []
+    for examples in SIZES[scale]:
+        for seed in range(seeds):
+            for epsilon in EPSILONS[scale]:
+                for method in METHODS:
+                    point = kept.get((method, examples, epsilon, seed))
+                    if point is None:
+                        point = measured(method, examples, epsilon, seed)
+                        on_point(point)
+                    points.append(point)
+    return tuple(points)
+
+
+def measured(method: str, examples: int, epsilon: float, seed: int) -> Point:
+    """One training on one draw of the data model.
+
+    >>> point = measured("DP-SGD, linear", examples=60, epsilon=16.0, seed=0)
+    >>> 0 < point.bounded and 0 < point.excess < 1
+    True
+    """
+    begun = time.perf_counter()
+    drawn = Drawn(examples, seed)
+    trained = METHODS[method](drawn, epsilon)
+    with torch.no_grad():
+        residuals = (trained.model(drawn.rows)[:, 0] - drawn.labels).double()
+    excess = float(residuals.square().mean()) / 2 - trained.least_risk
+    bounded = _risk_with_bounded_gradients(residuals, trained.feature_norms)
+    return Point(method, examples, epsilon, seed, excess, bounded, time.perf_counter() - begun)
+
+
+def laws(points: Iterable[Point]) -> tuple[Law, ...]:
+    """The fitted slopes of each method and risk, by least squares in logarithms.
+
+    >>> exact = [Point("a", n, e, 0, e**-1.0, (n * e) ** -0.5, 0.0) for n in (100, 200, 400) for e in (1.0, 2.0, 8.0)]
+    >>> [(law.risk, round(law.in_examples.value, 3), round(law.in_epsilon.value, 3)) for law in laws(exact)]
+    [('excess', 0.0, -1.0), ('bounded', -0.5, -0.5)]
+    """
+    every = list(points)
+    return tuple(
+        _law([point for point in every if point.method == method], method, risk)
+        for method in dict.fromkeys(point.method for point in every)
+        for risk in ("excess", "bounded")
+    )
+
+
+def _law(points: list[Point], method: str, risk: str) -> Law:
+    log_risk = np.log([getattr(point, risk) for point in points])
+    examples = np.log([float(point.examples) for point in points])
+    epsilon = np.log([point.epsilon for point in points])
+    (in_both,) = _slopes(log_risk, examples + epsilon)
+    in_examples, in_epsilon = _slopes(log_risk, examples, epsilon)
+    return Law(method, risk, in_both, in_examples, in_epsilon)
+
+
+def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[Slope]:
+    """Those of a linear fit with an intercept; intervals by Student's t, as if points were independent."""
+    design = np.column_stack([*columns, np.ones(len(values))])
+    coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
+    freedom = len(values) - design.shape[1]
+    validate.count(points_beyond_those_of_a_line=freedom)
+    variance = float(((values - design @ coefficients) ** 2).sum()) / freedom
+    errors = student.ppf(0.975, freedom) * np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
+    found = zip(coefficients[:-1].tolist(), errors[:-1].tolist(), strict=True)
+    return [Slope(value, value - error, value + error) for value, error in found]
+
+
+def _risk_with_bounded_gradients(residuals: Tensor, feature_norms: Tensor) -> float:
+    """Huber's loss that turns straight where the gradient, residual times features, has the length 1."""
+    turn, sizes = 1 / feature_norms.double(), residuals.abs()
+    return float(torch.where(sizes <= turn, sizes.square() / 2, turn * sizes - turn.square() / 2).mean())

@@ -1,0 +1,79 @@
+"""What is trained: a linear head on pixels, one on some sixty public directions, and a small convolutional network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.data import Facts, load
+from sordino.features import Spectrum, cached
+from sordino.models.scatter_linear import ScatterLinear
+from sordino_papers.harness.rows import Rows, network_rows, prepared_rows
+
+DATA, PUBLIC_DATA = "mnist", "fashion-mnist"
+PUBLIC_ROWS = 256
+
+
+class Head(ABC):
+    """A model with the rows that it is given. Their preparation is public."""
+
+    @abstractmethod
+    def rows(self, *, examples: int | None, left_out: int) -> Rows: ...
+
+    @abstractmethod
+    def build(self, rows: Rows, seed: int) -> nn.Module: ...
+
+    @abstractmethod
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        """What the model is given for pictures with the facts of the data set."""
+
+    def public_inputs(self, rows: Rows) -> Tensor:
+        """Pictures of clothes, declared public, as if they were digits."""
+        return self.prepared(load(PUBLIC_DATA).train.inputs[:PUBLIC_ROWS], rows.facts)
+
+
+@dataclass(frozen=True)
+class Network(Head):
+    """A network of `sordino.models` on pixels."""
+
+    name: str
+
+    def rows(self, *, examples: int | None, left_out: int) -> Rows:
+        return network_rows(DATA, self.name, examples=examples, left_out=left_out)
+
+    def build(self, rows: Rows, seed: int) -> nn.Module:
+        return models.build(self.name, rows.facts, seed=seed).module
+
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        return models.build(self.name, facts, seed=0).prepare(pictures, progress=False)
+
+
+@dataclass(frozen=True)
+class OnWaves(Head):
+    """A linear layer on slow waves of each picture: directions that no data was needed for (see `Spectrum`)."""
+
+    power: float = 0.75
+    below: float = 8.1
+
+    def rows(self, *, examples: int | None, left_out: int) -> Rows:
+        return _wave_rows(self, examples, left_out)
+
+    def build(self, rows: Rows, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return ScatterLinear(tuple(rows.inputs.shape[1:]), rows.num_classes)
+
+    def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
+        waves = Spectrum(facts.input_shape, self.power, self.below, input_range=facts.input_range)
+        return cached(waves, pictures, progress=False)
+
+
+@lru_cache(maxsize=1)
+def _wave_rows(head: OnWaves, examples: int | None, left_out: int) -> Rows:
+    loaded = load(DATA)
+    return prepared_rows(loaded, partial(head.prepared, facts=loaded.facts), examples=examples, left_out=left_out)

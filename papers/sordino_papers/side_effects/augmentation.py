@@ -1,0 +1,55 @@
+"""Augmentation against none: each row seen several times, changed at random (Xu and Chen 2026, appendix H)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sordino.views import Crop, Flip, Views
+from sordino_papers.harness.entry import Entry
+from sordino_papers.harness.gains import gains
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+from sordino_papers.harness.trained import trained
+from sordino_papers.side_effects.changed import Pictures
+from sordino_papers.side_effects.padding import COLOUR, COLOUR_CNN, Set, sized
+from sordino_papers.side_effects.trials import EPSILON
+
+SETS: Mapping[Scale, Set] = {Scale.QUICK: COLOUR, Scale.CPU: COLOUR, Scale.PAPER: COLOUR_CNN}
+NUMBERS: Mapping[Scale, Sequence[int]] = {Scale.QUICK: (2,), Scale.CPU: (4,), Scale.PAPER: (4, 16)}
+_CHOSEN = "those of the table of padding, for all lines alike; flips and crops by 4 pixels are as usual on CIFAR-10."
+
+
+@dataclass(frozen=True)
+class AugmentationTable:
+    """The experiment `augmentation`."""
+
+    name: str = "augmentation"
+    about: str = (
+        "Test accuracy in percent on CIFAR-10 with each row seen several times in a step, flipped and cropped, and\n"
+        "its gradients averaged before the clip, epsilon 3, delta 1e-5, zero-out. Views cost no privacy. Paper:\n"
+        "Xu and Chen (2026), appendix H, expect 2 points, which they take from De et al. (2022)."
+    )
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        return tuple(_entry(number, scale) for number in (0, *NUMBERS[scale]))
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        return ()
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        none, *others = self.entries(scale)
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        return (gains([(none, other) for other in others], folder, scale, seeds, command, what="augmentation"),)
+
+
+AUGMENTATION = AugmentationTable()
+
+
+def _entry(number: int, scale: Scale) -> Entry:
+    trained_on = SETS[scale]
+    views = Views(number, (Flip(), Crop(4))) if number else None
+    trial, pictures = sized(replace(trained_on.trial, views=views), Pictures(trained_on.set_name), scale)
+    method = f"{trained_on.title}, {f'{number} views' if number else 'none'}"
+    return trained(method, pictures, trial, EPSILON, chosen=_CHOSEN)

@@ -1,0 +1,130 @@
+"""Pictures that are changed in a public way before anybody trains on them: each alone, and all alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sordino import validate
+from sordino.data import DataSet, Facts, load
+from sordino.features import Pixels
+from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.training import Trial
+
+_ROWS_AT_A_TIME = 2000
+
+
+class Change(Protocol):
+    """A change of pictures from 0 to 1, shape (picture, channel, row, column), which keeps their shape."""
+
+    def __call__(self, pictures: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Padded:
+    """So many black pixels on each side, and back to the size of before: the object gets smaller.
+
+    >>> Padded(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
+    tensor([0., 0., 1., 1.])
+    """
+
+    pixels: int
+
+    def __post_init__(self) -> None:
+        validate.count(at_least=0, pixels=self.pixels)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        if not self.pixels:
+            return pictures
+        size = pictures.shape[-2:]
+        padded = F.pad(pictures, (self.pixels,) * 4)
+        return F.interpolate(padded, size=size, mode="bilinear", antialias=True).clamp(0.0, 1.0)
+
+    def percent(self, size: int) -> int:
+        """How much of a side of so many pixels is padding, rounded as the paper rounds it.
+
+        >>> [Padded(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
+        [0, 26, 50, 62, 75]
+        """
+        return round(100 * 2 * self.pixels / (size + 2 * self.pixels))
+
+
+@dataclass(frozen=True)
+class Turned:
+    """Turned anticlockwise about its middle, with black corners.
+
+    >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
+    >>> Turned(90.0)(picture).round().tolist()
+    [[[[0.0, 0.0], [1.0, 0.0]]]]
+    """
+
+    degrees: float
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        if not self.degrees:
+            return pictures
+        angle = torch.deg2rad(torch.tensor(self.degrees))
+        cos, sin = float(angle.cos()), float(angle.sin())
+        turn = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]]).expand(len(pictures), 2, 3)
+        places = F.affine_grid(turn, list(pictures.shape), align_corners=False)
+        return F.grid_sample(pictures, places, align_corners=False).clamp(0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A standard set of changed pictures, or `examples` of its rows.
+
+    With `left_out` its last private rows are not trained on, and take the place of the test rows.
+    """
+
+    set_name: str
+    change: Change = field(default_factory=lambda: Padded(0))
+    examples: int | None = None
+    left_out: int = 0
+
+    @property
+    def data(self) -> str:
+        return f"{self.set_name}, left-out rows" if self.left_out else self.set_name
+
+    def rows(self, trial: Trial) -> Rows:
+        return _rows(self)
+
+    def settings(self, trial: Trial) -> dict[str, object]:
+        return {"training": repr(trial), "pictures": repr(self)}
+
+    def chosen(self) -> DataSet:
+        """Raw rows: which of them are trained on, and which are measured on."""
+        return load(self.set_name)
+
+
+@lru_cache(maxsize=1)  # entries that follow one another share their rows
+def _rows(pictures: Pictures) -> Rows:
+    loaded = pictures.chosen()
+    scale, normalise = Pixels(loaded.facts.input_range), normaliser(loaded.facts)
+
+    def prepare(raw: Tensor) -> Tensor:
+        parts = torch.split(raw, _ROWS_AT_A_TIME)
+        return torch.cat([normalise(pictures.change(scale(part))) for part in parts])
+
+    return prepared_rows(loaded, prepare, examples=pictures.examples, left_out=pictures.left_out)
+
+
+def normaliser(facts: Facts) -> Pixels:
+    """From pictures between 0 and 1 to what networks are given, by the public constants of a set."""
+    return Pixels(None, facts.mean, facts.std)
+
+
+def as_pictures(inputs: Tensor, facts: Facts) -> Tensor:
+    """Back from what networks are given to pictures between 0 and 1.
+
+    >>> facts = Facts("grey", (1, 1, 2), 2, mean=(0.5,), std=(0.25,))
+    >>> as_pictures(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)
+    tensor([[[[0.0000, 0.7500]]]])
+    """
+    mean, std = (torch.tensor(x).reshape(1, -1, 1, 1) for x in (facts.mean or (0.0,), facts.std or (1.0,)))
+    return (inputs * std + mean).clamp(0.0, 1.0)

@@ -1,0 +1,170 @@
+"""Three causes of unequal losses, one at a time: section 4.1 of Xu and Chen (2026).
+
+Two classes with one feature each. Class 2 gets a shorter feature, or fewer rows, and nothing else changes. A clip has
+to have something to act on: there class 2 has half the feature, and only the clip norm is varied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from sordino.report.pictures import ACCENT, INK
+from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+from sordino_papers.side_effects.patch_bench import Bench, groups_of
+from sordino_papers.side_effects.two_patch_world import Descent, Group, TwoPatches
+
+NORMS = (1.0, 0.8, 0.6, 0.4, 0.2)
+SHARES = (0.5, 0.4, 0.3, 0.2, 0.1)
+CLIPS = (1.0, 0.3, 0.1, 0.03, 0.01)
+FEATURE, SHARE, CLIP = "feature of class 2", "share of class 2", "clip norm"
+_CHOSEN = "ours, as those of feature-to-noise, at one level of noise."
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the world and the network are, and the noise that all entries have."""
+
+    dimension: int
+    patch_noise: float
+    examples: int
+    filters: int
+    noise_std: float
+
+    def bench(self, feature_norm: float, share: float) -> Bench:
+        groups = Group("class 1", 0, 1.0, 1.0 - share), Group("class 2", 1, feature_norm, share)
+        return Bench(TwoPatches(groups, self.dimension, self.patch_noise), self.examples, self.filters)
+
+    @property
+    def descent(self) -> Descent:
+        return Descent(self.noise_std, learning_rate=4.0 * self.filters)
+
+
+_WHOLE = Size(400, 0.1, 1000, 20, noise_std=0.02)
+SIZES = {Scale.QUICK: Size(100, 0.2, 100, 10, noise_std=0.02), Scale.CPU: _WHOLE, Scale.PAPER: _WHOLE}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting of one cause."""
+
+    cause: str
+    value: float
+    bench: Bench
+    descent: Descent
+
+    def entry(self) -> Entry:
+        def measure(seed: int) -> Measured:
+            found = self.bench.measure(self.descent, seed)
+            return replace(found, value=100 * float(found.more["groups"][1]["accuracy"]))
+
+        settings = self.bench.settings(self.descent)
+        return Entry(f"{self.cause}: {self.value:g}", "patches", None, None, settings, measure, chosen=_CHOSEN)
+
+
+def cases(scale: Scale) -> Iterator[Case]:
+    """All of them, by cause, from the setting that harms least."""
+    size = SIZES[scale]
+    for norm in NORMS:
+        yield Case(FEATURE, norm, size.bench(norm, 0.5), size.descent)
+    for share in SHARES:
+        yield Case(SHARE, share, size.bench(1.0, share), size.descent)
+    for clip in CLIPS:
+        yield Case(CLIP, clip, size.bench(0.5, 0.5), replace(size.descent, clip_norm=clip))
+
+
+@dataclass(frozen=True)
+class DisparityCausesTable:
+    """The experiment `disparity-causes`."""
+
+    name: str = "disparity-causes"
+    about: str = (
+        "Test accuracy of class 2 in percent, in a synthetic world of two classes, with one cause of disparity varied\n"
+        "at a time and the noise on the mean gradient kept. No epsilon is claimed. Paper: Xu and Chen (2026), section\n"
+        "4.1, in words only; sizes and formulas are ours."
+    )
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        return tuple(case.entry() for case in cases(scale))
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        return ()
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        every = list(cases(scale))
+        found = [groups_of(case.entry(), folder, seeds) for case in every]
+        if not all(found):
+            return ()
+        return (_losses(every, found, folder, scale, command),)
+
+
+DISPARITY_CAUSES = DisparityCausesTable()
+
+
+def _losses(
+    every: Sequence[Case], found: Sequence[list[dict[str, Any]]], folder: Path, scale: Scale, command: str
+) -> Side:
+    ranks, gaps = (
+        {cause: rank(cause, every, found) for cause in (FEATURE, SHARE, CLIP)} for rank in (_rank, _gap_rank)
+    )
+    picture, numbers = folder / f"causes-{scale}.svg", folder / f"causes-{scale}.json"
+    plain = [
+        {"cause": case.cause, "value": case.value, "groups": pair} for case, pair in zip(every, found, strict=True)
+    ]
+    write_numbers(numbers, {"cases": plain, "rank_correlation": ranks, "rank_correlation_of_gaps": gaps}, command)
+    _draw(every, found, picture)
+    lines = [
+        (
+            case.cause,
+            f"{case.value:g}",
+            *(f"{1 / group['effective']:.3f}" for group in pair),
+            *(f"{group['loss']:.3f}" for group in pair),
+            f"{pair[1]['loss'] - pair[0]['loss']:+.3f}",
+        )
+        for case, pair in zip(every, found, strict=True)
+    ]
+    head = ("varied", "value", "1 / ratio, class 1", "class 2", "loss, class 1", "class 2", "gap")
+    shown = ", ".join(f"{ranks[cause]:.2f} and {gaps[cause]:.2f} ({cause})" for cause in ranks)
+    title = (
+        "Losses of both classes. Rank correlation with 1 / effective ratio, of all losses, and of gaps with its "
+        f"difference: {shown}. The ratio counts what a clip takes of a row that is wrong; of one that is learnt it "
+        "takes less, or nothing:"
+    )
+    return Side(title, (head, *lines), (picture, numbers))
+
+
+def _rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]]]) -> float:
+    groups = [group for case, pair in zip(every, found, strict=True) if case.cause == cause for group in pair]
+    inverse = [1 / group["effective"] for group in groups]
+    return float(spearmanr([group["loss"] for group in groups], inverse).statistic)
+
+
+def _gap_rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]]]) -> float:
+    pairs = [pair for case, pair in zip(every, found, strict=True) if case.cause == cause]
+    apart = [1 / two["effective"] - 1 / one["effective"] for one, two in pairs]
+    return float(spearmanr([two["loss"] - one["loss"] for one, two in pairs], apart).statistic)
+
+
+def _draw(every: Sequence[Case], found: Sequence[list[dict[str, Any]]], path: Path) -> None:
+    with drawing(path, width=7.2, height=2.6) as figure:
+        for axes, cause in zip(figure.subplots(1, 3), (FEATURE, SHARE, CLIP), strict=True):
+            chosen = [(case.value, pair) for case, pair in zip(every, found, strict=True) if case.cause == cause]
+            for place, (colour, dash) in enumerate(((INK, "--"), (ACCENT, "-"))):
+                losses = [pair[place]["loss"] for _, pair in chosen]
+                axes.plot(
+                    [value for value, _ in chosen], losses, dash, marker=".", color=colour, label=f"class {place + 1}"
+                )
+            axes.set(xlabel=cause, ylim=(0, None))
+            if cause == CLIP:
+                axes.set_xscale("log")
+        figure.axes[0].set_ylabel("test loss")
+        figure.axes[0].legend()

@@ -1,0 +1,86 @@
+"""The feature-to-noise ratio of groups as it is in a run, whatever the network: measured on raw gradients, not private.
+
+A group's push is the sum of its clipped gradients over the batch size. Noise along any one direction has the standard
+deviation sigma_n, so |push| / sigma_n says how far the group stands out of the noise in one step. In a world of patches
+that is about sqrt(2) (1 - p) times the effective ratio that `feature_to_noise` has by formula: its margin counts the
+filters of both classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.clipping import ClipByNorm
+from sordino.errors import UsageError
+from sordino.noise import NormalNoise
+from sordino.not_private import Exposed
+from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
+from sordino_papers.side_effects.two_patch_world import Descent, Patches, PatchNetwork
+from sordino_papers.side_effects.two_patch_world.descent import optimizer_of
+
+
+@dataclass(frozen=True)
+class MeasuredRatio(Exposed):
+    """Of one group in one step: its share of the batch, the mean of min(1, C / norm), and |push| / sigma_n."""
+
+    step: int
+    group: int
+    share: float
+    clipping_factor: float
+    effective: float
+
+
+def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tuple[MeasuredRatio, ...]:
+    """Carries out a run and measures each group at every step that it shows. Groups are numbered from 0.
+
+    `group` has one number for each unit of the data, `divisor` is what the run divides sums by.
+
+    >>> from sordino_papers.side_effects.two_patch_world import TwoPatches
+    >>> from sordino.randomness import Key
+    >>> rows = TwoPatches(dimension=8).draw(100, Key.from_seed(0).stream("rows"))
+    >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=1), at=(0,), seed=0)
+    >>> found = measure_ratios(run, rows.group, divisor=50.0)
+    >>> len(found), found[0].warning.startswith("not private")
+    (4, True)
+    """
+    clip, noise = exposed.plan.clip, exposed.plan.noise
+    if not isinstance(clip, ClipByNorm) or not isinstance(noise, NormalNoise):
+        got = f"{type(clip).__name__} and {type(noise).__name__}"
+        raise UsageError(f"the run must clip by norm and add normal noise, got {got}.")
+    std = noise.std(clip.bound) / divisor
+    return tuple(ratio for step in exposed for ratio in _of_step(step, group, clip.norm, divisor, std))
+
+
+def exposed_descent(
+    network: PatchNetwork, rows: Patches, descent: Descent, *, at: tuple[int, ...], seed: int
+) -> ExposedRun:
+    """A run like `two_patch_world.train` that shows the raw gradients of the steps `at`. Not private."""
+    batch_size = descent.batch_size(len(rows))
+    optimizer = optimizer_of(network, descent)
+    return ExposedRun(descent.plan(len(rows)), network, rows.data, optimizer, divisor=batch_size, at=at, seed=seed)
+
+
+def _of_step(step: ExposedStep, group: Tensor, clip_norm: float, divisor: float, std: float) -> list[MeasuredRatio]:
+    drawn, groups = group[step.indices], int(group.max()) + 1
+    factors, pushes, begin = [], torch.zeros(groups, step.layout.size, dtype=torch.float64), 0
+    for each in step.encoded():
+        factor = (clip_norm / each.squared_norms().sum(dim=1).sqrt().clamp(min=1e-30)).clamp(max=1.0)
+        members = drawn[begin : begin + len(factor)]
+        for one in range(groups):
+            pushes[one] += each.weighted_sum(factor * (members == one))
+        factors.append(factor)
+        begin += len(factor)
+    every = torch.cat(factors)
+    return [
+        MeasuredRatio(
+            step.step,
+            one,
+            share=float((drawn == one).double().mean()),
+            clipping_factor=float(every[drawn == one].mean()) if bool((drawn == one).any()) else 1.0,
+            effective=float(pushes[one].norm()) / divisor / std,
+        )
+        for one in range(groups)
+    ]

@@ -1,0 +1,99 @@
+"""Private training in a world of patches, with noise as the paper gives it: on the mean gradient, in its own units.
+
+w <- w - eta ((1 / B) sum of clip_C(gradients) + z) with z ~ N(0, sigma_n^2 I). The library adds noise to the sum, in
+clip norms: noise_multiplier = sigma_n * B / C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from sordino import validate
+from sordino.calibration import calibrate
+from sordino.clipping import ClipByNorm
+from sordino.contribution import LossGradient
+from sordino.noise import Gaussian, NormalNoise
+from sordino.not_private import NotPrivate
+from sordino.run import Plan, PrivateRun
+from sordino.sampling import Poisson
+from sordino_papers.harness.ablations import Comparison, clipped_sgd
+from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
+from sordino_papers.side_effects.two_patch_world.world import Patches
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a network is trained: batches that each row joins with chance `rate`, and plain steps.
+
+    Gradients of the network are divided by its number of filters, so that a learning rate of four per filter is a
+    moderate one. After the default number of steps a noise-free training has learnt all groups of the default world.
+
+    >>> Descent(noise_std=0.01).noise_multiplier(examples=1000)
+    5.0
+    """
+
+    noise_std: float
+    clip_norm: float = 1.0
+    learning_rate: float = 80.0
+    steps: int = 200
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        validate.between(0, float("inf"), noise_std=self.noise_std)
+        validate.positive(clip_norm=self.clip_norm, learning_rate=self.learning_rate)
+        validate.count(steps=self.steps)
+        validate.between(0, 1, low_open=True, rate=self.rate)
+
+    def batch_size(self, examples: int) -> float:
+        """The expected one."""
+        return self.rate * examples
+
+    def noise_multiplier(self, examples: int) -> float:
+        """sigma_n * B / C: the same noise on the sum, in clip norms."""
+        return self.noise_std * self.batch_size(examples) / self.clip_norm
+
+    def calibrated(self, examples: int, *, epsilon: float, delta: float) -> Descent:
+        """The same with the least noise that keeps so many rows within a budget: it grows with about sqrt(steps)."""
+        noise = calibrate(replace(self, noise_std=self.clip_norm).plan(examples), epsilon=epsilon, delta=delta).noise
+        if not isinstance(noise, NormalNoise):
+            raise TypeError(f"calibration changed Gaussian noise to {type(noise).__name__}.")
+        return replace(self, noise_std=noise.std(self.clip_norm) / self.batch_size(examples))
+
+    @property
+    def sampler(self) -> Poisson:
+        return Poisson(self.rate, self.steps)
+
+    def plan(self, examples: int) -> Plan:
+        """What a `PrivateRun` carries out on so many rows. Without noise there is none, and it is refused."""
+        noise = Gaussian(self.noise_multiplier(examples))
+        return Plan(self.sampler, LossGradient(F.cross_entropy), ClipByNorm(self.clip_norm), noise)
+
+
+def train(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) -> PatchNetwork:
+    """Trains in place, privately.
+
+    >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
+    >>> from sordino.randomness import Key
+    >>> rows = TwoPatches(dimension=8).draw(50, Key.from_seed(0).stream("rows"))
+    >>> network = train(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=3), seed=0)
+    """
+    optimizer, batch_size = optimizer_of(network, descent), descent.batch_size(len(rows))
+    for private in PrivateRun(descent.plan(len(rows)), network, rows.data, seed=seed):
+        private.divide(batch_size).write_to(network)
+        optimizer.step()
+    return network
+
+
+def train_without_noise(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) -> NotPrivate:
+    """The same steps without their noise: what is lost to privacy is measured against it."""
+    comparison = Comparison(descent.sampler, descent.batch_size(len(rows)), seed=seed)
+    clip = ClipByNorm(descent.clip_norm)
+    return clipped_sgd(network, rows.data, optimizer_of(network, descent), comparison, clip=clip)
+
+
+def optimizer_of(network: PatchNetwork, descent: Descent) -> torch.optim.Optimizer:
+    """Plain steps of the descent's length."""
+    return torch.optim.SGD(network.parameters(), lr=descent.learning_rate)

@@ -1,0 +1,52 @@
+"""How much an attack can raise the loss of a `PatchNetwork`: its filters' lengths in the norm dual to the attack's.
+
+Derived, and a bound: relu is 1-Lipschitz, so that a change (e_1, e_2) of the patches moves F_j by at most (1 / m) sum
+over its filters of |<w, e_1>| + |<w, e_2>|, and each product by at most |w|_* |e_p|. The loss moves by no more than the
+margin F_y - F_other. That noise makes the filters longer, and by how much, is what Theorem 3.7 of Xu and Chen (2026)
+says as we read it; its formula was lost.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from sordino import validate
+from sordino_papers.side_effects.two_patch_world.descent import Descent
+from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
+
+
+def adversarial_term_l2(network: PatchNetwork, radius: float) -> float:
+    """The most that the loss of any row rises if both patches together move by `radius` in L2.
+
+    |e_1| + |e_2| <= sqrt(2) * radius.
+
+    >>> adversarial_term_l2(PatchNetwork(8, 4, seed=0), radius=0.0)
+    0.0
+    """
+    return sqrt(2) * radius * _summed_norms(network, 2, radius)
+
+
+def adversarial_term_linf(network: PatchNetwork, radius: float) -> float:
+    """The same if no single number moves by more than `radius`: filters count by their L1 norms, in both patches."""
+    return 2 * radius * _summed_norms(network, 1, radius)
+
+
+def l2_growth(descent: Descent, dimension: int) -> float:
+    """How long noise alone makes a filter: eta sigma_n sqrt(T d), the length of a sum of T normal vectors.
+
+    >>> round(l2_growth(Descent(noise_std=0.01, learning_rate=1.0, steps=100), dimension=400), 3)
+    2.0
+    """
+    validate.count(dimension=dimension)
+    return descent.learning_rate * descent.noise_std * sqrt(descent.steps * dimension)
+
+
+def l1_growth(descent: Descent, dimension: int) -> float:
+    """The same in L1: eta sigma_n sqrt(T) d sqrt(2 / pi)."""
+    return l2_growth(descent, dimension) * sqrt(2 * dimension / pi)
+
+
+def _summed_norms(network: PatchNetwork, order: int, radius: float) -> float:
+    validate.between(0, float("inf"), radius=radius)
+    norms = network.weights().norm(p=order, dim=2)
+    return float(norms.mean(dim=1).sum())

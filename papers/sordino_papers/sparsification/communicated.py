@@ -1,0 +1,130 @@
+"""Bytes that clients and a server send, by final rate, kind of mask and wire format, counted in real messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sordino.communication import Dense, IndexCoded, SeedCoded, Wire, federated_sgd
+from sordino.encodings import RandomSparsify
+from sordino.report.pictures import ACCENT, DASHES, FAINT, INK
+from sordino.states import Layout
+from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+from sordino_papers.harness.trained import Part
+from sordino_papers.harness.training import DELTA, Trial
+
+WIRES: tuple[Wire, ...] = (Dense(), IndexCoded(), SeedCoded())
+_NOISE_MULTIPLIER = 4.0  # no byte depends on it
+_COLOURS = {"dense": FAINT, "index-coded": INK, "seed-coded": ACCENT}
+
+
+@dataclass(frozen=True)
+class Communicated:
+    """What all messages of a run have in bytes, and the share of coordinates that masks keep on average."""
+
+    masks: str
+    final_rate: float
+    wire: str
+    up: int
+    down: int
+    kept: float
+
+
+def sent(trial: Trial, masks: str, part: Part, *, clients: int, wire: Wire) -> Entry:
+    """A federated run as something to measure once: no byte depends on its seed."""
+
+    def measure(seed: int) -> Measured:
+        found = communicated(trial, masks, part.rows(trial), clients=clients, wire=wire)
+        return Measured(found.up + found.down, asdict(found))
+
+    settings = part.settings(trial) | {"clients": clients, "wire": wire.name}
+    return Entry(f"{masks}, {wire.name}", part.data, None, None, settings, measure)
+
+
+def communicated(trial: Trial, masks: str, rows: Rows, *, clients: int, wire: Wire) -> Communicated:
+    """Trains with a server and clients that encode, send and decode every update."""
+    model = trial.build(rows.facts, seed=0)
+    plan = trial.plan(trial.poisson(len(rows)), _NOISE_MULTIPLIER, len(rows))
+    trained = federated_sgd(
+        plan, model, rows.data, clients=clients, delta=DELTA, optimizer=trial.optimizer, wire=wire, seed=0
+    )
+    rate = 0.0 if trial.sparsity is None else trial.sparsity.final_rate
+    kept = kept_share(trial, len(rows), Layout.of(model).size)
+    return Communicated(masks, rate, wire.name, trained.bytes_up, trained.bytes_down, kept)
+
+
+def kept_share(trial: Trial, examples: int, size: int) -> float:
+    """The mean share of `size` coordinates that is kept in a step, from the plan alone.
+
+    >>> trial = Trial("linear", batch_size=10, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+    >>> kept_share(trial, examples=100, size=50)
+    1.0
+    """
+    encoding, steps = trial.encoding(examples), trial.steps(examples)
+    if not isinstance(encoding, RandomSparsify):
+        return 1.0
+    return 1 - sum(encoding.zeroed(step, size) for step in range(steps)) / (steps * size)
+
+
+def in_every_format(found: Iterable[Communicated]) -> tuple[Communicated, ...]:
+    """Those runs that are there in all formats, to be compared."""
+    found = tuple(found)
+    whole = {wire.name for wire in WIRES}
+    return tuple(one for one in found if _by_wire(one.masks, one.final_rate, found).keys() == whole)
+
+
+def traffic(found: Sequence[Communicated], scale: Scale, folder: Path, command: str) -> Side:
+    """Bytes by rate and wire format beside what masks keep, as a table and as a picture."""
+    picture, numbers = folder / f"bytes-{scale}.svg", folder / f"bytes-{scale}.json"
+    write_numbers(numbers, {"runs": [asdict(one) | {"share": _share(one, found)} for one in found]}, command)
+    _draw(found, picture)
+    wires = (f"{wire.name}, up / down" for wire in WIRES)
+    head = ("masks", "final rate", "kept", *wires, "seed-coded, of dense", "in proportion")
+    title = "Bytes of all messages of a federated run, beside the share of coordinates that masks keep on average:"
+    runs = dict.fromkeys((one.masks, one.final_rate) for one in found)
+    return Side(title, (head, *(_line(masks, rate, found) for masks, rate in runs)), (picture, numbers))
+
+
+def _by_wire(masks: str, rate: float, found: Iterable[Communicated]) -> dict[str, Communicated]:
+    return {one.wire: one for one in found if (one.masks, one.final_rate) == (masks, rate)}
+
+
+def _share(one: Communicated, found: Iterable[Communicated]) -> float:
+    """Bytes over those of the same run with dense messages."""
+    dense = _by_wire(one.masks, one.final_rate, found)[Dense.name]
+    return (one.up + one.down) / (dense.up + dense.down)
+
+
+def _line(masks: str, rate: float, found: Sequence[Communicated]) -> tuple[str, ...]:
+    by_wire = _by_wire(masks, rate, found)
+    seeded = by_wire[SeedCoded.name]
+    share = _share(seeded, found)
+    return (
+        masks,
+        f"{rate:g}",
+        f"{seeded.kept:.3f}",
+        *(f"{by_wire[wire.name].up:,} / {by_wire[wire.name].down:,}" for wire in WIRES),
+        f"{share:.3f}",
+        "yes" if abs(share - seeded.kept) <= 1e-9 else "no",
+    )
+
+
+def _draw(found: Sequence[Communicated], path: Path) -> None:
+    names = list(dict.fromkeys(one.masks for one in found))
+    with drawing(path, width=2.6 * len(names), height=2.4) as figure:
+        for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False, sharey=True).flatten(), strict=True):
+            for wire, dashes in zip(WIRES, ("-", *DASHES), strict=False):
+                points = [
+                    (one.final_rate, _share(one, found)) for one in found if (one.masks, one.wire) == (name, wire.name)
+                ]
+                rates, shares = zip(*sorted(points), strict=True)
+                axes.plot(rates, shares, label=wire.name, color=_COLOURS[wire.name], linestyle=dashes)
+            axes.set(title=name, xlabel="final rate", ylim=(0, None))
+            axes.legend()
+        figure.supylabel("bytes, of dense")

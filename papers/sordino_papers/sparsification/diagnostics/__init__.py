@@ -1,0 +1,16 @@
+"""What raw gradients look like while a run goes on. None of it is private, and none of it can be part of a report."""
+
+from sordino.not_private import NOT_PRIVATE as NOT_PRIVATE
+from sordino.not_private import Exposed as Exposed
+from sordino_papers.harness.raw_gradients import ExposedRun as ExposedRun
+from sordino_papers.harness.raw_gradients import ExposedStep as ExposedStep
+from sordino_papers.sparsification.diagnostics.mask_counts import MaskCounts as MaskCounts
+from sordino_papers.sparsification.diagnostics.mask_counts import count_masks as count_masks
+from sordino_papers.sparsification.diagnostics.mask_counts import expected_counts as expected_counts
+from sordino_papers.sparsification.diagnostics.ratios import GradientRatio as GradientRatio
+from sordino_papers.sparsification.diagnostics.ratios import gradient_ratios as gradient_ratios
+from sordino_papers.sparsification.diagnostics.ratios import noise_ratio as noise_ratio
+from sordino_papers.sparsification.diagnostics.symmetry import Deviations as Deviations
+from sordino_papers.sparsification.diagnostics.symmetry import Symmetry as Symmetry
+from sordino_papers.sparsification.diagnostics.symmetry import deviations as deviations
+from sordino_papers.sparsification.diagnostics.symmetry import symmetry as symmetry

@@ -1,0 +1,66 @@
+"""A training of this family with its raw gradients on view. Nothing is promised: its noise is given, not calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from sordino.not_private import NOT_PRIVATE
+from sordino.report.pictures import FAINT
+from sordino.sampling import steps_per_epoch
+from sordino_papers.harness.entry import Entry
+from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.rows import Rows, network_rows
+from sordino_papers.harness.training import Trial
+from sordino_papers.sparsification.diagnostics import ExposedRun, ExposedStep
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What decides such a training but the seed. `examples` None is all rows of `data`."""
+
+    data: str
+    trial: Trial
+    noise_multiplier: float
+    examples: int | None = None
+
+    def rows(self) -> Rows:
+        return network_rows(self.data, self.trial.network, examples=self.examples)
+
+    def run(self, rows: Rows, *, at: Collection[int], seed: int) -> ExposedRun:
+        trial, model = self.trial, self.trial.build(rows.facts, seed)
+        plan = trial.plan(trial.poisson(len(rows)), self.noise_multiplier, len(rows))
+        optimizer = trial.optimizer(model.parameters())
+        return ExposedRun(plan, model, rows.data, optimizer, divisor=trial.batch_size, at=at, seed=seed)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """A training, the epochs at whose first step it is looked at, and how many units of that step are."""
+
+    watched: Watched
+    epochs: tuple[int, ...]
+    units: int
+
+    def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
+        """Each of these steps with its epoch. The training ends at the last of them."""
+        rows = self.watched.rows()
+        per_epoch = steps_per_epoch(len(rows), self.watched.trial.batch_size)
+        epochs = {per_epoch * epoch: epoch for epoch in self.epochs}
+        for step in islice(self.watched.run(rows, at=epochs.keys(), seed=seed), len(epochs)):
+            yield epochs[step.step], step
+
+
+def kept(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
+    """What was kept of an entry beside its value, seed by seed."""
+    return [run["more"] for run in Ledger(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
+
+
+def warn(figure: Figure) -> None:
+    """Writes on a picture what it was drawn from."""
+    figure.supxlabel(NOT_PRIVATE, fontsize=7, color=FAINT)

@@ -1,0 +1,163 @@
+"""Ranked against random sparsification: accuracy, and how often each coordinate is masked.
+
+Zhu and Blaschko (2023), appendix I and figure 12: ranks of noisy gradients are nearly random, so both do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sordino.encoding import Encoding
+from sordino.encodings import RandomSparsify, RankedSparsify
+from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.rows import network_rows
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+from sordino_papers.harness.training import ADJACENCY, Sparsity, Trial
+from sordino_papers.sparsification.diagnostics import count_masks
+from sordino_papers.sparsification.exposed import Watched, kept, warn
+
+NONE, RANDOM, RANKED = "none", "RS", "ranked"
+MASKS = "mask counts"
+CHOSEN = (
+    "those of earlier work with the clip at 0.5 and a momentum that keeps C / (1 - mu), the same for all three. "
+    "Nothing was searched here."
+)
+
+
+@dataclass(frozen=True)
+class RankedTrial(Trial):
+    """The same training with coordinates masked by rank where they would be at random."""
+
+    def encoding(self, examples: int) -> Encoding:
+        random = super().encoding(examples)
+        return RankedSparsify(**vars(random)) if isinstance(random, RandomSparsify) else random
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A training whose accuracies are compared, and one whose masks are counted."""
+
+    data: str
+    trial: Trial
+    epsilons: tuple[float, ...]
+    counted: Watched
+
+    def trials(self) -> dict[str, Trial]:
+        plain = {name: value for name, value in vars(self.trial).items() if name != "sparsity"}
+        return {
+            NONE: replace(self.trial, sparsity=None),
+            RANDOM: self.trial,
+            RANKED: RankedTrial(**plain, sparsity=self.trial.sparsity),
+        }
+
+
+_CLOTHES = Trial("dp-cnn-s", 2048, 40, learning_rate=4.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_CLOTHES_COUNTED = RankedTrial("dp-cnn-s", 1000, 100, learning_rate=2.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
+_PIXELS_COUNTED = RankedTrial("dp-cnn", 1000, 100, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
+_DIGITS = Trial("two-layer", 128, 4, learning_rate=1.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_DIGITS_COUNTED = RankedTrial("two-layer", 128, 8, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
+COMPARED = {
+    Scale.QUICK: Comparison("digits", _DIGITS, (3.0,), Watched("digits", _DIGITS_COUNTED, 2.0)),
+    Scale.CPU: Comparison(
+        "fashion-mnist", _CLOTHES, (3.0, 1.0), Watched("fashion-mnist", _CLOTHES_COUNTED, 1.6, examples=20_000)
+    ),
+    Scale.PAPER: Comparison("fashion-mnist", _CLOTHES, (3.0, 1.0), Watched("cifar10", _PIXELS_COUNTED, 1.6)),
+}
+
+
+@dataclass(frozen=True)
+class RankedTable:
+    """The experiment `ranked`."""
+
+    name: str = "ranked"
+    about: str = (
+        "Test accuracy in percent without sparsification, with random and with ranked, delta 1e-5, zero-out. Mask\n"
+        "counts: how far ranked masks lie from what is expected of random ones, in percent of total variation; no\n"
+        "epsilon, because raw gradients are ranked beside them. Paper: Zhu and Blaschko (2023), appendix I, figure 12."
+    )
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        compared = COMPARED[scale]
+        accuracies = [
+            _accuracy(compared.data, method, trial, epsilon)
+            for epsilon in compared.epsilons
+            for method, trial in compared.trials().items()
+        ]
+        return (*accuracies, _counts(compared.counted))
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        return ()
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        found = kept(_counts(COMPARED[scale].counted), folder, seeds)
+        if not found:
+            return ()
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        picture, numbers = folder / f"mask-counts-{scale}.svg", folder / f"mask-counts-{scale}.json"
+        write_numbers(numbers, {"seeds": len(found), "runs": found}, command)
+        _draw(found[0], picture)
+        head = ("ranking", "distance from random, %", "never masked, %", "masked in half of all or more, %")
+        lines = [(name, *_summary(found[0], kind)) for kind, name in _KINDS.items()]
+        title = f"How often coordinates are masked, seed 0, {COMPARED[scale].counted.data}:"
+        return (Side(title, (head, *lines), (picture, numbers)),)
+
+
+RANKED_TABLE = RankedTable()
+
+_KINDS = {
+    "ranked": "ranked",
+    "random": "random",
+    "expected": "random, expected",
+    "noise_free": "ranked without noise, not private",
+}
+
+
+def _accuracy(data: str, method: str, trial: Trial, epsilon: float) -> Entry:
+    def measure(seed: int) -> Measured:
+        return trial.to_epsilon(network_rows(data, trial.network), epsilon, seed)
+
+    return Entry(method, data, epsilon, str(ADJACENCY), {"training": repr(trial)}, measure, chosen=CHOSEN)
+
+
+def _counts(watched: Watched) -> Entry:
+    def measure(seed: int) -> Measured:
+        rows = watched.rows()
+        found = count_masks(watched.run(rows, at=range(watched.trial.steps(len(rows))), seed=seed), seed=seed)
+        more = asdict(found) | {"distance": {kind: found.distance(getattr(found, kind)) for kind in _KINDS}}
+        return Measured(100 * found.distance(found.ranked), more)
+
+    return Entry(MASKS, watched.data, None, None, {"watched": repr(watched)}, measure)
+
+
+def _summary(found: dict[str, Any], kind: str) -> tuple[str, ...]:
+    counts = found[kind]
+    size, masks = sum(counts), len(counts) - 1
+    often = sum(counts[-(-masks // 2) :])
+    return (
+        f"{100 * found['distance'][kind]:.1f}",
+        f"{100 * counts[0] / size:.1f}",
+        f"{100 * often / size:.1f}",
+    )
+
+
+def _draw(found: dict[str, Any], path: Path) -> None:
+    looks: dict[str, dict[str, Any]] = {
+        "expected": {"color": FAINT, "linewidth": 3.0},
+        "random": {"color": INK, "linewidth": 1.0, "linestyle": ":"},
+        "ranked": {"color": ACCENT, "linewidth": 1.2},
+        "noise_free": {"color": ACCENT, "linewidth": 1.2, "linestyle": "--"},
+    }
+    with drawing(path, width=5.0, height=3.6) as figure:
+        axes = figure.subplots()
+        for kind, look in looks.items():
+            axes.plot(range(len(found[kind])), found[kind], label=_KINDS[kind], drawstyle="steps-mid", **look)
+        axes.set(xlabel="times masked", ylabel="coordinates")
+        figure.legend(loc="outside upper left", ncols=2)
+        warn(figure)

@@ -1,0 +1,132 @@
+"""What sparsification does to noise and to kept coordinates, by its rate: figure 1c-d of Zhu and Blaschko (2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.side import Side
+from sordino_papers.harness.training import Trial
+from sordino_papers.sparsification.diagnostics import gradient_ratios, noise_ratio
+from sordino_papers.sparsification.exposed import Looks, Watched, kept, warn
+
+RATES = tuple(round(0.05 * place, 2) for place in range(20))
+SHOWN_RATES, TABLE_RATE = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95), 0.9
+CLIPS = (0.1, 1.0)
+SIZE = 550_570  # parameters of DP-CNN
+
+
+_PIXELS = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_FEW_PIXELS = Trial("dp-cnn", batch_size=250, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
+_DIGITS = Trial("two-layer", batch_size=128, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+LOOKS = {
+    Scale.QUICK: Looks(Watched("digits", _DIGITS, 1.0), (0, 1), units=64),
+    # A quarter of the paper's batch and of its noise: that on the mean is the same.
+    Scale.CPU: Looks(Watched("cifar10", _FEW_PIXELS, 0.4, examples=5000), (0, 3), units=128),
+    Scale.PAPER: Looks(Watched("cifar10", _PIXELS, 1.6), (0, 10, 20, 39), units=1000),
+}
+
+
+@dataclass(frozen=True)
+class RatiosTable:
+    """The experiment `sparsification-ratios`."""
+
+    name: str = "sparsification-ratios"
+    about: str = (
+        f"Norms with random sparsification over norms without it, in percent, at rate {TABLE_RATE:g}: of noise, which "
+        "needs no\ndata, and of the kept coordinates of clipped gradients, which is not private and has no epsilon.\n"
+        "Paper: Zhu and Blaschko (2023), figure 1c-d, a picture only."
+    )
+
+    def entries(self, scale: Scale) -> Sequence[Entry]:
+        return (
+            Entry("noise", "none", None, None, {"size": SIZE, "rates": RATES}, _noise),
+            _gradients(LOOKS[scale]),
+        )
+
+    def ablation(self, scale: Scale) -> Sequence[Entry]:
+        return ()
+
+    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        noise, gradients = (kept(entry, folder, seeds) for entry in self.entries(scale))
+        if not noise or not gradients:
+            return ()
+        curves = _curves(noise[0], gradients[0])
+        picture, numbers = folder / f"ratios-{scale}.svg", folder / f"ratios-{scale}.json"
+        write_numbers(numbers, {"noise": noise, "gradients": gradients, "seeds": len(gradients)}, command)
+        _draw(curves, picture)
+        head = ("ratio", *(f"rate {rate:g}" for rate in SHOWN_RATES))
+        lines = [(name, *(f"{curve[rate]:.3f}" for rate in SHOWN_RATES)) for name, curve in curves.items()]
+        title = "Ratios by rate, seed 0. Those of gradients are means over units and not private:"
+        return (Side(title, (head, *lines), (picture, numbers)),)
+
+
+SPARSIFICATION_RATIOS = RatiosTable()
+
+_NOISE, _NOISE_LAW, _GRADIENT_LAW = "noise", "sqrt(1 - r)", "1 / sqrt(1 - r)"
+
+
+def _noise(seed: int) -> Measured:
+    ratios = {rate: noise_ratio(rate, SIZE, seed=seed) for rate in RATES}
+    return Measured(100 * ratios[TABLE_RATE], {"ratios": [ratios[rate] for rate in RATES]})
+
+
+def _gradients(looks: Looks) -> Entry:
+    """The table has the last look, at the clip that the training has."""
+    clip = looks.watched.trial.clip
+
+    def measure(seed: int) -> Measured:
+        found = [
+            (epoch, gradient_ratios(step, rates=RATES, clip_norms=CLIPS, units=looks.units, seed=seed))
+            for epoch, step in looks.shown(seed)
+        ]
+        (value,) = [one.of_each for one in found[-1][1] if (one.rate, one.clip_norm) == (TABLE_RATE, clip)]
+        shown = [{"epoch": epoch, "ratios": [asdict(one) for one in ratios]} for epoch, ratios in found]
+        return Measured(100 * value, {"looks": shown})
+
+    settings = {"looks": repr(looks), "rates": RATES, "clips": CLIPS}
+    return Entry(f"kept coordinates, clip {clip:g}", looks.watched.data, None, None, settings, measure)
+
+
+def _curves(noise: dict[str, Any], gradients: dict[str, Any]) -> dict[str, dict[float, float]]:
+    """Each as a function of the rate, with the laws that they are compared with."""
+    curves = {
+        _NOISE: dict(zip(RATES, noise["ratios"], strict=True)),
+        _NOISE_LAW: {rate: sqrt(1 - rate) for rate in RATES},
+    }
+    for look in gradients["looks"]:
+        for one in look["ratios"]:
+            name = f"kept coordinates, clip {one['clip_norm']:g}, epoch {look['epoch']}"
+            curves.setdefault(name, {})[one["rate"]] = one["of_each"]
+    return curves | {_GRADIENT_LAW: {rate: 1 / sqrt(1 - rate) for rate in RATES}}
+
+
+def _draw(curves: dict[str, dict[float, float]], path: Path) -> None:
+    with drawing(path, width=7.6, height=3.6) as figure:
+        noise, gradient = figure.subplots(1, 2)
+        for name, curve in curves.items():
+            if name in (_NOISE, _NOISE_LAW):
+                _plot(noise, name, curve, is_law=name == _NOISE_LAW, place=0)
+            else:
+                _plot(gradient, name, curve, is_law=name == _GRADIENT_LAW, place=len(gradient.lines))
+        noise.set(xlabel="rate r", ylabel="norm of noise, with over without", ylim=(0, 1.05))
+        gradient.set(xlabel="rate r", ylabel="norm of kept coordinates, with over without")
+        for panel in (noise, gradient):
+            panel.legend()
+        warn(figure)
+
+
+def _plot(panel: Axes, name: str, curve: dict[float, float], *, is_law: bool, place: int) -> None:
+    look = {"color": FAINT, "linewidth": 2.4} if is_law else {"color": ACCENT, "linestyle": DASHES[place]}
+    panel.plot(list(curve), list(curve.values()), label=name, zorder=1 if is_law else 2, **look)

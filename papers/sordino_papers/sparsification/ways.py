@@ -1,0 +1,133 @@
+"""The ways to a private model that sparsification is put into: from scratch, by transfer, in a public subspace."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from torch import nn
+
+from sordino import models
+from sordino.data import Facts, load
+from sordino.data.standard import root
+from sordino.errors import DataError
+from sordino.models import Built
+from sordino.sampling import steps_for, steps_per_epoch
+from sordino.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
+from sordino.transfer.pretraining import PICTURES, VERSION
+from sordino.validation import Public
+from sordino_papers.harness.entry import Measured
+from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.training import DELTA, Sparsity, Trial, outcome_of
+
+
+class Way(Protocol):
+    """How a network is trained to an epsilon, with gradients sparsified to a final rate, or not at all at rate 0."""
+
+    def __hash__(self) -> int: ...
+
+    def built(self, facts: Facts, seed: int) -> Built: ...
+
+    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured: ...
+
+    def quick(self) -> Way:
+        """The same in seconds, on few rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Descent(Trial, ABC):
+    """DP-SGD on Poisson batches."""
+
+    @abstractmethod
+    def built(self, facts: Facts, seed: int) -> Built: ...
+
+    def build(self, facts: Facts, seed: int) -> nn.Module:
+        return self.built(facts, seed).module
+
+    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured:
+        sparsified = replace(self, sparsity=Sparsity(rate) if rate else None)
+        return sparsified.to_epsilon(rows, epsilon, seed, out)
+
+
+@dataclass(frozen=True)
+class FromScratch(Descent):
+    """A network of random weights."""
+
+    def built(self, facts: Facts, seed: int) -> Built:
+        return models.build(self.network, facts, seed=seed)
+
+    def quick(self) -> FromScratch:
+        return replace(self, batch_size=32, epochs=2.0)
+
+
+@dataclass(frozen=True)
+class Transferred(Descent):
+    """A part of a network that has learnt from so many made-up pictures."""
+
+    part: Part = field(default_factory=LinearProbe)
+    pictures: int = PICTURES
+
+    def built(self, facts: Facts, seed: int) -> Built:
+        learnt = kept_pretrained(self.network, facts.input_shape, self.pictures)
+        return self.part.built(learnt, facts, seed=seed)
+
+    def quick(self) -> Transferred:
+        return replace(self, batch_size=32, epochs=2.0, pictures=64)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A network in the subspace of the gradients of made-up pictures."""
+
+    network: str
+    settings: EmbeddingPerturbation
+
+    def built(self, facts: Facts, seed: int) -> Built:
+        return models.build(self.network, facts, seed=seed)
+
+    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured:
+        """From its beginning, whatever there is in `out`: it has no folder."""
+        size, examples = self.settings.batch_size, len(rows)
+        steps = steps_for(self.settings.epochs, examples, size)
+        fitted = fit_embedded(
+            self.built(rows.facts, seed),
+            rows.data,
+            rows.facts,
+            self.settings,
+            epsilon=epsilon,
+            delta=DELTA,
+            sparsify=Sparsity(rate).encoding(steps, steps_per_epoch(examples, size)) if rate else None,
+            test=rows.test,
+            seed=seed,
+            progress=False,
+        )
+        return outcome_of(fitted)
+
+    def quick(self) -> Embedded:
+        return replace(self, settings=replace(self.settings, batch_size=16, epochs=2.0, public_rows=8, directions=9))
+
+
+@lru_cache(maxsize=1)  # entries that follow one another share their rows
+def rows_for(way: Way, data: str, examples: int | None, public: int | None) -> Rows:
+    """The first private and public rows of a standard set, as the way is given them. No others are prepared."""
+    loaded = load(data)
+    if loaded.test is None:
+        raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
+    prepare = way.built(loaded.facts, seed=0).prepare
+    test = prepare(loaded.test.inputs[:public], progress=False), loaded.test.target[:public]
+    inputs = prepare(loaded.train.inputs[:examples], progress=False)
+    return Rows(inputs, loaded.train.target[:examples], Public(test), loaded.facts)
+
+
+def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> Pretrained:
+    """Pre-trained once, and kept beside the data sets. The file may be deleted at any time."""
+    shape = "x".join(str(size) for size in input_shape)
+    path = root() / "pretrained" / f"{model}-{shape}-{pictures}-v{VERSION}.safetensors"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pretrain(model, input_shape, pictures=pictures, progress=False).save(path)
+    return Pretrained.read(path)

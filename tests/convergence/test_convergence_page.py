@@ -1,7 +1,0 @@
-"""The examples of the page about convergence run."""
-
-from test_docs import run_examples
-
-
-def test_the_page_about_convergence_runs() -> None:
-    assert run_examples("docs/convergence.md")["measured"].short_deviations > 0
