@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.step import origin
-from sordino.files import write_atomically
-from sordino.store import RunFolder
+from sordino._input.files import write_atomically
+from sordino.training.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent.parent / "results" / "accuracy.json"
 

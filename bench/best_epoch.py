@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from bench.kept import keep
-from sordino.calibration import calibrate
-from sordino.run import PrivateRun
-from sordino.validation import accuracy
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.run import PrivateRun
+from sordino.training.evaluation import accuracy
 from sordino_papers.harness.rows import network_rows
 from sordino_papers.harness.training import DELTA, Trial
 from sordino_papers.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from bench.kept import keep
-from sordino.averaging import Averaging, Ema, Tail
-from sordino.calibration import calibrate
 from sordino.data import load
-from sordino.features import ScatteringFeatures, StandardisedScattering
-from sordino.run import PrivateRun
-from sordino.validation import accuracy
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.run import PrivateRun
+from sordino.models.features import ScatteringFeatures, StandardisedScattering
+from sordino.training.averaging import Averaging, Ema, Tail
+from sordino.training.evaluation import accuracy
 from sordino_papers.harness.rows import Rows, prepared_rows
 from sordino_papers.harness.training import DELTA, HalvedTrial, Trial
 from sordino_papers.sparsification.table import SCATTERING

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from sordino.convex.losses import Squared
 from sordino.convex.model import GatedReLU
+from sordino.kernel.sampling import Cyclic, FixedSize, Sampler
 from sordino.models import dp_cnn, dp_cnn_small, two_layer, vit
 from sordino.models.transformer import Block, Places, Transposed
-from sordino.sampling import Cyclic, FixedSize, Sampler
 
 _CROSS_ENTROPY = partial(F.cross_entropy, reduction="sum")
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 import sordino as so
 from bench.step import milliseconds, origin
-from sordino.heap import keep_what_is_freed
-from sordino.lattice import spacing_of
-from sordino.noise import NoiseAt
-from sordino.randomness import NORMALS_PER_BLOCK
-from sordino.records import as_records
-from sordino.states import NUMBERS_AT_A_TIME
+from sordino.kernel.heap import keep_what_is_freed
+from sordino.kernel.lattice import spacing_of
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import NORMALS_PER_BLOCK
+from sordino.kernel.records import as_records
+from sordino.kernel.states import NUMBERS_AT_A_TIME
 
 NORMALS = 400_000
 PARAMETERS = {"mlp": 407_050, "dp-cnn": 550_570, "gated": 1_003_520, "ten million": 10_000_000}

@@ -19,7 +19,7 @@ import torch
 
 import sordino as so
 from bench.step import milliseconds, origin
-from sordino.optimized import BlockNorm, best_blocks, isotropic, weighted_laplace
+from sordino.optimized_noise import BlockNorm, best_blocks, isotropic, weighted_laplace
 
 DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
 _LARGEST_LOOP = 10**5  # a loop takes the same time per coordinate however many there are

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bench.step import origin
-from sordino.features import Scattering2D, ScatteringFeatures
+from sordino.models.features import Scattering2D, ScatteringFeatures
 
 SETS = {
     "70,000 grey pictures of 28 pixels": ((1, 28, 28), 70_000, 50.0),

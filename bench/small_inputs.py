@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.kept import keep
 from sordino.data import load
-from sordino.features import GroupedScattering, Pixels, ScatteringFeatures
+from sordino.models.features import GroupedScattering, Pixels, ScatteringFeatures
 from sordino_papers.harness.rows import Rows, prepared_rows
 from sordino_papers.harness.training import HalvedTrial
 from sordino_papers.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework

@@ -17,7 +17,7 @@ import sordino as so
 from bench.models import BENCHMARKS
 from bench.step import alternating, milliseconds, origin, private_step, turn
 from sordino.encodings import ConstantRate, RandomSparsify
-from sordino.states import Layout
+from sordino.kernel.states import Layout
 
 STEPS_PER_EPOCH = 50  # of 50,000 rows in batches of 1000
 _MANY = 10**4

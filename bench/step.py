@@ -33,11 +33,11 @@ from torch import nn
 
 import sordino as so
 from bench.models import BENCHMARKS, HALVED, Benchmark, mlp
-from sordino.encoding import Encoding, Unchanged
 from sordino.gradients.tape import survey
-from sordino.noise import NoiseAt
-from sordino.randomness import Key
-from sordino.states import BoundedSum, Layout
+from sordino.kernel.encoding import Encoding, Unchanged
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import BoundedSum, Layout
 
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30

@@ -18,8 +18,8 @@ import sordino as so
 from bench.step import origin
 from sordino.data import load
 from sordino.data.dataset import DataSet
-from sordino.transfer import LinearProbe, Pretrained, pretrain
-from sordino.validation import Public
+from sordino.training.evaluation import Public
+from sordino.training.transfer import LinearProbe, Pretrained, pretrain
 
 MODEL, SHAPE, PICTURES = "resnet-20", (3, 32, 32), 60_000
 TRAIN, TEST, EPSILON, DELTA, SEEDS = 4_000, 2_000, 2.0, 1e-5, (0, 1, 2)

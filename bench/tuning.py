@@ -18,7 +18,7 @@ from bench.step import origin
 from sordino import Adjacency, Gaussian, Poisson
 from sordino.accounting import smallest
 from sordino.recipes import Recipe, carry_out
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 from sordino.tuning import Compose, NegativeBinomialNumber, PoissonNumber, Repeat
 from sordino.tuning.by_recipe import tune_by_recipe
 from sordino.tuning.payments import Payment

@@ -24,8 +24,8 @@ from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.pure import is_pure
 from sordino.accounting.rdp import RdpCurve
 from sordino.accounting.visible import Sight
-from sordino.calibration import check_target
 from sordino.errors import UnsupportedEvent, UsageError
+from sordino.kernel.calibration import check_target
 
 
 @quickly

@@ -13,7 +13,7 @@ import sordino as so
 from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
 from sordino.encodings import Combined, Freeze, MatchedBought, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
-from sordino.sampling import Poisson
+from sordino.kernel.sampling import Poisson
 
 DATA = (
     torch.randn(90, 6, generator=torch.Generator().manual_seed(0)),

@@ -19,8 +19,8 @@ from scipy.stats import beta, norm
 
 import sordino as so
 from sordino.accounting.hidden_state import Steps, mu_of_cycle
-from sordino.clipping import SCALED_TO
 from sordino.convex import Linear, NoisyCGD, fit_hidden_state
+from sordino.kernel.clipping import SCALED_TO
 
 ERROR = 0.001
 FAR = 1e3  # a label so far away that its gradient is always clipped

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 import sordino as so
+from sordino._input.safetensors_file import load_tensors
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.model import PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import Facts, load
 from sordino.errors import DataError, UsageError
-from sordino.features import ScatteringFeatures, Spectrum
 from sordino.models import Built
+from sordino.models.features import ScatteringFeatures, Spectrum
 from sordino.recipes import Recipe, Saved, carry_out, names
 from sordino.recipes.networks import CONVEX_NAMES, build
 from sordino.report.evidence import Evidence
-from sordino.schedule import Cosine
-from sordino.store import RunFolder
-from sordino.tensors import load_tensors
-from sordino.training import measured
-from sordino.validation import Public
+from sordino.training.evaluation import Public
+from sordino.training.loop import measured
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import Cosine
 
 DIGITS = {"data": "digits", "model": "gated-relu", "method": "noisy-cgd", "epsilon": 3.0, "delta": 1e-4, "seed": 0}
 DIGITS |= {"gates": 4, "batch_size": 200, "epochs": 3.0}

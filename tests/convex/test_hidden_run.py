@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import sordino as so
-from sordino import checkpoint
-from sordino.clipping import SCALED_TO, ClipByNorm
 from sordino.convex.hidden_run import fit_hidden_state, kernel_plan
 from sordino.convex.model import GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, StateError, UsageError
-from sordino.lattice import spacing_of
-from sordino.schedule import Constant, Cosine, Step
-from sordino.validation import Public
+from sordino.kernel.clipping import SCALED_TO, ClipByNorm
+from sordino.kernel.lattice import spacing_of
+from sordino.training import checkpoint
+from sordino.training.evaluation import Public
+from sordino.training.schedules import Constant, Cosine, Step
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, LABELS = torch.randn(42, 5, generator=GENERATOR), torch.randint(0, 3, (42,), generator=GENERATOR)

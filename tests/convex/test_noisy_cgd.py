@@ -14,7 +14,7 @@ from sordino.convex.losses import CrossEntropy, Logistic, Squared
 from sordino.convex.model import GatedReLU, Linear, bounded
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
-from sordino.schedule import Cosine, Step
+from sordino.training.schedules import Cosine, Step
 
 
 def make(batches=5, epochs=4, **changes):

@@ -13,7 +13,7 @@ from sordino.convex.adassp import Releases, fit_adassp
 from sordino.convex.random_features import FeatureMap, RandomFourier, RandomReLU
 from sordino.convex.ridge import fit_ssp, solve, typical_noise
 from sordino.convex.sufficient_statistics import Statistics, Summation, release_statistics
-from sordino.records import as_records
+from sordino.kernel.records import as_records
 
 CENTRES = torch.randn(4, 10, generator=torch.Generator().manual_seed(1))
 FEATURES = RandomReLU(width=60, bias=0.3)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 import sordino as so
-from sordino import checkpoint
+from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.convex import NoisyCGD, fit_hidden_state
 from sordino.convex.hidden_run import _Steps
 from sordino.convex.model import GatedReLU
 from sordino.errors import StateError
-from sordino.journal import Journal
-from sordino.store import RunFolder
-from sordino.tensors import load_tensors, save_tensors
+from sordino.training import checkpoint
+from sordino.training.journal import Journal
+from sordino.training.run_folder import RunFolder
 
 GENERATOR = torch.Generator().manual_seed(0)
 DATA = torch.randn(42, 5, generator=GENERATOR), torch.randint(0, 3, (42,), generator=GENERATOR)

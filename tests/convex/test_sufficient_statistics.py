@@ -13,8 +13,8 @@ import sordino as so
 from sordino.accounting import Adjacency
 from sordino.convex.random_features import FeatureMap, Features, GatedFeatures, RandomFourier, RandomReLU
 from sordino.convex.sufficient_statistics import Summation, _packed, _unpacked, release_statistics
-from sordino.randomness import Key
-from sordino.records import as_records, by_user
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records, by_user
 
 FEATURES = RandomReLU(width=6, bias=0.5)
 GENERATOR = torch.Generator().manual_seed(0)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.contribution import LossGradient
 from sordino.data import load
 from sordino.data.folder import load_pictures
 from sordino.errors import DataError, UsageError
-from sordino.records import as_records
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.records import as_records
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is missing: install sordino[images]")
 

@@ -12,7 +12,7 @@ from sordino.data import load
 from sordino.data.array_facts import ArrayFacts
 from sordino.data.npz import parse_npy
 from sordino.errors import DataError, SordinoError, StateError, UsageError
-from sordino.records import as_records
+from sordino.kernel.records import as_records
 
 FACTS = """
 confirmed_public = true

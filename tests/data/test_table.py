@@ -17,8 +17,8 @@ from sordino.data import csv_rows
 from sordino.data.schema import Schema
 from sordino.data.table import load_features, load_table
 from sordino.errors import DataError, UsageError
-from sordino.randomness import Key
-from sordino.records import as_records, by_user
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records, by_user
 
 SCHEMA = """
 confirmed_public = true

@@ -8,7 +8,7 @@ from torch import nn
 
 from sordino.effects import L2, LInfinity, pgd, robust_accuracy
 from sordino.errors import UsageError
-from sordino.features import Pixels, ScatteringFeatures
+from sordino.models.features import Pixels, ScatteringFeatures
 
 ATTACKS = [LInfinity(0.1, step=0.02, steps=20), L2(0.8, step=0.15, steps=20)]
 

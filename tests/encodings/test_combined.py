@@ -8,8 +8,8 @@ from contracts import LAYOUT, stream
 
 from sordino.encodings import Combined, ConstantRate, Freeze, Matched, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
-from sordino.optimized.learnt import FromReleases
-from sordino.states import Dense, Layout, Private
+from sordino.kernel.states import Dense, Layout, Private
+from sordino.optimized_noise.learnt import FromReleases
 
 HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
 

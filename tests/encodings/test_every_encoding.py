@@ -8,10 +8,10 @@ import pytest
 import torch
 from contracts import LAYOUT, EncodingContract
 from small_runs import ENCODINGS, INPUTS, LABELS, make_model, make_plan, released
-from test_resume import contents, killed, trained
+from small_trainings import killed, trained
+from training_commands import contents
 
 import sordino as so
-from sordino.encoding import Unchanged
 from sordino.encodings import (
     Combined,
     ConstantRate,
@@ -24,10 +24,11 @@ from sordino.encodings import (
     RankedSparsify,
 )
 from sordino.encodings.subspace import Subspace
-from sordino.optimized.learnt import FromReleases
-from sordino.optimized.sources import Fixed
-from sordino.records import as_records
-from sordino.states import Dense
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.records import as_records
+from sordino.kernel.states import Dense
+from sordino.optimized_noise.learnt import FromReleases
+from sordino.optimized_noise.sources import Fixed
 from sordino.verification import noise_statistics, sensitivity
 
 PUBLIC_ROWS = Dense(torch.randn(5, LAYOUT.size, generator=torch.Generator().manual_seed(3)), LAYOUT)

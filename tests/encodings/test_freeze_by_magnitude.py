@@ -5,25 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import test_resume
+import small_trainings
 import torch
 from contracts import LAYOUT, EncodingContract, stream
 from small_runs import INPUTS, LABELS, PER_STEP, make_model, make_plan
-from test_resume import contents, killed
+from small_trainings import killed
 from torch import nn
+from training_commands import contents
 
 import sordino as so
-from sordino.averaging import Ema
-from sordino.clipping import SCALED_TO
-from sordino.encoding import Unchanged
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, Neurons
 from sordino.encodings.masking import Masking
 from sordino.encodings.resting import rest_of
 from sordino.errors import UsageError
-from sordino.randomness import Key
-from sordino.schedule import Constant
-from sordino.states import Layout, Private
-from sordino.training import Training
+from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import Layout, Private
+from sordino.training.averaging import Ema
+from sordino.training.loop import Training
+from sordino.training.schedules import Constant
 from sordino_papers.harness.ablations import Comparison, clipped_sgd
 
 OPTIMIZERS = {
@@ -182,16 +183,16 @@ def test_a_training_that_is_killed_goes_on_with_its_masks(tmp_path: Path, monkey
         """The model that `trained` makes, with an encoding that holds it."""
 
     made = []
-    monkeypatch.setattr(test_resume.nn, "Sequential", lambda *layers: made.append(Sequential(*layers)) or made[-1])
+    monkeypatch.setattr(small_trainings.nn, "Sequential", lambda *layers: made.append(Sequential(*layers)) or made[-1])
     fit = so.fit
     monkeypatch.setattr(
         so,
         "fit",
         lambda model, data, **more: fit(model, data, encoding=Freeze.by_magnitude(model, stages=(3, 7)), **more),
     )
-    test_resume.trained(tmp_path / "whole")
+    small_trainings.trained(tmp_path / "whole")
     assert killed(tmp_path / "run", stop)
-    test_resume.trained(tmp_path / "run", resume=True)
+    small_trainings.trained(tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 

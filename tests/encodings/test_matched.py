@@ -17,11 +17,11 @@ from sordino.accounting import GaussianCurve
 from sordino.encodings import Combined, Matched, MatchedBought, ProjectBiased, PublicGradients, Subspace
 from sordino.encodings.matched import matched_scale
 from sordino.errors import UsageError
-from sordino.noise import NoiseAt
-from sordino.optimized.costs import AbsoluteCost, SquaredCost
-from sordino.optimized.learnt import FromPublicRows, FromReleases
-from sordino.optimized.sources import Fixed, Flat, Look, Magnitudes, Unweighted
-from sordino.states import Dense, Private
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.states import Dense, Private
+from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
+from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
+from sordino.optimized_noise.sources import Fixed, Flat, Look, Magnitudes, Unweighted
 
 COSTS = [AbsoluteCost(), SquaredCost()]
 LOOK = Look(0, CODING, lambda each: each)

@@ -10,7 +10,6 @@ from contracts import PerExampleContract
 from small_runs import CODING, INPUTS, LABELS, PUBLIC, make_model, make_plan, subspace_of
 
 import sordino as so
-from sordino.clipping import SCALED_TO
 from sordino.encodings import (
     Combined,
     MatchedBought,
@@ -21,8 +20,9 @@ from sordino.encodings import (
     Subspace,
 )
 from sordino.errors import UsageError
-from sordino.states import Dense, Layout, Private
-from sordino.transfer import EmbeddingPerturbation
+from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.states import Dense, Layout, Private
+from sordino.training.transfer import EmbeddingPerturbation
 
 LAYOUT = Layout(("weight", "bias"), ((5, 8), (10,)))
 

@@ -11,11 +11,11 @@ from small_runs import CODING, INPUTS, LABELS, make_model, make_plan, released
 from torch import nn
 
 import sordino as so
-from sordino.clipping import SCALED_TO
-from sordino.encoding import Unchanged
 from sordino.encodings import ConstantRate, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
-from sordino.states import Dense, Layout
+from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.states import Dense, Layout
 
 LAYOUT = Layout(("weight",), ((1000,),))
 

@@ -10,8 +10,8 @@ from small_runs import CODING, INPUTS, LABELS, make_model, make_plan
 import sordino as so
 from sordino.encodings import ConstantRate, RankedSparsify
 from sordino.errors import UsageError
-from sordino.noise import NoiseAt
-from sordino.states import BoundedSum, Layout, Private
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.states import BoundedSum, Layout, Private
 
 RANKED = RankedSparsify(0.6, epochs=3, steps_per_epoch=2)
 

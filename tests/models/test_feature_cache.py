@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 
 from sordino.errors import UsageError
-from sordino.features import cache
-from sordino.features.cache import cached
+from sordino.models.features import cache
+from sordino.models.features.cache import cached
 
 calls = []
 

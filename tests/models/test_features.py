@@ -9,7 +9,8 @@ from sordino.data.dataset import Facts
 from sordino.data.dead_leaves import DeadLeaves
 from sordino.data.standard import is_complete, root
 from sordino.errors import UsageError
-from sordino.features import (
+from sordino.models import build
+from sordino.models.features import (
     GroupedScattering,
     Pixels,
     Scattering2D,
@@ -17,8 +18,7 @@ from sordino.features import (
     StandardisedScattering,
     scattering_features,
 )
-from sordino.features.opponent import opponent
-from sordino.models import build
+from sordino.models.features.opponent import opponent
 
 GREY, COLOUR = Facts("grey", (1, 28, 28), 10), Facts("colour", (3, 32, 32), 10)
 

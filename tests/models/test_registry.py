@@ -12,8 +12,8 @@ from sordino import models
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
 from sordino.gradients.taped import Taped
+from sordino.kernel.records import as_records
 from sordino.models import build, names
-from sordino.records import as_records
 
 GREY = Facts("mnist", (1, 28, 28), 10, (0.0, 255.0), (0.1307,), (0.3081,))
 COLOUR = Facts("cifar10", (3, 32, 32), 10, (0.0, 255.0), (0.49, 0.48, 0.45), (0.2, 0.2, 0.2))

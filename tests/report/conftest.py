@@ -8,9 +8,9 @@ import torch
 from sordino.accounting import Adjacency
 from sordino.data import load
 from sordino.models import build
-from sordino.planning import Question, SamplerName, solve
 from sordino.recipes import Recipe
-from sordino.store import RunFolder
+from sordino.recipes.planning import Question, SamplerName, solve
+from sordino.training.run_folder import RunFolder
 
 EXAMPLES = 1437
 

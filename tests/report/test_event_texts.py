@@ -6,7 +6,7 @@ from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent
 from sordino.accounting import PureDpEvent
 from sordino.accounting.events import flatten
 from sordino.errors import StateError
-from sordino.planning import Question, SamplerName, make_sampler
+from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.events import parse_event
 
 

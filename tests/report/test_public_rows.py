@@ -16,7 +16,7 @@ from sordino.recipes import Recipe, Saved
 from sordino.recipes.saved_facts import parse_facts
 from sordino.report.public_rows import public_rows
 from sordino.report.quality import Errors, Unmeasured, quality_of
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 
 TEST_FILES = {
     "mnist": ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"],

@@ -6,7 +6,7 @@ from scipy.stats import logser, nbinom, poisson
 
 from sordino.accounting.selection import halting_probability
 from sordino.errors import UsageError
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
 from sordino.tuning import NegativeBinomialNumber, PoissonNumber
 
 STREAM = Key.from_seed(5).stream("trials")

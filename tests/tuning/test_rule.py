@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.encoding import Unchanged
 from sordino.encodings import Combined, Freeze, Project, ProjectBiased, PublicGradients, RandomSparsify, Subspace
 from sordino.errors import UsageError
+from sordino.kernel.encoding import Unchanged
 from sordino.tuning import Adam, AlongTheLine, Candidate, Clips, Grid, Momenta, Sgd, clip_momentum
 
 START = Candidate(clip=0.1, momentum=0.9)

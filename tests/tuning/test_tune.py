@@ -12,9 +12,10 @@ from torch import nn
 import sordino as so
 from sordino.accounting import Adjacency, View, privacy_of
 from sordino.accounting.events import flatten
-from sordino.budget import Budget
 from sordino.errors import BudgetError, UsageError
-from sordino.randomness import Key
+from sordino.kernel.budget import Budget
+from sordino.kernel.randomness import Key
+from sordino.training.evaluation import Public
 from sordino.tuning import (
     Candidate,
     Clips,
@@ -34,7 +35,6 @@ from sordino.tuning import (
 from sordino.tuning.candidates import AlongTheLine, Momenta
 from sordino.tuning.prepaid import Trials
 from sordino.tuning.tune import sizes_of
-from sordino.validation import Public
 
 LABELS = torch.arange(300) % 2
 ROWS = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)) + 2 * LABELS[:, None]

@@ -11,7 +11,7 @@ import pytest
 
 from sordino.cli import main
 from sordino.recipes import Recipe
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 from sordino.tuning import Task
 from sordino.tuning.kept import Kept
 from sordino.tuning.search import Search

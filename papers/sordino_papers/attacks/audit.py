@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from sordino.auditing.methods import METHODS
+from sordino.attacks.audit.methods import METHODS
 from sordino.recipes import Recipe
 from sordino.report.pictures import INK
 from sordino_papers.attacks.audited import AT_FIXED, DELTA, Audited, LastIterate, Mechanism, Network

@@ -10,15 +10,15 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from sordino.accounting import Adjacency, smallest
-from sordino.auditing.audit import audit
-from sordino.auditing.last_iterate import last_iterate_scores
-from sordino.auditing.methods import METHODS, ONE_RUN, ByGuesses
-from sordino.auditing.scores import Scores
-from sordino.auditing.simulated import simulated_scores
+from sordino.attacks.audit.audit import audit
+from sordino.attacks.audit.last_iterate import last_iterate_scores
+from sordino.attacks.audit.methods import METHODS, ONE_RUN, ByGuesses
+from sordino.attacks.audit.scores import Scores
+from sordino.attacks.audit.simulated import simulated_scores
 from sordino.convex.model import Linear
 from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.recipes import Recipe
-from sordino.sampling import Cyclic, Poisson
 from sordino_papers.harness.entry import Measured
 
 CONFIDENCE, DELTA = 0.95, 1e-5

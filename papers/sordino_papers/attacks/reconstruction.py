@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.reconstruction import Inverting, public_pictures
-from sordino.reconstruction.estimated import Estimated
-from sordino.reconstruction.known import known_network
-from sordino.reconstruction.reconstructed import Sent, reconstruct
+from sordino.attacks.reconstruction import Inverting, public_pictures
+from sordino.attacks.reconstruction.estimated import Estimated
+from sordino.attacks.reconstruction.known import known_network
+from sordino.attacks.reconstruction.reconstructed import Sent, reconstruct
 from sordino.report.pictures import ACCENT, FAINT, INK
 from sordino_papers.attacks.reconstruction_gallery import gallery_side, kept
 from sordino_papers.attacks.reconstruction_theorem import theorem_side

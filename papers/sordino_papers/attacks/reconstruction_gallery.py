@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.reconstruction import Likeness, public_pictures
-from sordino.reconstruction.gallery import draw_gallery
-from sordino.reconstruction.reconstructed import Reconstructed
+from sordino.attacks.reconstruction import Likeness, public_pictures
+from sordino.attacks.reconstruction.gallery import draw_gallery
+from sordino.attacks.reconstruction.reconstructed import Reconstructed
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.side import Side
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.randomness import Key
-from sordino.reconstruction import SingleLayer
+from sordino.attacks.reconstruction import SingleLayer
+from sordino.kernel.randomness import Key
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side

@@ -20,19 +20,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino._input.strict_json import parse
 from sordino.accounting import Adjacency
-from sordino.auditing.methods import F_DP, GAUSSIAN, ONE_RUN
-from sordino.auditing.white_box import white_box_scores
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
+from sordino.attacks.audit.methods import F_DP, GAUSSIAN, ONE_RUN
+from sordino.attacks.audit.white_box import white_box_scores
 from sordino.errors import SordinoError, UsageError
-from sordino.noise import Gaussian, Noise
-from sordino.optimized.noise import OptimizedNoise
-from sordino.randomness import Key
-from sordino.records import as_records
-from sordino.run import Plan
-from sordino.sampling import Poisson
-from sordino.strict_json import parse
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.noise import Gaussian, Noise
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records
+from sordino.kernel.run import Plan
+from sordino.kernel.sampling import Poisson
+from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.scale import Scale
@@ -186,9 +186,9 @@ def noticed(audit: Callable[[], Audited | None]) -> Sequence[Noticed]:
 
 def _planted_bugs() -> ModuleType:
     """The package `mutants` in the tests of the checkout that this code lies in. It is installed nowhere else."""
-    tests = Path(__file__).parents[3] / "tests"
+    tests = Path(__file__).parents[3] / "tests" / "helpers"
     if not (tests / "mutants").is_dir():
-        raise UsageError("the table of planted bugs needs a checkout of the repository: tests/mutants is missing.")
+        raise UsageError(f"the table of planted bugs needs a checkout of the repository: {tests}/mutants is missing.")
     if str(tests) not in sys.path:
         sys.path.append(str(tests))
     return importlib.import_module("mutants")

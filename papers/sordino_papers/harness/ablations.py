@@ -14,23 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.budget import Budget
-from sordino.clipping import Clip
-from sordino.contribution import LossGradient
-from sordino.encoding import Codec, Encoding, Unchanged
+from sordino._input import validate
 from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.noise import NoiseAt
-from sordino.not_private import NotPrivate
-from sordino.optimized.noise import OptimizedNoise
-from sordino.optimized.sources import Fixed
-from sordino.randomness import Key
-from sordino.records import Records, as_records
-from sordino.run import row_seeds
-from sordino.sampling import Sampler
-from sordino.states import BoundedSum, Layout, PerExample, Private
+from sordino.kernel.budget import Budget
+from sordino.kernel.clipping import Clip
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.encoding import Codec, Encoding, Unchanged
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import Records, as_records
+from sordino.kernel.run import row_seeds
+from sordino.kernel.sampling import Sampler
+from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+from sordino.optimized_noise.noise import OptimizedNoise
+from sordino.optimized_noise.sources import Fixed
+from sordino.training.not_private import NotPrivate
 
 _UNITS_AT_A_TIME = 256
 
@@ -62,7 +62,7 @@ def noisy_sgd(
     """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
 
     >>> rows = torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)
-    >>> from sordino.sampling import Poisson
+    >>> from sordino.kernel.sampling import Poisson
     >>> model = nn.Linear(2, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> print(noisy_sgd(model, rows, optimizer, Comparison(Poisson(rate=0.5, steps=2), divisor=4.0), noise_std=1.0))

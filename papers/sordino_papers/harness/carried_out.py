@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from sordino.averaging import Averaging
-from sordino.budget import Budget
-from sordino.randomness import Key
-from sordino.run import Plan, PrivateRun
-from sordino.schedule import Constant
-from sordino.training import Training, measured
+from sordino.kernel.budget import Budget
+from sordino.kernel.randomness import Key
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.training.averaging import Averaging
+from sordino.training.loop import Training, measured
+from sordino.training.schedules import Constant
 from sordino_papers.harness.rows import Rows
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

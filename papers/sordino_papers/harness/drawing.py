@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sordino.files import write_atomically
+from sordino._input.files import write_atomically
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

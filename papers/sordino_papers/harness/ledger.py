@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino._input.files import read_bytes
+from sordino._input.strict_json import parse
 from sordino.errors import StateError, UsageError
-from sordino.files import read_bytes
-from sordino.strict_json import parse
 from sordino_papers.harness.entry import Entry, Measured
 
 _LARGEST = 1 << 26

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sordino.files import write_atomically
+from sordino._input.files import write_atomically
 
 
 def origin(command: str) -> dict[str, str]:

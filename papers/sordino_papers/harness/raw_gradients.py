@@ -13,14 +13,14 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.budget import Budget
+from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.not_private import NOT_PRIVATE, NotPrivate
-from sordino.run import Begun, Plan, PrivateRun
-from sordino.schedule import Constant, Schedule
-from sordino.states import BoundedSum, PerExample
-from sordino.training import Training
+from sordino.kernel.budget import Budget
+from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.states import BoundedSum, PerExample
+from sordino.training.loop import Training
+from sordino.training.not_private import NOT_PRIVATE, NotPrivate
+from sordino.training.schedules import Constant, Schedule
 
 
 class ExposedStep:

@@ -11,9 +11,9 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sordino import validate
+from sordino._input import validate
+from sordino._input.files import write_atomically
 from sordino.errors import DataError, UsageError
-from sordino.files import write_atomically
 from sordino_papers.harness.entry import Entry, Experiment, MeasuresBeside
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.once import measured_once

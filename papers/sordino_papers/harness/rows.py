@@ -11,7 +11,7 @@ from torch import Tensor
 from sordino import models
 from sordino.data import DataSet, Facts, Split, load
 from sordino.errors import DataError
-from sordino.validation import Public
+from sordino.training.evaluation import Public
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sordino.sampling import Sampler
+from sordino.kernel.sampling import Sampler
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.rows import Rows, network_rows
 from sordino_papers.harness.training import ADJACENCY, Trial, forget, unfinished

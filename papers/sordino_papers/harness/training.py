@@ -15,22 +15,22 @@ from torch import nn
 
 from sordino import models
 from sordino.accounting import Adjacency, Guarantee
-from sordino.averaging import Averaging
-from sordino.checkpoint import surroundings
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
 from sordino.data import Facts
 from sordino.data.standard import root
-from sordino.encoding import Encoding, Unchanged
 from sordino.encodings import Cooling, RandomSparsify
 from sordino.encodings.rates import RateSchedule
-from sordino.noise import Gaussian
+from sordino.kernel.augmentation import Views
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.encoding import Encoding, Unchanged
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.run import Plan
+from sordino.kernel.sampling import Poisson, Sampler, steps_per_epoch
 from sordino.recipes.spelled import parse_averaging
-from sordino.run import Plan
-from sordino.sampling import Poisson, Sampler, steps_per_epoch
-from sordino.store import RunFolder
-from sordino.train import Fitted, fit
-from sordino.views import Views
+from sordino.training.averaging import Averaging
+from sordino.training.checkpoint import surroundings
+from sordino.training.fit import Fitted, fit
+from sordino.training.run_folder import RunFolder
 from sordino_papers.harness.carried_out import carried_out
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows

@@ -14,10 +14,10 @@ from itertools import islice
 import numpy as np
 import torch
 
-from sordino import validate
-from sordino.randomness import Key
-from sordino.records import Records, as_records
-from sordino.sampling import BallsInBins, Cyclic, Indices, Poisson, Sampler
+from sordino._input import validate
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import Records, as_records
+from sordino.kernel.sampling import BallsInBins, Cyclic, Indices, Poisson, Sampler
 
 _TIMED_BATCHES = 20
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 from sordino_papers.hidden_state.arrangements import Array, arrangements, into_cone
 

@@ -17,11 +17,11 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from matplotlib.axes import Axes
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.convex import Linear, NoisyCGD
+from sordino.kernel.sampling import BallsInBins, Cyclic, Poisson, Sampler
 from sordino.report.pictures import ACCENT, FAINT, INK, decimal_logarithmic
-from sordino.sampling import BallsInBins, Cyclic, Poisson, Sampler
 from sordino_papers.harness.drawing import drawing
 
 EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 250, 300, 350, 400)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from sordino.data import Facts, load
 from sordino.errors import DataError
-from sordino.features import ScatteringFeatures, Spectrum, cached
-from sordino.features.cache import Transform
-from sordino.validation import Public
+from sordino.models.features import ScatteringFeatures, Spectrum, cached
+from sordino.models.features.cache import Transform
+from sordino.training.evaluation import Public
 from sordino_papers.harness.rows import Rows
 
 

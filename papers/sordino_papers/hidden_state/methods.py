@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from sordino.accounting import Adjacency, Guarantee
-from sordino.budget import Budget
 from sordino.convex.batch_choice import BatchChoice, choose_batches, given_batches
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.model import Linear, PairedReLU
@@ -19,11 +18,12 @@ from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.convex.random_features import Features
 from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import Summation
+from sordino.kernel.budget import Budget
+from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.recipes.spelled import parse_averaging
-from sordino.sampling import Cyclic, Poisson
-from sordino.schedule import parse
-from sordino.train import fit
-from sordino.training import measured
+from sordino.training.fit import fit
+from sordino.training.loop import measured
+from sordino.training.schedules import parse
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from sordino.convex import GatedReLU, Linear, NoisyCGD, Squared, fit_hidden_state
 from sordino.convex.model import bounded
-from sordino.sampling import Cyclic
-from sordino.train import fit
+from sordino.kernel.sampling import Cyclic
+from sordino.training.fit import fit
 
 ROWS_PER_DIMENSION = 10
 DELTA = 1e-5

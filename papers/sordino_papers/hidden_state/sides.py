@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sordino._input.files import read_bytes
+from sordino._input.strict_json import parse
 from sordino.accounting.guarantee import rounded_up
-from sordino.files import read_bytes
-from sordino.strict_json import parse
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.harness.scale import Scale
 from sordino_papers.hidden_state.random_data import METHODS, Drawn
 

@@ -16,8 +16,8 @@ from dp_accounting.dp_event import GaussianDpEvent
 from torch import Tensor
 
 from sordino.accounting import Adjacency, smallest
-from sordino.optimized.costs import AbsoluteCost
-from sordino.optimized.fits import best_blocks, isotropic, weighted_laplace
+from sordino.optimized_noise.costs import AbsoluteCost
+from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
 from sordino.report.pictures import ACCENT, DASHES, FAINT
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.origin import write_numbers

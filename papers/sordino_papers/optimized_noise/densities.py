@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from sordino.optimized import (
+from sordino.optimized_noise import (
     AbsoluteCost,
     BlockNorm,
     NoiseProblem,
@@ -19,7 +19,7 @@ from sordino.optimized import (
     isotropic,
     weighted_laplace,
 )
-from sordino.optimized.constraints import Constraint
+from sordino.optimized_noise.constraints import Constraint
 from sordino_papers.harness.drawing import drawing
 
 EPSILON = SENSITIVITY = 1.0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.data import Facts, load
-from sordino.features import Spectrum, cached
+from sordino.models.features import Spectrum, cached
 from sordino.models.scatter_linear import ScatterLinear
 from sordino_papers.harness.rows import Rows, network_rows, prepared_rows
 

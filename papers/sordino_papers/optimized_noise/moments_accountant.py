@@ -14,7 +14,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from sordino.accounting.rdp import ORDERS, renyi
 from sordino.accounting.visible import Sight
 from sordino.errors import UsageError
-from sordino.sampling import Poisson
+from sordino.kernel.sampling import Poisson
 
 LARGEST_MOMENT = 32
 _TOLERANCE = 1e-6

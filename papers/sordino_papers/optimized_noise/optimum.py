@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.optimized import Gap, NoiseProblem, PerDistance, WithinSensitivity, gaps
-from sordino.optimized.constraints import Constraint
+from sordino.optimized_noise import Gap, NoiseProblem, PerDistance, WithinSensitivity, gaps
+from sordino.optimized_noise.constraints import Constraint
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.side import Side
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sordino.accounting import Adjacency
-from sordino.sampling import Poisson
+from sordino.kernel.sampling import Poisson
 
 ADJACENCY = Adjacency.ZERO_OUT
 DELTA = 1e-5

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.noise import HopelessNoise
-from sordino.optimized.fits import isotropic, weighted_laplace
-from sordino.optimized.sources import Flat
+from sordino.kernel.noise import HopelessNoise
+from sordino.optimized_noise.fits import isotropic, weighted_laplace
+from sordino.optimized_noise.sources import Flat
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.rows import Rows

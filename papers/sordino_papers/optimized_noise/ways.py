@@ -9,21 +9,21 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.calibration import calibrate
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
-from sordino.encoding import Encoding, Unchanged
 from sordino.encodings.matched import Matched
 from sordino.encodings.matched_bought import MatchedBought
 from sordino.encodings.public_gradients import PublicGradients
-from sordino.noise import Gaussian, Noise
-from sordino.optimized.costs import AbsoluteCost, Cost
-from sordino.optimized.fits import best_blocks
-from sordino.optimized.learnt import FromPublicRows, FromReleases
-from sordino.optimized.noise import Fit, OptimizedNoise
-from sordino.optimized.sources import Source
-from sordino.run import Plan
-from sordino.training import measured
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.encoding import Encoding, Unchanged
+from sordino.kernel.noise import Gaussian, Noise
+from sordino.kernel.run import Plan
+from sordino.optimized_noise.costs import AbsoluteCost, Cost
+from sordino.optimized_noise.fits import best_blocks
+from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
+from sordino.optimized_noise.noise import Fit, OptimizedNoise
+from sordino.optimized_noise.sources import Source
+from sordino.training.loop import measured
 from sordino_papers.harness.ablations import Comparison, clipped_sgd, unpaid_weights_sgd
 from sordino_papers.harness.carried_out import carried_out
 from sordino_papers.harness.entry import Measured

@@ -16,11 +16,11 @@ from sordino.data.adult import adult_schema
 from sordino.data.columns import Category
 from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
-from sordino.metrics import correctness
+from sordino.kernel.sampling import Sampler
 from sordino.report.pictures import ACCENT, DASHES, FAINT
-from sordino.sampling import Sampler
-from sordino.scoring import evaluating
-from sordino.training import measured
+from sordino.training.loop import measured
+from sordino.training.metrics import correctness
+from sordino.training.scoring import evaluating
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger

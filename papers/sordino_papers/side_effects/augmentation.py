@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.views import Crop, Flip, Views
+from sordino.kernel.augmentation import Crop, Flip, Views
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.gains import gains
 from sordino_papers.harness.scale import Scale

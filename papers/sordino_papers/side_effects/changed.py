@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.data import DataSet, Facts, load
-from sordino.features import Pixels
+from sordino.models.features import Pixels
 from sordino_papers.harness.rows import Rows, prepared_rows
 from sordino_papers.harness.training import Trial
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
 from sordino.report.pictures import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured

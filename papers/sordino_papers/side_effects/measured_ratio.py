@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.clipping import ClipByNorm
 from sordino.errors import UsageError
-from sordino.noise import NormalNoise
-from sordino.not_private import Exposed
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.noise import NormalNoise
+from sordino.training.not_private import Exposed
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 from sordino_papers.side_effects.two_patch_world import Descent, Patches, PatchNetwork
 from sordino_papers.side_effects.two_patch_world.descent import optimizer_of
@@ -39,7 +39,7 @@ def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tup
     `group` has one number for each unit of the data, `divisor` is what the run divides sums by.
 
     >>> from sordino_papers.side_effects.two_patch_world import TwoPatches
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(100, Key.from_seed(0).stream("rows"))
     >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=1), at=(0,), seed=0)
     >>> found = measure_ratios(run, rows.group, divisor=50.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sordino.effects.attacks import L2
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.side_effects.two_patch_world import (

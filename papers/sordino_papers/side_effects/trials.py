@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sordino.clipping import ClipByNorm
 from sordino.effects.attacks import Attack, LInfinity, robust_accuracy
-from sordino.encoding import Encoding
 from sordino.encodings import Combined, Freeze, Weights
 from sordino.encodings.freeze_by_magnitude import Together, equal_stages
-from sordino.sampling import Sampler
-from sordino.training import measured
-from sordino.views import Views
+from sordino.kernel.augmentation import Views
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.encoding import Encoding
+from sordino.kernel.sampling import Sampler
+from sordino.training.loop import measured
 from sordino_papers.harness.ablations import Comparison, clipped_sgd
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.rows import Rows

@@ -10,9 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from sordino.not_private import NOT_PRIVATE
+from sordino.kernel.sampling import steps_per_epoch
 from sordino.report.pictures import FAINT
-from sordino.sampling import steps_per_epoch
+from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.rows import Rows, network_rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
+from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side

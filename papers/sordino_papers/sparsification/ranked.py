@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.encoding import Encoding
 from sordino.encodings import RandomSparsify, RankedSparsify
+from sordino.kernel.encoding import Encoding
 from sordino.report.pictures import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sordino.accounting.guarantee import rounded_up
-from sordino.calibration import calibrate
-from sordino.sampling import Shuffled
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.sampling import Shuffled
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.origin import write_numbers

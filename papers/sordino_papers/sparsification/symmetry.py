@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from sordino.not_private import NOT_PRIVATE
+from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers

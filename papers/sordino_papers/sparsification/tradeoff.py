@@ -13,9 +13,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from sordino.accounting.guarantee import rounded_up
-from sordino.clipping import ClipByNorm
-from sordino.not_private import NotPrivate
-from sordino.training import measured
+from sordino.kernel.clipping import ClipByNorm
+from sordino.training.loop import measured
+from sordino.training.not_private import NotPrivate
 from sordino_papers.harness.ablations import Comparison, clipped_sgd, noisy_sgd
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.scale import Scale

@@ -14,11 +14,11 @@ from sordino import models
 from sordino.data import Facts, load
 from sordino.data.standard import root
 from sordino.errors import DataError
+from sordino.kernel.sampling import steps_for, steps_per_epoch
 from sordino.models import Built
-from sordino.sampling import steps_for, steps_per_epoch
-from sordino.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
-from sordino.transfer.pretraining import PICTURES, VERSION
-from sordino.validation import Public
+from sordino.training.evaluation import Public
+from sordino.training.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
+from sordino.training.transfer.pretraining import PICTURES, VERSION
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows
 from sordino_papers.harness.training import DELTA, Sparsity, Trial, outcome_of

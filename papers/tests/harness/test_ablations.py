@@ -10,10 +10,10 @@ from small_runs import INPUTS, LABELS, make_model
 from torch import nn
 
 import sordino as so
-from sordino.clipping import SCALED_TO
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
-from sordino.states import Layout
+from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.states import Layout
 from sordino_papers.harness.ablations import Comparison, clipped_sgd, noisy_sgd
 
 HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())

@@ -14,7 +14,7 @@ from torch import nn
 import sordino as so
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
-from sordino.not_private import NOT_PRIVATE, Exposed, NotPrivate
+from sordino.training.not_private import NOT_PRIVATE, Exposed, NotPrivate
 from sordino_papers.sparsification.diagnostics.symmetry import Symmetry
 
 HALF = RandomSparsify(0.5, epochs=6, steps_per_epoch=1, schedule=ConstantRate())

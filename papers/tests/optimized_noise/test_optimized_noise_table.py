@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.calibration import calibrate
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
 from sordino.data.standard import is_complete, root
 from sordino.errors import UsageError
-from sordino.noise import Gaussian
-from sordino.run import Plan
-from sordino.sampling import Poisson
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.run import Plan
+from sordino.kernel.sampling import Poisson
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.reproduce import reproduce

@@ -11,8 +11,8 @@ from made_up import pictures_of, told
 
 from sordino.data import root
 from sordino.effects import plain_training
-from sordino.encoding import Unchanged
 from sordino.encodings import Combined, FreezeByMagnitude
+from sordino.kernel.encoding import Unchanged
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.rows import network_rows
 from sordino_papers.harness.scale import Scale

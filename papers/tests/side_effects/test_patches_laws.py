@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from sordino.effects.attacks import L2, Attack, LInfinity
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
 from sordino_papers.side_effects.two_patch_world import (
     Descent,
     PatchNetwork,

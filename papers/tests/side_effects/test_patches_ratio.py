@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from sordino.data import load, root
 from sordino.errors import UsageError
-from sordino.not_private import NOT_PRIVATE, Exposed
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
+from sordino.training.not_private import NOT_PRIVATE, Exposed
 from sordino_papers.side_effects.changed import Padded
 from sordino_papers.side_effects.measured_ratio import exposed_descent, measure_ratios
 from sordino_papers.side_effects.two_patch_world import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sordino.not_private import NOT_PRIVATE
+from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.scale import Scale
 from sordino_papers.side_effects import disparity_causes, feature_to_noise, phase_transition, rotated_patches

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
 from sordino.errors import UsageError
-from sordino.randomness import Key
-from sordino.records import as_records
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records
 from sordino_papers.side_effects.two_patch_world import (
     Descent,
     Group,

@@ -9,7 +9,7 @@ from exposed_runs import INPUTS, LABELS, make_exposed, make_plan
 
 from sordino.encodings import ConstantRate, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
-from sordino.states import Layout
+from sordino.kernel.states import Layout
 from sordino_papers.sparsification.diagnostics import count_masks, expected_counts
 from sordino_papers.sparsification.diagnostics.mask_counts import times_zeroed
 

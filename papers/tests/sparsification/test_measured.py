@@ -14,7 +14,7 @@ from torch import nn
 
 import sordino as so
 from sordino.errors import UsageError
-from sordino.not_private import NOT_PRIVATE, Exposed
+from sordino.training.not_private import NOT_PRIVATE, Exposed
 from sordino_papers.harness.raw_gradients import ExposedRun
 from sordino_papers.sparsification.convergence import Measured, measure, random_masks, secant_smoothness
 

@@ -10,7 +10,7 @@ from exposed_runs import make_exposed, make_model, make_plan, rows_one_by_one
 import sordino as so
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
-from sordino.states import Dense, Layout
+from sordino.kernel.states import Dense, Layout
 from sordino_papers.sparsification.diagnostics import gradient_ratios, noise_ratio
 
 RATES, CLIPS = (0.0, 0.3, 0.9), (0.05, 100.0)

@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 import sordino
-from sordino.not_private import NOT_PRIVATE
 from sordino.report import write_card
+from sordino.training.not_private import NOT_PRIVATE
 
 
 def test_no_module_of_the_library_imports_the_papers() -> None:

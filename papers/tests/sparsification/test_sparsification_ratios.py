@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from sordino.not_private import NOT_PRIVATE
+from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.scale import Scale
 from sordino_papers.sparsification import ratios

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sordino.encoding import Unchanged
 from sordino.encodings import RandomSparsify
-from sordino.not_private import NOT_PRIVATE
+from sordino.kernel.encoding import Unchanged
+from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.scale import Scale
 from sordino_papers.sparsification import symmetry

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from sordino import checkpoint
 from sordino.data.standard import is_complete, root
 from sordino.errors import UsageError
 from sordino.recipes.defaults import defaults_for
-from sordino.training import Training
+from sordino.training import checkpoint
+from sordino.training.loop import Training
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.paired import gain

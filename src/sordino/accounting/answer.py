@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, RepeatAndSelectDpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve, deltas_of
 from sordino.accounting.dominating import Pair, Reals

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dp_accounting.dp_event import DpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import privacy_of
 from sordino.errors import UsageError

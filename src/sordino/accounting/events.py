@@ -21,7 +21,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UnsupportedEvent, UsageError
 
 MOST_STEPS = 10**9

@@ -7,7 +7,7 @@ import math
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, MixtureOfGaussiansDpEvent, PoissonSampledDpEvent
 from scipy.stats import binom
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import check_delta, privacy_of
 from sordino.accounting.curves import GaussianCurve, PrivacyCurve

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.answer import TightestCurve, privacy_of
 from sordino.accounting.attack import best_true_positive_rate

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from sordino import validate
+from sordino._input import validate
 
 Reals = NDArray[np.float64]
 Wholes = NDArray[np.int64]

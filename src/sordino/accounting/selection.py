@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, PrivacyCurve, deltas_of
 from sordino.accounting.dominating import Reals

@@ -22,7 +22,7 @@ from dp_accounting.dp_event import (
 )
 from dp_accounting.privacy_accountant import NeighboringRelation
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.events import HiddenStateDpEvent, PureDpEvent, RandomAllocationDpEvent, named
 from sordino.accounting.randomized_response import epsilon_of_replacing, log_mixed

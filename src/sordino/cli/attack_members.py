@@ -36,9 +36,9 @@ def members(
     ] = None,
 ) -> None:
     """Attack a run's members, beside what its guarantee allows. Looks at private rows: not private, kept apart."""
-    from sordino import validate
-    from sordino.membership.pages import lines, write_internal
-    from sordino.membership.run_attack import attack_run
+    from sordino._input import validate
+    from sordino.attacks.membership.pages import lines, write_internal
+    from sordino.attacks.membership.run_attack import attack_run
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
     found = attack_run(

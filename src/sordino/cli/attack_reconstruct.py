@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino import validate
+from sordino._input import validate
 from sordino.cli.options import number, print_columns, whole_number
 from sordino.errors import UsageError
 
 if TYPE_CHECKING:
-    from sordino.reconstruction import Attack
+    from sordino.attacks.reconstruction import Attack
 
 _MODELS = {"inverting": "resnet-34-batchnorm", "rgap": "cnn6", "linear": "linear"}
 
@@ -44,11 +44,11 @@ def attack_reconstruct(
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 
-    from sordino.reconstruction import Inverting, Recursive, public_pictures
-    from sordino.reconstruction.known import known_network
-    from sordino.reconstruction.linear import FirstLayer
-    from sordino.reconstruction.pages import HEADINGS, NO_EPSILON, Outcome, write_outcome
-    from sordino.reconstruction.reconstructed import Sent, reconstruct
+    from sordino.attacks.reconstruction import Inverting, Recursive, public_pictures
+    from sordino.attacks.reconstruction.known import known_network
+    from sordino.attacks.reconstruction.linear import FirstLayer
+    from sordino.attacks.reconstruction.pages import HEADINGS, NO_EPSILON, Outcome, write_outcome
+    from sordino.attacks.reconstruction.reconstructed import Sent, reconstruct
 
     ways: dict[str, Attack] = {
         "inverting": Inverting(iterations, restarts, total_variation),

@@ -36,8 +36,8 @@ def audit(
     from rich.console import Console
     from rich.progress import Progress
 
-    from sordino.auditing.audit import audit as carry_out
-    from sordino.auditing.pages import HEADINGS, bound_rows, check_place, facts, write_audit
+    from sordino.attacks.audit.audit import audit as carry_out
+    from sordino.attacks.audit.pages import HEADINGS, bound_rows, check_place, facts, write_audit
     from sordino.recipes import Recipe
     from sordino.report.card import facts_as_json
 
@@ -75,7 +75,7 @@ def audit(
 
 def _beside(recipe: Path) -> Path:
     """Beside the recipe, or beside the run that it is the recipe of."""
-    from sordino.store import RunFolder
+    from sordino.training.run_folder import RunFolder
 
     folder = recipe.resolve().parent
     if RunFolder(folder).may_leave:

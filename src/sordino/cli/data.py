@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from sordino._input.files import write_atomically
 from sordino.cli.options import print_columns
 from sordino.data import fetch, root
 from sordino.data.published import SOURCES
 from sordino.data.standard import NAMES, is_complete
 from sordino.errors import UsageError
-from sordino.files import write_atomically
 
 app = typer.Typer(rich_markup_mode=None, help="Data sets: list, fetch, and draft the schema of a table.")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino import validate
+from sordino._input import validate
 from sordino.cli.options import print_columns, whole_number
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.console import Console
 from sordino.accounting import Adjacency, Unit
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import number, print_columns, whole_number
-from sordino.planning import Planned, Question, SamplerName, compare, solve
+from sordino.recipes.planning import Planned, Question, SamplerName, compare, solve
 
 
 def plan(

@@ -9,8 +9,8 @@ import typer
 
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import DataError, UsageError
-from sordino.transfer import pretrain as carry_out
-from sordino.transfer.pretraining import PICTURES
+from sordino.training.transfer import pretrain as carry_out
+from sordino.training.transfer.pretraining import PICTURES
 
 
 def pretrain(

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.files import write_atomically
 from sordino.recipes import Recipe, Saved, names
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 
 
 def runs(

@@ -18,7 +18,7 @@ from sordino.cli.event_log import event_log
 from sordino.cli.options import number, print_columns, whole_number
 from sordino.errors import Interrupted, UsageError
 from sordino.recipes import Recipe, carry_out
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 
 
 def train(

@@ -12,7 +12,7 @@ from sordino.cli.options import number, print_columns, whole_number
 from sordino.cli.train import print_end, recipe_of, unused_folder
 from sordino.errors import Interrupted, UsageError
 from sordino.recipes import Recipe
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
 
 
 def numbers(meaning: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sordino import validate
+from sordino._input import validate
 from sordino.cli.options import number, print_columns, whole_number
 
 

@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
-from sordino.budget import Budget
 from sordino.communication.wire import Dense, Wire
-from sordino.encoding import Codec, Encoding, Unchanged
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.encodings.combined import CombinedCodec
 from sordino.encodings.masking import Masking
 from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
-from sordino.run import Begun, Plan, PrivateRun
-from sordino.states import BoundedSum
+from sordino.kernel.budget import Budget
+from sordino.kernel.encoding import Codec, Encoding, Unchanged
+from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.states import BoundedSum
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _ROUNDING = 2.0**-24  # of float32, relative

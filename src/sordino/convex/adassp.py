@@ -19,12 +19,12 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent
 
 from sordino.accounting import Adjacency, smallest
 from sordino.accounting.guarantee import Unit
-from sordino.budget import Release
 from sordino.convex.random_features import Features
 from sordino.convex.ridge import FittedLinear, LinearModel, prepared, solve, typical_noise
 from sordino.convex.sufficient_statistics import Statistics, Summation, key_of
-from sordino.noise import Gaussian
-from sordino.states import BoundedSum, Layout
+from sordino.kernel.budget import Release
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.states import BoundedSum, Layout
 
 _TIMES_THE_NOISE = 3.0  # the eigenvalue then takes about a tenth of what the statistics cost
 _DEVIATIONS = 2.0  # by which the eigenvalue is taken lower than it was released

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.hidden_state import Steps, mu_of_cycle
 from sordino.convex.noisy_cgd import NoisyCGD
-from sordino.sampling import Cyclic
+from sordino.kernel.sampling import Cyclic
 
 # Trailing steps add noise that no step with data draws back any more, so they are few.
 _SHARES_OF_A_CYCLE = (0, 1 / 16, 1 / 8, 1 / 4)

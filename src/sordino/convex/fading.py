@@ -8,9 +8,9 @@ from typing import ClassVar
 from dp_accounting.dp_event import DpEvent
 
 from sordino.errors import UsageError
-from sordino.noise import ROUNDED_EXACTLY, Gaussian, NoiseAt
-from sordino.schedule import Schedule
-from sordino.states import BoundedSum, Private
+from sordino.kernel.noise import ROUNDED_EXACTLY, Gaussian, NoiseAt
+from sordino.kernel.states import BoundedSum, Private
+from sordino.training.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Fading:
 
     Its own event is that of the least noise, in every step: a bound for whoever sees the steps.
 
-    >>> from sordino.schedule import Cosine
+    >>> from sordino.training.schedules import Cosine
     >>> round(Fading(2.0, Cosine(final=0.5), steps=100).event.noise_multiplier, 3)
     1.0
     """

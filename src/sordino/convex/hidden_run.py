@@ -23,23 +23,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
-from sordino.budget import Budget
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
 from sordino.convex.fading import Fading
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import Interrupted, UsageError
-from sordino.interruption import interruption
-from sordino.journal import Journal, described, digest_of
-from sordino.randomness import Key
-from sordino.records import Records
-from sordino.run import Plan, PrivateRun
-from sordino.states import Private
-from sordino.store import RunFolder
-from sordino.training import Training, measured
-from sordino.validation import Public
+from sordino.kernel.budget import Budget
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import Records
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.states import Private
+from sordino.training.evaluation import Public
+from sordino.training.interruption import interruption
+from sordino.training.journal import Journal, described, digest_of
+from sordino.training.loop import Training, measured
+from sordino.training.run_folder import RunFolder
 
 _WHAT = "training run"
 
@@ -78,7 +78,7 @@ def fit_hidden_state(
     `on_row` what was measured in the end. A run that is resumed may show the last of these weights once more.
 
     >>> from sordino.convex.model import GatedReLU
-    >>> from sordino.sampling import Cyclic
+    >>> from sordino.kernel.sampling import Cyclic
     >>> data = (torch.randn(40, 5), torch.randint(0, 3, (40,)))
     >>> plan = NoisyCGD(Cyclic(4, 2), GatedReLU(8), clip=1.0, noise_multiplier=4.0, learning_rate=1.0)
     >>> fitted = fit_hidden_state(plan, data, outputs=3, delta=1e-3, seed=0, progress=False)

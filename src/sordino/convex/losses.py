@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 

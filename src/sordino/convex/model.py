@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 _RAISED = 1 + 2.0**-20

@@ -17,16 +17,16 @@ from itertools import pairwise
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee, Unit, smallest
 from sordino.accounting.events import HiddenStateDpEvent
 from sordino.accounting.hidden_state import Steps, mu_of_unit
 from sordino.convex.losses import CertifiedLoss, Squared
 from sordino.convex.model import ConvexModel
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, check_tail
-from sordino.sampling import Cyclic
-from sordino.schedule import Constant, Schedule
+from sordino.kernel.noise import Gaussian, check_tail
+from sordino.kernel.sampling import Cyclic
+from sordino.training.schedules import Constant, Schedule
 
 
 @dataclass(frozen=True)

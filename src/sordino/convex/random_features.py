@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.randomness import Key
+from sordino._input import validate
+from sordino.kernel.randomness import Key
 
 _ROUNDED_DOWN = 1 - 2.0**-19  # covers the rounding of norms and products in float32
 

@@ -9,13 +9,13 @@ import torch
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee, smallest
-from sordino.budget import Budget
-from sordino.calibration import check_delta_for, check_target
 from sordino.convex.random_features import FeatureMap, Features
 from sordino.convex.sufficient_statistics import Statistics, Summation, release_statistics
 from sordino.errors import UsageError
+from sordino.kernel.budget import Budget
+from sordino.kernel.calibration import check_delta_for, check_target
 
 
 class LinearModel(nn.Module):

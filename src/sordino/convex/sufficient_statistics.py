@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.accounting.guarantee import Unit
-from sordino.budget import Budget
 from sordino.convex.random_features import FeatureMap, Features, at_most
 from sordino.errors import UsageError
-from sordino.noise import Gaussian
-from sordino.randomness import Key
-from sordino.records import Batch, Records
-from sordino.states import BoundedSum, Layout, Private
+from sordino.kernel.budget import Budget
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import Batch, Records
+from sordino.kernel.states import BoundedSum, Layout, Private
 
 MOST_FEATURES = 8_000  # whose products take 2.3 GB with their noise and eigenvectors
 _ROWS_AT_A_TIME = 2048

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from sordino._input.files import read_bytes
 from sordino.data.csv_rows import pieces_of
 from sordino.data.dataset import DataSet, Split
 from sordino.data.published import SOURCES
 from sordino.data.schema import Schema
 from sordino.data.table import split_of
-from sordino.files import read_bytes
 
 
 def load_adult(root: Path) -> DataSet:

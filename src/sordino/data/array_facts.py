@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino import validate
+from sordino._input import validate
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT, Table
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
-from sordino.files import read_bytes
-from sordino.strict_toml import LARGEST_TEXT, Table
 
 _LARGEST_NUMBER = 1e30
 _MOST_CLASSES = 1_000_000

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sordino._input.files import read_bytes
 from sordino.data.dataset import Split
 from sordino.errors import DataError
-from sordino.files import read_bytes
 
 _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32

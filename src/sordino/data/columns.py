@@ -2,7 +2,7 @@
 
 A cell is text, or None where a file has a null. Nothing here raises for what a cell holds: values are private, and a
 message would tell that a record exists. A missing cell is ordinary and says nothing about its column. A number that
-cannot be read, or is not finite, becomes NaN, which makes its whole row count as absent (`sordino.records`).
+cannot be read, or is not finite, becomes NaN, which makes its whole row count as absent (`sordino.kernel.records`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 Cells = Sequence[str | None]

@@ -13,10 +13,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from sordino._input.files import open_regular
 from sordino.data.columns import Cells
 from sordino.data.header import refuse_absent, refuse_repeated
 from sordino.errors import DataError
-from sordino.files import open_regular
 
 LONGEST_LINE = 1 << 20
 ROWS_AT_A_TIME = 1 << 10  # their cells stay in the cache, which is worth a factor of two

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 FORMS = ("star", "diamond", "ellipse", "rectangle")

@@ -20,12 +20,12 @@ from pooch.utils import get_logger
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sordino._input.files import read_bytes, write_atomically
 from sordino.data.archives import Limits, untar_gz
 from sordino.data.published import SOURCES, PublishedFile, Source
 from sordino.data.standard import NAMES
 from sordino.data.standard import root as standard_root
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes, write_atomically
 
 _MOST_REDIRECTS = 5
 _TIMEOUT_SECONDS = 30

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino._input.files import read_bytes
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.errors import DataError, UsageError
-from sordino.files import read_bytes
-from sordino.rows import most_of
+from sordino.kernel.rows import most_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

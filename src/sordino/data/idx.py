@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino._input.files import read_bytes
 from sordino.data.archives import gunzip, gunzip_start
 from sordino.data.dataset import Split
 from sordino.errors import DataError
-from sordino.files import read_bytes
 
 _LARGEST_FILE = 4 << 30
 _LARGEST_GZIP_RATIO = 1032  # what deflate can reach at all

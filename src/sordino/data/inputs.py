@@ -16,7 +16,7 @@ from sordino.data.standard import NAMES, load_standard
 from sordino.data.standard import root as standard_root
 from sordino.data.table import load_features
 from sordino.errors import DataError, UsageError
-from sordino.rows import as_tensor
+from sordino.kernel.rows import as_tensor
 
 
 def load_inputs(source: str, facts: Facts, *, schema: Path | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
-from sordino import validate
+from sordino._input import validate
 from sordino.data.dataset import DataSet
 from sordino.data.standard import NAMES, load_standard
 from sordino.data.standard import root as standard_root

@@ -17,12 +17,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino._input.files import read_bytes
 from sordino.data.archives import Limits, unzip
 from sordino.data.array_facts import ArrayFacts
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes
-from sordino.rows import as_tensor
+from sordino.kernel.rows import as_tensor
 
 _LARGEST_FILE = 4 << 30
 _NAMES = ("inputs", "target", "owners", "test_inputs", "test_target")

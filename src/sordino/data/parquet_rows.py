@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sordino._input.files import open_regular
 from sordino.data.columns import Cells
 from sordino.data.header import refuse_absent, refuse_repeated
 from sordino.errors import DataError, UsageError
-from sordino.files import open_regular
 
 ROWS_AT_A_TIME = 1 << 15
 MOST_ROWS = 10**8  # a file of a kilobyte can promise any number

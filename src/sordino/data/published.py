@@ -8,8 +8,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino._input.files import read_bytes
 from sordino.errors import DataError, StateError
-from sordino.files import read_bytes
 
 
 @dataclass(frozen=True)

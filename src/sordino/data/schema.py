@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT, Table
 from sordino.data.columns import Category, Cells, Column, Missing, Number
 from sordino.data.dataset import Facts
 from sordino.data.draft import draft as draft
 from sordino.errors import UsageError
-from sordino.files import read_bytes
-from sordino.strict_toml import LARGEST_TEXT, Table
 
 MOST_FEATURES = 100_000
 

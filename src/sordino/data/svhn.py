@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sordino._input.files import read_bytes
 from sordino.data.dataset import Split
 from sordino.errors import DataError
-from sordino.files import read_bytes
 
 _LARGEST_FILE = 2 << 30
 _PICTURE = (32, 32, 3)

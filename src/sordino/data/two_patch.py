@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.errors import UsageError
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.effects.victim import ROWS, Prepare, Victim
 from sordino.errors import UsageError
-from sordino.metrics import correctness
-from sordino.randomness import Key
-from sordino.scoring import evaluating
+from sordino.kernel.randomness import Key
+from sordino.training.metrics import correctness
+from sordino.training.scoring import evaluating
 
 _SMALLEST = 1e-30  # a norm below this has no direction
 

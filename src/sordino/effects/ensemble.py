@@ -14,10 +14,10 @@ from torch import Tensor
 
 from sordino.effects.plain_training import train_plainly
 from sordino.errors import DataError
-from sordino.metrics import correctness
 from sordino.recipes import Saved
 from sordino.recipes.network_inputs import network_inputs
 from sordino.recipes.networks import build
+from sordino.training.metrics import correctness
 
 MEMBERS = 2  # of each half
 _FEWEST = 20

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.data import Facts, Split
 from sordino.data.adult import adult_schema
 from sordino.data.columns import Category

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.metrics import wilson
+from sordino.training.metrics import wilson
 
 DRAWS = 1000
 _ENDS = (0.025, 0.975)

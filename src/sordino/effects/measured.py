@@ -23,11 +23,11 @@ from sordino.effects.masking import MaskingSigns
 from sordino.effects.parity import Disparity, demographic_parity, equalized_odds
 from sordino.effects.robustness import Curve, FromUnit, Pictures, range_of, unit_pixels
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.metrics import correctness
 from sordino.recipes import Recipe, Saved
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.judged import Judged, judge
+from sordino.training.metrics import correctness
 
 HARMED = 12
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from sordino._input.files import write_atomically
 from sordino.effects.long_tail import Harmed
 from sordino.effects.lost import GroupAccuracy
 from sordino.effects.measured import Effects, Subject
 from sordino.effects.robustness import unit_pixels
 from sordino.effects.twin import TwinEffects
 from sordino.errors import DataError
-from sordino.files import write_atomically
 from sordino.report import effects as shown
 from sordino.report.markup import Html, element, joined, paragraphs, table
 from sordino.report.page import page

@@ -13,9 +13,9 @@ from sordino.effects.attacks import L2, Attack, LInfinity, pgd
 from sordino.effects.masking import MaskingSigns, masking_signs
 from sordino.effects.victim import Prepare, Victim
 from sordino.errors import DataError
-from sordino.metrics import correctness
 from sordino.models import Built
-from sordino.scoring import evaluating
+from sordino.training.metrics import correctness
+from sordino.training.scoring import evaluating
 
 STEPS = 20
 _GREY = {LInfinity: (0.02, 0.05, 0.1, 0.2, 0.3), L2: (0.25, 0.5, 1.0, 1.5, 2.0)}

@@ -22,11 +22,11 @@ from sordino.effects.measured import HARMED, Subject
 from sordino.effects.plain_training import WORDS, train_plainly
 from sordino.effects.robustness import Curve
 from sordino.errors import SordinoError
-from sordino.metrics import correctness
-from sordino.not_private import Exposed, NotPrivate
 from sordino.recipes import Saved
 from sordino.recipes.network_inputs import network_inputs
 from sordino.recipes.prepared import prepare
+from sordino.training.metrics import correctness
+from sordino.training.not_private import Exposed, NotPrivate
 
 NOT_PRIVATE = "not private: computed from private rows without a clip and without noise, to be kept inside"
 _ROWS_AT_A_TIME = 1024

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
-from sordino.metrics import correctness
+from sordino.training.metrics import correctness
 
 Prepare = Callable[[Tensor], Tensor]
 

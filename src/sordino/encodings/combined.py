@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from sordino import validate
-from sordino.encoding import Codec, Encoding, State
+from sordino._input import validate
 from sordino.encodings.masking import Decoded
 from sordino.encodings.resting import Rest, both, rest_of
 from sordino.errors import UsageError
-from sordino.randomness import Stream
-from sordino.states import Layout, PerExample, Private
+from sordino.kernel.encoding import Codec, Encoding, State
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, PerExample, Private
 
 
 @dataclass(frozen=True)

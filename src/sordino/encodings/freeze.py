@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from sordino import validate
-from sordino.encoding import State
+from sordino._input import validate
 from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude, Together, Weights
 from sordino.encodings.masking import Masking
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
-from sordino.randomness import Stream
-from sordino.states import Layout, Private
+from sordino.kernel.encoding import State
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, Private
 
 
 @dataclass(frozen=True)

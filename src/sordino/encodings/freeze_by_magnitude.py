@@ -13,13 +13,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.encoding import State
+from sordino._input import validate
 from sordino.encodings.masking import Decoded, Masking
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
-from sordino.randomness import Stream
-from sordino.states import Layout, Private
+from sordino.kernel.encoding import State
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, Private
 
 
 @runtime_checkable

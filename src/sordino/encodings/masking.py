@@ -12,8 +12,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from sordino.encoding import check_coordinates
-from sordino.states import PerExample, Private
+from sordino.kernel.encoding import check_coordinates
+from sordino.kernel.states import PerExample, Private
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from sordino import validate
-from sordino.encoding import State, check_coordinates
+from sordino._input import validate
 from sordino.encodings.transformed import Transformed
 from sordino.errors import UsageError
-from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
-from sordino.optimized.sources import Look, Magnitudes, Source
-from sordino.optimized.weights import usable_weights
-from sordino.randomness import Stream
-from sordino.states import Layout, PerExample, Private
+from sordino.kernel.encoding import State, check_coordinates
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, PerExample, Private
+from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost
+from sordino.optimized_noise.sources import Look, Magnitudes, Source
+from sordino.optimized_noise.weights import usable_weights
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Matched:
     released, so the plan's event is the one without an encoding.
 
     >>> import torch
-    >>> from sordino.optimized.sources import Fixed
+    >>> from sordino.optimized_noise.sources import Fixed
     >>> matched, layout = Matched(Fixed(torch.tensor([8.0, 1.0]))), Layout(("w",), ((2,),))
     >>> codec = matched.codec(matched.init(layout), 0, Stream(bytes(32)))
     >>> codec.scale

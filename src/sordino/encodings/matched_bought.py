@@ -14,17 +14,17 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from sordino import validate
-from sordino.encoding import State, check_coordinates
+from sordino._input import validate
 from sordino.encodings.matched import matched_scale
 from sordino.encodings.transformed import Transformed
 from sordino.errors import UsageError
-from sordino.optimized.costs import AbsoluteCost, Cost, SquaredCost
-from sordino.optimized.learnt import or_flat
-from sordino.optimized.running_means import RunningMeans
-from sordino.optimized.sources import Magnitudes
-from sordino.randomness import Stream
-from sordino.states import Layout, PerExample, Private
+from sordino.kernel.encoding import State, check_coordinates
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, PerExample, Private
+from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost
+from sordino.optimized_noise.learnt import or_flat
+from sordino.optimized_noise.running_means import RunningMeans
+from sordino.optimized_noise.sources import Magnitudes
 
 _SIZE_OF = "size of "
 
@@ -38,7 +38,7 @@ class MatchedBought:
 
     >>> bought, layout = MatchedBought(share=0.75), Layout(("w",), ((2,),))
     >>> codec = bought.codec(bought.init(layout), 0, Stream(bytes(32)))
-    >>> from sordino.states import Dense
+    >>> from sordino.kernel.states import Dense
     >>> [row] = codec.encode(Dense(torch.tensor([[5.0, -10.0]]), layout)).rows(1)
     >>> row
     tensor([[ 4., -8.,  3.,  6.]])

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino import validate
-from sordino.encoding import State, check_coordinates
+from sordino._input import validate
 from sordino.encodings.subspace import Basis, Subspace
 from sordino.encodings.transformed import Transformed
-from sordino.randomness import Stream
-from sordino.states import Layout, PerExample, Private
+from sordino.kernel.encoding import State, check_coordinates
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, PerExample, Private
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Project:
 
     Use it with `ClipPerLayer((1.0, 1.0))`: what is clipped are the two parts in units of their norms.
 
-    >>> from sordino.states import Dense
+    >>> from sordino.kernel.states import Dense
     >>> layout = Layout(("w",), ((3,),))
     >>> public = Dense(torch.tensor([[1.0, 0.0, 0.0]]), layout)
     >>> project = Project(Subspace(lambda step, randomness: public, directions=1, groups=1))

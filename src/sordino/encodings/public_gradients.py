@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.contribution import LossGradient
+from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.randomness import Stream
-from sordino.records import Records, as_records
-from sordino.states import Layout
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.randomness import Stream
+from sordino.kernel.records import Records, as_records
+from sordino.kernel.states import Layout
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,7 +25,7 @@ class PublicGradients:
     Parameters are post-processing of releases, and `inputs` are declared public by being given here. Without `labels`,
     which are then public too, they are drawn anew in every step, as by Yu et al. (2021).
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> anchors = PublicGradients(nn.Linear(4, 3), torch.ones(5, 4), classes=3)
     >>> [rows.shape for rows in anchors(0, Key.from_seed(0).stream("anchors")).rows(chunk=2)]
     [torch.Size([2, 15]), torch.Size([2, 15]), torch.Size([1, 15])]

@@ -11,11 +11,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sordino.encoding import State
 from sordino.encodings.masking import Masking
 from sordino.encodings.rates import Cooling, RateSchedule, Sparsification
-from sordino.randomness import Stream
-from sordino.states import Layout, Private
+from sordino.kernel.encoding import State
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, Private
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RandomSparsify(Sparsification):
     def kept(self, step: int, layout: Layout, randomness: Stream) -> Tensor:
         """The coordinates that are kept, in rising order. Whoever has the coding stream knows them without being told.
 
-        >>> from sordino.randomness import Key
+        >>> from sordino.kernel.randomness import Key
         >>> sparsify = RandomSparsify(0.5, epochs=2, steps_per_epoch=1)
         >>> len(sparsify.kept(1, Layout(("w",), ((10,),)), Key.from_seed(0).stream("coding")))
         5

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from sordino.encoding import State
 from sordino.encodings.masking import Decoded, Masking
 from sordino.encodings.rates import Sparsification
 from sordino.errors import UsageError
-from sordino.randomness import Stream
-from sordino.states import Layout, Private
+from sordino.kernel.encoding import State
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout, Private
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from sordino.encoding import Encoding, State
-from sordino.states import Layout
+from sordino.kernel.encoding import Encoding, State
+from sordino.kernel.states import Layout
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from sordino import validate
-from sordino.encoding import Anchors, Rows
-from sordino.randomness import Stream
-from sordino.states import Layout
+from sordino._input import validate
+from sordino.kernel.encoding import Anchors, Rows
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout
 
 _ROWS_AT_A_TIME = 64
 
@@ -57,8 +57,8 @@ class Subspace:
     sizes. A basis is found by power iteration from random directions of the coding stream, one pass over the rows each,
     and no more than some of them are held at a time.
 
-    >>> from sordino.randomness import Key
-    >>> from sordino.states import Dense
+    >>> from sordino.kernel.randomness import Key
+    >>> from sordino.kernel.states import Dense
     >>> public = Dense(torch.tensor([[3.0, 0.0, 0.0], [-2.0, 0.0, 0.0]]), Layout(("w",), ((3,),)))
     >>> basis = Subspace(lambda step, randomness: public, directions=1, groups=1).basis(0, Key.from_seed(0).stream("a"))
     >>> basis.lift(basis.embed(torch.tensor([5.0, 1.0, 1.0]))).round()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.states import Dense, Layout, PerExample, WeightsOf, by_block
+from sordino.kernel.states import Dense, Layout, PerExample, WeightsOf, by_block
 
 _ROWS_AT_A_TIME = 32
 

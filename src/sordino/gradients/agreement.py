@@ -28,8 +28,8 @@ from sordino.gradients.surroundings import original, working_dtype
 from sordino.gradients.tape import Survey, Unrecorded, record, survey
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import Objective, gradients_of_rows
-from sordino.records import Batch
-from sordino.states import Layout
+from sordino.kernel.records import Batch
+from sordino.kernel.states import Layout
 
 ROWS = 6  # three pairs
 TOLERANCE = 1e-3  # in single precision; a wrong rule is wrong by much more

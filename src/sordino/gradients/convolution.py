@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated, held_in
-from sordino.gradients.patches import Window
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
+from sordino.gradients.windows import Window
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.blocks import Block, Instantiated
 from sordino.gradients.rules import Tag

@@ -15,7 +15,7 @@ from sordino.gradients.blocks import Block, Instantiated, Several, places_of, we
 from sordino.gradients.rounding import AT_ONCE, OF_PLACES, TOGETHER, groups
 from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
-from sordino.states import Layout, WeightsOf, add_, by_block
+from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
 # What is formed at a time: so many numbers, or of large gradients those of a few units, as long as a cache holds them.
 _NUMBERS_AT_A_TIME, _NUMBERS_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8

@@ -11,10 +11,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
-from sordino.features import GroupedScattering, Pixels, ScatteringFeatures, StandardisedScattering, cached
+from sordino.models.features import GroupedScattering, Pixels, ScatteringFeatures, StandardisedScattering, cached
 from sordino.models.lenet import lenet
 from sordino.models.perceptron import linear, table_network, two_layer
 from sordino.models.resnet import resnet18, resnet20, resnet34

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ScatterLinear(nn.Module):
-    """One linear layer on prepared scattering features [81 C, M', N'], which `sordino.features` makes once.
+    """One linear layer on prepared scattering features [81 C, M', N'], which `sordino.models.features` makes once.
 
     39,700 parameters on grey pictures of 28 pixels and 10 outputs, 155,530 on colour pictures of 32 pixels.
 

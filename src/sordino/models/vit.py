@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.models.transformer import Block, Mean, Places, Transposed
 
 PATCH = 4

@@ -10,24 +10,24 @@ from dp_accounting.dp_event import ComposedDpEvent
 from torch import nn
 from torch.utils.data import DataLoader
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Guarantee
-from sordino.budget import RunIdentity
-from sordino.calibration import calibrate, check_delta_for, check_target
-from sordino.clipping import Clip, ClipByNorm, ClipPerLayer
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.gradients.surroundings import original, working_dtype
-from sordino.isolation import check_model
-from sordino.noise import Gaussian, check_tail
+from sordino.kernel.budget import RunIdentity
+from sordino.kernel.calibration import calibrate, check_delta_for, check_target
+from sordino.kernel.clipping import Clip, ClipByNorm, ClipPerLayer
+from sordino.kernel.model_checks import check_model
+from sordino.kernel.noise import Gaussian, check_tail
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records
+from sordino.kernel.run import Plan, PrivateRun
 from sordino.opacus.loader import PrivateLoader, check_loader, sampler_for
 from sordino.opacus.module import PrivateModule
 from sordino.opacus.scripted import ScriptedGradient
 from sordino.opacus.session import Session
 from sordino.opacus.stepping import step_privately
-from sordino.randomness import Key
-from sordino.records import as_records
-from sordino.run import Plan, PrivateRun
 
 Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
 

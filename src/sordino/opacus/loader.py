@@ -15,11 +15,11 @@ from torch.utils.data import (
     default_collate,
 )
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
+from sordino.kernel.sampling import Cyclic, Poisson, Sampler, Shuffled
 from sordino.opacus.session import Session
 from sordino.opacus.traced import Traced
-from sordino.sampling import Cyclic, Poisson, Sampler, Shuffled
 
 _MOST_STEPS = 10**9
 

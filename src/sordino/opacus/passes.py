@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from sordino.contribution import LossGradient, without_failing_rows
 from sordino.errors import UsageError
 from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
 from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
 from sordino.gradients.taped import Taped
 from sordino.gradients.vmapped import drawing_by_row, fixed_values, trained_values
-from sordino.records import Batch, as_records
-from sordino.states import Dense, Layout, PerExample
+from sordino.kernel.contribution import LossGradient, without_failing_rows
+from sordino.kernel.records import Batch, as_records
+from sordino.kernel.states import Dense, Layout, PerExample
 
 RowLosses = Callable[[list[Tensor]], Tensor]
 _PROBE_ROWS = 6

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
-from sordino.isolation import check_model
+from sordino.kernel.model_checks import check_model
+from sordino.kernel.records import Batch, Records
+from sordino.kernel.states import Dense
 from sordino.opacus.passes import of_nobody
-from sordino.records import Batch, Records
-from sordino.states import Dense
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.opacus.session import Session
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sordino.checkpoint import Checkpoints
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT
 from sordino.errors import StateError, UsageError
-from sordino.files import read_bytes
 from sordino.recipes.prepared import prepare
 from sordino.recipes.recipe import Recipe
-from sordino.store import RunFolder
-from sordino.strict_toml import LARGEST_TEXT
+from sordino.training.checkpoint import Checkpoints
+from sordino.training.run_folder import RunFolder
 
 OnRow = Callable[[dict[str, Any]], None]
 

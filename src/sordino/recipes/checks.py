@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import UsageError
-from sordino.planning import SamplerName
 from sordino.recipes.methods import METHODS
 from sordino.recipes.networks import names
+from sordino.recipes.planning import SamplerName
 from sordino.recipes.spelled import PRECISIONS
 
 _LARGEST_SEED = 2**63 - 1

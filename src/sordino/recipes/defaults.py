@@ -11,7 +11,7 @@ from dp_accounting.dp_event import GaussianDpEvent
 
 from sordino.accounting import Adjacency, smallest
 from sordino.convex.batch_choice import choose_batches, given_batches
-from sordino.sampling import steps_per_epoch
+from sordino.kernel.sampling import steps_per_epoch
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.calibration import calibrate
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
-from sordino.encoding import Encoding, Unchanged
 from sordino.encodings import Combined, Freeze, RandomSparsify
 from sordino.encodings.freeze_by_magnitude import equal_stages
 from sordino.errors import UsageError
-from sordino.noise import Gaussian
-from sordino.planning import SamplerName, make_sampler
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.encoding import Encoding, Unchanged
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.run import Plan
+from sordino.kernel.sampling import steps_per_epoch
 from sordino.recipes.defaults import Settings, defaults_for
+from sordino.recipes.planning import SamplerName, make_sampler
 from sordino.recipes.spelled import parse_averaging
-from sordino.run import Plan
-from sordino.sampling import steps_per_epoch
-from sordino.schedule import parse as parse_schedule
-from sordino.store import RunFolder
-from sordino.train import fit
+from sordino.training.fit import fit
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import parse as parse_schedule
 
 if TYPE_CHECKING:
     from sordino.recipes.prepared import Prepared

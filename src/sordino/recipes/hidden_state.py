@@ -6,20 +6,20 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.calibration import check_delta_for
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.losses import Squared
 from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
-from sordino.planning import SamplerName
+from sordino.kernel.calibration import check_delta_for
+from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.recipes.defaults import Settings, Target, hidden_defaults_for
 from sordino.recipes.networks import CONVEX_NAMES, convex_model
-from sordino.sampling import Cyclic, steps_per_epoch
-from sordino.schedule import parse as parse_schedule
-from sordino.store import RunFolder
+from sordino.recipes.planning import SamplerName
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import parse as parse_schedule
 
 if TYPE_CHECKING:
     from sordino.recipes.prepared import Prepared

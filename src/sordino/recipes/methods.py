@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sordino.convex.noisy_cgd import NoisyCGD
-from sordino.planning import SamplerName
+from sordino.kernel.run import Plan
 from sordino.recipes.defaults import Settings
 from sordino.recipes.dp_sgd import DpSgd
 from sordino.recipes.hidden_state import HiddenState
-from sordino.run import Plan
-from sordino.store import RunFolder
+from sordino.recipes.planning import SamplerName
+from sordino.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sordino.recipes.prepared import Prepared

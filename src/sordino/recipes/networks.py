@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.data import Facts
-from sordino.features import ScatteringFeatures, Spectrum
 from sordino.models import Built
+from sordino.models.features import ScatteringFeatures, Spectrum
 
 Features = Callable[[Tensor], Tensor]
 

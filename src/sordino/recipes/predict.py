@@ -16,8 +16,8 @@ from sordino.recipes.network_inputs import network_inputs, prepared_by
 from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.saved_facts import parse_facts
-from sordino.scoring import evaluating
-from sordino.store import RunFolder
+from sordino.training.run_folder import RunFolder
+from sordino.training.scoring import evaluating
 
 _ROWS_AT_A_TIME = 1024
 

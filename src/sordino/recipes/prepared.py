@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sordino.data import DataSet, Facts, Split, load
+from sordino.kernel.records import Records, as_records, by_user
 from sordino.models import Built
 from sordino.recipes.defaults import Settings
 from sordino.recipes.network_inputs import network_inputs, prepared_by
 from sordino.recipes.networks import build
 from sordino.recipes.recipe import Recipe
-from sordino.records import Records, as_records, by_user
-from sordino.validation import Public
+from sordino.training.evaluation import Public
 
 _REHEARSED = 16  # synthetic rows
 

@@ -10,20 +10,20 @@ from typing import Any
 import tomli_w
 import torch
 
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT, Table
 from sordino.accounting import Adjacency
-from sordino.calibration import check_target
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes
-from sordino.planning import Question, SamplerName, make_sampler
+from sordino.kernel.augmentation import Views
+from sordino.kernel.calibration import check_target
 from sordino.recipes.checks import CHECKS
 from sordino.recipes.defaults import Settings
 from sordino.recipes.methods import METHODS, Method
 from sordino.recipes.networks import CONVEX_NAMES
+from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.recipes.spelled import PRECISIONS, parse_augmentation, parse_averaging
-from sordino.schedule import parse as parse_schedule
-from sordino.store import RunFolder
-from sordino.strict_toml import LARGEST_TEXT, Table
-from sordino.views import Views
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import parse as parse_schedule
 
 _MANY = 10**9  # examples: stands for a number that is not known yet
 

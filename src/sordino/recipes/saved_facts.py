@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from sordino._input.strict_toml import Table
 from sordino.data import Facts
 from sordino.errors import StateError, UsageError
-from sordino.strict_toml import Table
 
 
 def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:

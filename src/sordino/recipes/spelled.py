@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from sordino import validate
-from sordino.averaging import Averaging, Ema, Tail
+from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.views import Crop, Flip, Jitter, Transform
+from sordino.kernel.augmentation import Crop, Flip, Jitter, Transform
+from sordino.training.averaging import Averaging, Ema, Tail
 
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # what autocast is told
 

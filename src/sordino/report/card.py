@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from sordino._input.files import write_atomically
 from sordino.errors import DataError
-from sordino.files import write_atomically
 
 # Each of these registers its sections.
 from sordino.report import effects as effects

@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sordino import strict_json
+from sordino._input import strict_json
+from sordino._input.files import read_bytes
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, paragraphs, shortened, table
 from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture

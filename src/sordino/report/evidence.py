@@ -16,14 +16,14 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
+from sordino._input.files import open_regular
 from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
 from sordino.accounting.events import flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
-from sordino.files import open_regular
-from sordino.noise import Gaussian
-from sordino.planning import Question, SamplerName, make_sampler
+from sordino.kernel.noise import Gaussian
 from sordino.recipes import Saved
+from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.events import parse_event
 from sordino.report.quality import Quality, quality_of
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT
 from sordino.data import Facts, Split, load
 from sordino.data.adult import adult_schema, read_rows
 from sordino.data.cifar import read_batches
@@ -21,9 +23,7 @@ from sordino.data.standard import NAMES, root
 from sordino.data.svhn import read_digits
 from sordino.data.table import read_split
 from sordino.errors import DataError
-from sordino.files import read_bytes
 from sordino.recipes import Recipe
-from sordino.strict_toml import LARGEST_TEXT
 
 
 def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:

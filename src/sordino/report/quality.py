@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sordino.errors import SordinoError
-from sordino.metrics import Regression, correctness, wilson
 from sordino.recipes import Saved
 from sordino.report.judged import judge
+from sordino.training.metrics import Regression, correctness, wilson
 
 
 @dataclass(frozen=True)

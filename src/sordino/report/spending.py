@@ -14,13 +14,13 @@ from matplotlib.ticker import MaxNLocator
 from sordino.accounting import View, opinions, privacy_of
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
-from sordino.noise import Gaussian
-from sordino.planning import Question, SamplerName, make_sampler
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.sampling import Sampler
+from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined
 from sordino.report.pictures import ACCENT, DASHES, INK, decimal_logarithmic, gallery, picture
 from sordino.report.sections import Section, register_section
-from sordino.sampling import Sampler
 
 _MARKS = 8
 

@@ -17,11 +17,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from sordino.budget import Budget
-from sordino.clipping import Clip
 from sordino.errors import UsageError
+from sordino.kernel.budget import Budget
+from sordino.kernel.clipping import Clip
 from sordino.sklearn.estimator import MakeModule, PrivateEstimator
-from sordino.train import MakeOptimizer
+from sordino.training.fit import MakeOptimizer
 
 _OUTSIDE = -1
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.calibration import check_target
 from sordino.convex.losses import CertifiedLoss
 from sordino.errors import UsageError
+from sordino.kernel.calibration import check_target
 from sordino.sklearn.convex_relu_settings import Target, settings_for
 from sordino.sklearn.convex_relu_training import Decided, method_named, network
 from sordino.sklearn.estimator import PrivateFit, seed_of

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
-from sordino.budget import Budget
 from sordino.convex.losses import CertifiedLoss, Logistic, Squared
+from sordino.kernel.budget import Budget
 from sordino.sklearn.classifier import CodedLabels, coded_labels
 from sordino.sklearn.convex_relu import ConvexReLUEstimator, flat
 

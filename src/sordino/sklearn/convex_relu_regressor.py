@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
-from sordino.budget import Budget
 from sordino.convex.losses import Squared
+from sordino.kernel.budget import Budget
 from sordino.sklearn.convex_relu import ConvexReLUEstimator, flat
 from sordino.sklearn.regressor import public_range, scaled
 

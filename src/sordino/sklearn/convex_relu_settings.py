@@ -14,7 +14,7 @@ from math import ceil, sqrt
 
 from dp_accounting.dp_event import GaussianDpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, smallest
 from sordino.convex.losses import Curvature
 

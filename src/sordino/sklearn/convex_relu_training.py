@@ -13,17 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Guarantee
-from sordino.calibration import check_delta_for, check_target
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.convex.losses import CertifiedLoss
 from sordino.convex.model import ConvexModel
 from sordino.errors import UsageError
-from sordino.sampling import Cyclic, Poisson
+from sordino.kernel.calibration import check_delta_for, check_target
+from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.sklearn.convex_relu_settings import Settings, Target
 from sordino.sklearn.one_fit import OneFit
-from sordino.train import fit
+from sordino.training.fit import fit
 
 
 @dataclass(frozen=True)

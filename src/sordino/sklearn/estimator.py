@@ -17,15 +17,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Guarantee
-from sordino.budget import Budget
-from sordino.clipping import Clip
 from sordino.errors import UsageError
-from sordino.records import Records, as_records, by_user
-from sordino.scoring import evaluating
+from sordino.kernel.budget import Budget
+from sordino.kernel.clipping import Clip
+from sordino.kernel.records import Records, as_records, by_user
 from sordino.sklearn.one_fit import OneFit
-from sordino.train import MakeOptimizer, fit
+from sordino.training.fit import MakeOptimizer, fit
+from sordino.training.scoring import evaluating
 
 MakeModule = Callable[[int, int], nn.Module]
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency, Unit
-from sordino.budget import Budget
 from sordino.errors import UsageError
-from sordino.noise import Gaussian, check_tail
-from sordino.randomness import Key
-from sordino.states import BoundedSum, Layout
+from sordino.kernel.budget import Budget
+from sordino.kernel.noise import Gaussian, check_tail
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import BoundedSum, Layout
 
 _COUNT = Layout(("right",), ((1,),))
 _SMALLEST_DELTA = 1e-12

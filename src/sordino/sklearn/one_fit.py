@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dp_accounting.dp_event import DpEvent
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.budget import Budget, RunIdentity
 from sordino.errors import UsageError
-from sordino.records import Records
+from sordino.kernel.budget import Budget, RunIdentity
+from sordino.kernel.records import Records
 
 
 class OneFit(Budget):
@@ -21,7 +21,7 @@ class OneFit(Budget):
 
     >>> import torch
     >>> from dp_accounting import GaussianDpEvent
-    >>> from sordino.records import as_records
+    >>> from sordino.kernel.records import as_records
     >>> shared = Budget((torch.zeros(9, 2), torch.zeros(9)))
     >>> for fold in (range(0, 6), range(3, 9)):
     ...     rows = as_records((torch.zeros(len(fold), 2), torch.zeros(len(fold))))

@@ -13,11 +13,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from sordino import validate
-from sordino.budget import Budget
-from sordino.clipping import Clip
+from sordino._input import validate
+from sordino.kernel.budget import Budget
+from sordino.kernel.clipping import Clip
 from sordino.sklearn.estimator import MakeModule, PrivateEstimator
-from sordino.train import MakeOptimizer
+from sordino.training.fit import MakeOptimizer
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):

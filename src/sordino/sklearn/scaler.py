@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.sklearn.estimator import checked
 

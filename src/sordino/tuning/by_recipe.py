@@ -19,18 +19,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from sordino._input.files import read_bytes, write_atomically
+from sordino._input.strict_toml import LARGEST_TEXT
 from sordino.accounting import Guarantee
-from sordino.checkpoint import Checkpoints, Progress
 from sordino.errors import StateError, UsageError
-from sordino.files import read_bytes, write_atomically
-from sordino.interruption import interruption
-from sordino.journal import described
-from sordino.randomness import Key
+from sordino.kernel.randomness import Key
 from sordino.recipes import Recipe, carry_out
 from sordino.recipes.carry_out import schema_of
 from sordino.recipes.prepared import Prepared, prepare
-from sordino.store import RunFolder
-from sordino.strict_toml import LARGEST_TEXT
+from sordino.training.checkpoint import Checkpoints, Progress
+from sordino.training.evaluation import Public
+from sordino.training.interruption import interruption
+from sordino.training.journal import described
+from sordino.training.run_folder import RunFolder
 from sordino.tuning.calibration import multiplier_of
 from sordino.tuning.from_recipe import start_of, task_of
 from sordino.tuning.kept import Kept
@@ -38,7 +39,6 @@ from sordino.tuning.scores import PrivateAccuracy, PublicScore
 from sordino.tuning.search import PUBLIC, Search, shown
 from sordino.tuning.task import Task
 from sordino.tuning.tune import Tuned, sizes_of, tune, tune_on_public
-from sordino.validation import Public
 
 Then = Callable[[RunFolder], None]
 

@@ -11,9 +11,9 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino.accounting import privacy_of, smallest
 from sordino.accounting.guarantee import rounded_up
-from sordino.budget import Budget, RunIdentity
 from sordino.errors import UsageError
-from sordino.noise import check_tail
+from sordino.kernel.budget import Budget, RunIdentity
+from sordino.kernel.noise import check_tail
 from sordino.tuning.payments import Payment
 from sordino.tuning.task import Task
 

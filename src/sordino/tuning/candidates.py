@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from sordino import validate
-from sordino.clipping import ClipByNorm
+from sordino._input import validate
 from sordino.errors import UsageError
+from sordino.kernel.clipping import ClipByNorm
 
 
 @dataclass(frozen=True)

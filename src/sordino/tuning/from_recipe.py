@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 
-from sordino.clipping import ClipByNorm
-from sordino.encoding import Unchanged
-from sordino.noise import Gaussian
-from sordino.planning import make_sampler
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.run import Plan
 from sordino.recipes.dp_sgd import gradient_of, sparsifying
+from sordino.recipes.planning import make_sampler
 from sordino.recipes.prepared import Prepared
 from sordino.recipes.spelled import parse_averaging
-from sordino.run import Plan
-from sordino.schedule import parse as parse_schedule
+from sordino.training.schedules import parse as parse_schedule
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.rule import Adam, Optimizer, Sgd
 from sordino.tuning.scores import Score

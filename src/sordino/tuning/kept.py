@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sordino.budget import RunIdentity
-from sordino.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.errors import Interrupted
-from sordino.interruption import Interruption
+from sordino.kernel.budget import RunIdentity
+from sordino.training.checkpoint import Checkpoint, Checkpoints, Progress
+from sordino.training.interruption import Interruption
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.standing import Standing
 from sordino.tuning.task import Tried

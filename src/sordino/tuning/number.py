@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting.selection import check_number_of_trials, halting_probability
-from sordino.randomness import Stream
+from sordino.kernel.randomness import Stream
 
 _NEXT_TO_NOTHING = 2.0**-70
 _LARGEST_SHAPE = 1e6
@@ -41,7 +41,7 @@ class Number(Protocol):
 class PoissonNumber:
     """Close to its mean. With a chance of exp(-mean) there is no trial at all.
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> PoissonNumber(8.0).draw(Key.from_seed(0).stream("example"), step=0)
     8
     """
@@ -68,7 +68,7 @@ class PoissonNumber:
 class NegativeBinomialNumber:
     """At least 1. Shape 0 is the logarithmic distribution, 1 the geometric one; a smaller shape is cheaper.
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> NegativeBinomialNumber(8.0).draw(Key.from_seed(0).stream("example"), step=0)
     4
     """

@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, RepeatAndSelectDpEvent, SelfComposedDpEvent
 
-from sordino import validate
-from sordino.randomness import Stream
+from sordino._input import validate
+from sordino.kernel.randomness import Stream
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.number import Number
 

@@ -10,9 +10,9 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from sordino.accounting import Adjacency, Guarantee
 from sordino.accounting.events import flatten
-from sordino.budget import Budget, RunIdentity
 from sordino.errors import BudgetError
-from sordino.randomness import Key
+from sordino.kernel.budget import Budget, RunIdentity
+from sordino.kernel.randomness import Key
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.payments import Payment
 

@@ -15,10 +15,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from sordino import validate
-from sordino.encoding import Encoding
+from sordino._input import validate
 from sordino.encodings import Combined, Project, ProjectBiased
 from sordino.errors import UsageError
+from sordino.kernel.encoding import Encoding
 from sordino.tuning.candidates import AlongTheLine, Clips, Momenta, Stage
 
 MOMENTA = (0.0, 0.5, 0.9)
@@ -89,7 +89,7 @@ def clip_momentum(
 ) -> tuple[Stage, Stage]:
     """The stages of the rule for an optimizer. A projected gradient has its clip norms elsewhere, and is refused.
 
-    >>> from sordino.encoding import Unchanged
+    >>> from sordino.kernel.encoding import Unchanged
     >>> len(clip_momentum(Sgd(lr=0.5), Unchanged()))
     2
     """

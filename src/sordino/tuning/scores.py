@@ -8,11 +8,11 @@ from typing import Protocol, runtime_checkable
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
-from sordino import validate
-from sordino.noise import Gaussian
-from sordino.training import Training
+from sordino._input import validate
+from sordino.kernel.noise import Gaussian
+from sordino.training.evaluation import Charged, Public
+from sordino.training.loop import Training
 from sordino.tuning.prepaid import Trial
-from sordino.validation import Charged, Public
 
 
 @runtime_checkable

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sordino import strict_json, validate
+from sordino._input import strict_json, validate
+from sordino._input.files import read_bytes, write_atomically
 from sordino.accounting import Adjacency
 from sordino.accounting.selection import check_number_of_trials
-from sordino.encoding import Encoding
 from sordino.errors import DataError, StateError, UsageError
-from sordino.files import read_bytes, write_atomically
+from sordino.kernel.encoding import Encoding
 from sordino.recipes import Recipe
 from sordino.tuning.candidates import Candidate, Grid, Stage, check_factors, check_momenta
 from sordino.tuning.number import NegativeBinomialNumber, PoissonNumber

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from sordino.budget import RunIdentity
+from sordino.kernel.budget import RunIdentity
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.task import Tried
 

@@ -10,17 +10,17 @@ from typing import Literal
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
-from sordino import validate
-from sordino.averaging import Averaging
-from sordino.clipping import ClipByNorm
-from sordino.run import Plan, PrivateRun
-from sordino.schedule import Constant, Schedule
-from sordino.training import Training
+from sordino._input import validate
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.training.averaging import Averaging
+from sordino.training.evaluation import Public
+from sordino.training.loop import Training
+from sordino.training.schedules import Constant, Schedule
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.prepaid import Trial
 from sordino.tuning.rule import Optimizer
 from sordino.tuning.scores import Score
-from sordino.validation import Public
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
-from sordino.budget import Budget
-from sordino.calibration import check_delta_for, check_target
 from sordino.errors import BudgetError, UsageError
-from sordino.randomness import Key
+from sordino.kernel.budget import Budget
+from sordino.kernel.calibration import check_delta_for, check_target
+from sordino.kernel.randomness import Key
+from sordino.training.evaluation import Public
 from sordino.tuning.calibration import calibrated, multiplier_of
 from sordino.tuning.candidates import Candidate, Stage
 from sordino.tuning.payments import Compose, Payment
 from sordino.tuning.prepaid import Trials
 from sordino.tuning.standing import Keeper, Standing
 from sordino.tuning.task import Task
-from sordino.validation import Public
 
 
 @dataclass(frozen=True)

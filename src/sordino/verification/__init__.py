@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from sordino import validate
-from sordino.records import as_records
-from sordino.run import Plan
+from sordino._input import validate
+from sordino.kernel.records import as_records
+from sordino.kernel.run import Plan
 from sordino.verification import accountant, gradients, ledger, noise_statistics, sampler_statistics, sensitivity
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sordino.accounting import Adjacency, privacy_of
-from sordino.noise import Gaussian
-from sordino.sampling import Poisson, Sampler, Shuffled
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.sampling import Poisson, Sampler, Shuffled
 from sordino.verification.verdict import Finding
 
 NAME = "accountant golden values"

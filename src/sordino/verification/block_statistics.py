@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sordino.accounting import Adjacency
-from sordino.lattice import spacings_of
-from sordino.noise import NoiseAt
-from sordino.optimized.block_norm import BlockNorm
-from sordino.optimized.noise import OptimizedNoise
-from sordino.optimized.sources import Fixed
-from sordino.randomness import Key, Stream
-from sordino.run import Plan
-from sordino.states import BoundedSum, Layout
+from sordino.kernel.lattice import spacings_of
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import Key, Stream
+from sordino.kernel.run import Plan
+from sordino.kernel.states import BoundedSum, Layout
+from sordino.optimized_noise.block_norm import BlockNorm
+from sordino.optimized_noise.noise import OptimizedNoise
+from sordino.optimized_noise.sources import Fixed
 from sordino.verification.noise_findings import SCALE, TAIL, LowestStream, independence, last_bits, resolution
 from sordino.verification.synthetic import Drawn
 from sordino.verification.verdict import Finding, at_most, probable

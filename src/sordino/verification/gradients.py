@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from sordino.contribution import LossGradient
-from sordino.records import Records
-from sordino.run import Plan
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.records import Records
+from sordino.kernel.run import Plan
 from sordino.verification.verdict import Finding, at_most
 
 NAME = "gradients of rows"

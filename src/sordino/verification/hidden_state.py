@@ -12,14 +12,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.convex.fading import Fading
 from sordino.convex.hidden_run import kernel_plan
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
-from sordino.records import Records, as_records
-from sordino.run import Plan, PrivateRun
-from sordino.schedule import Constant
+from sordino.kernel.records import Records, as_records
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.training.schedules import Constant
 from sordino.verification import verify
 from sordino.verification.synthetic import bounded_sum, fresh_run, hostile, with_poisson
 from sordino.verification.verdict import Finding, Verdict, at_most, equal
@@ -40,7 +40,7 @@ def verify_hidden_state(plan: NoisyCGD, data: object, *, outputs: int, delta: fl
     `outputs` is the public number of classes, or 1.
 
     >>> from sordino.convex.model import GatedReLU
-    >>> from sordino.sampling import Cyclic
+    >>> from sordino.kernel.sampling import Cyclic
     >>> plan = NoisyCGD(Cyclic(4, 2), GatedReLU(8), clip=1.0, noise_multiplier=4.0, learning_rate=1.0)
     >>> rows = torch.zeros(40, 5), torch.zeros(40, dtype=torch.int64)
     >>> print(verify_hidden_state(plan, rows, outputs=3).says)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from sordino.accounting import Adjacency
-from sordino.budget import Budget
-from sordino.records import Records
-from sordino.run import Plan, PrivateRun
+from sordino.kernel.budget import Budget
+from sordino.kernel.records import Records
+from sordino.kernel.run import Plan, PrivateRun
 from sordino.verification.synthetic import fresh_run, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, equal
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sordino.lattice import Numbers
-from sordino.randomness import Stream
+from sordino.kernel.lattice import Numbers
+from sordino.kernel.randomness import Stream
 from sordino.verification.verdict import Finding, probable
 
 SCALE, INDEPENDENCE, TAIL = "noise scale and shape", "noise independence", "noise tail"

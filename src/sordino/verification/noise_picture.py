@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.noise import NormalNoise
-from sordino.records import as_records
-from sordino.run import Plan
-from sordino.states import Layout
+from sordino.kernel.noise import NormalNoise
+from sordino.kernel.records import as_records
+from sordino.kernel.run import Plan
+from sordino.kernel.states import Layout
 from sordino.verification.noise_statistics import watch
 from sordino.verification.normal_statistics import generator_end
 

@@ -13,11 +13,11 @@ from math import ceil
 from torch import nn
 
 from sordino.errors import UsageError
-from sordino.noise import NormalNoise
-from sordino.optimized.noise import OptimizedNoise
-from sordino.records import Records
-from sordino.run import Plan
-from sordino.states import Layout
+from sordino.kernel.noise import NormalNoise
+from sordino.kernel.records import Records
+from sordino.kernel.run import Plan
+from sordino.kernel.states import Layout
+from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import block_statistics, normal_statistics
 from sordino.verification.synthetic import Drawn, encoded_layout, fresh_run, noise_of, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding

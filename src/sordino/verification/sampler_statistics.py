@@ -20,8 +20,8 @@ from scipy import stats
 
 from sordino.accounting import RandomAllocationDpEvent
 from sordino.errors import UnsupportedEvent
-from sordino.randomness import Key
-from sordino.sampling import Sampler
+from sordino.kernel.randomness import Key
+from sordino.kernel.sampling import Sampler
 from sordino.verification.verdict import Finding, at_most, equal, probable
 
 NAME = "sampler statistics"

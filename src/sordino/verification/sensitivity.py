@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
 from sordino.gradients.surroundings import device_of
-from sordino.records import Records
-from sordino.run import Plan, PrivateRun
+from sordino.kernel.records import Records
+from sordino.kernel.run import Plan, PrivateRun
 from sordino.verification.synthetic import FAILING_AMONG, bounded_sum, failing, fresh_run, hostile, with_poisson
 from sordino.verification.verdict import Finding, at_most
 

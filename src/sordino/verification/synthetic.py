@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sordino.budget import Budget
-from sordino.contribution import SlowGradients
-from sordino.encoding import Codec, Encoding, State
-from sordino.noise import HopelessNoise, NoiseAt
-from sordino.randomness import Stream
-from sordino.records import Batch, Records, as_records
-from sordino.run import Plan, PrivateRun
-from sordino.sampling import Poisson
-from sordino.states import Layout, PerExample, Private
+from sordino.kernel.budget import Budget
+from sordino.kernel.contribution import SlowGradients
+from sordino.kernel.encoding import Codec, Encoding, State
+from sordino.kernel.noise import HopelessNoise, NoiseAt
+from sordino.kernel.randomness import Stream
+from sordino.kernel.records import Batch, Records, as_records
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.sampling import Poisson
+from sordino.kernel.states import Layout, PerExample, Private
 
 _ORDINARY_UNITS = 4
 FAILING_AMONG = 24

@@ -23,7 +23,7 @@ def attacked(network: PatchNetwork, rows: Patches, attack: Attack) -> Patches:
 
     >>> from sordino.effects.attacks import L2
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(5, Key.from_seed(0).stream("rows"))
     >>> attack = L2(radius=0.1, step=0.02, steps=10, low=-EVERYWHERE, high=EVERYWHERE)
     >>> moved = attacked(PatchNetwork(8, 4, seed=0), rows, attack).inputs - rows.inputs

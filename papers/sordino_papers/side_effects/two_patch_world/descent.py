@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from sordino import validate
-from sordino.calibration import calibrate
-from sordino.clipping import ClipByNorm
-from sordino.contribution import LossGradient
-from sordino.noise import Gaussian, NormalNoise
-from sordino.not_private import NotPrivate
-from sordino.run import Plan, PrivateRun
-from sordino.sampling import Poisson
+from sordino._input import validate
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.noise import Gaussian, NormalNoise
+from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.sampling import Poisson
+from sordino.training.not_private import NotPrivate
 from sordino_papers.harness.ablations import Comparison, clipped_sgd
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import Patches
@@ -76,7 +76,7 @@ def train(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) 
     """Trains in place, privately.
 
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(50, Key.from_seed(0).stream("rows"))
     >>> network = train(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=3), seed=0)
     """

@@ -13,7 +13,7 @@ from math import cos, exp, log1p, radians, sin
 
 from scipy.optimize import brentq
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.side_effects.two_patch_world.terms import LOSS_OF_A_GUESS
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.side_effects.two_patch_world.world import CLASSES
 
 

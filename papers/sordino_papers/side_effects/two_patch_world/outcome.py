@@ -23,7 +23,7 @@ class Outcome:
 def outcomes(network: PatchNetwork, world: TwoPatches, rows: Patches) -> tuple[Outcome, ...]:
     """One for each group of the world. There must be rows of all of them, as `draw_evenly` draws.
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> world = TwoPatches(dimension=8)
     >>> rows = world.draw_evenly(10, Key.from_seed(0).stream("rows"))
     >>> [one.group for one in outcomes(PatchNetwork(8, 4, seed=0), world, rows)][0]

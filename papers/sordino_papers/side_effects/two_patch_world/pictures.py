@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import hypot, sqrt
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.side_effects.two_patch_world.descent import Descent
 from sordino_papers.side_effects.two_patch_world.world import TwoPatches
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.side_effects.two_patch_world.descent import Descent
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.clipping import SCALED_TO
 from sordino.errors import UsageError
-from sordino.randomness import Stream
+from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.randomness import Stream
 from sordino_papers.side_effects.two_patch_world.descent import Descent
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import CLASSES, Patches
@@ -30,7 +30,7 @@ def train_side_by_side(
     """Network k is trained on rows k by descent k, which may differ in all but the number of steps.
 
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> stream = Key.from_seed(0).stream("example")
     >>> rows, start = TwoPatches(dimension=8).draw(50, stream), PatchNetwork(8, 4, seed=0)
     >>> few = train_side_by_side([start] * 2, [rows] * 2, [Descent(std, steps=3) for std in (0.0, 0.1)], stream)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 
-from sordino import validate
+from sordino._input import validate
 from sordino_papers.side_effects.two_patch_world.descent import Descent
 from sordino_papers.side_effects.two_patch_world.ratio import FeatureToNoise, feature_to_noise
 from sordino_papers.side_effects.two_patch_world.world import CLASSES, Group, TwoPatches

@@ -13,9 +13,9 @@ from math import cos, isclose, radians, sin
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.randomness import Stream
+from sordino.kernel.randomness import Stream
 
 CLASSES = 2
 
@@ -68,7 +68,7 @@ class Patches:
 class TwoPatches:
     """The law that rows are drawn from. `patch_noise` is the standard deviation of a number in the noise patch.
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> world = TwoPatches(dimension=16)
     >>> rows = world.draw(100, Key.from_seed(0).stream("rows"))
     >>> rows.inputs.shape, sorted(set(rows.group.tolist()))

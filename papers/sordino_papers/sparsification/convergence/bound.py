@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
 
 

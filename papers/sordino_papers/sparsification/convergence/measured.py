@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
-from sordino.not_private import Exposed
-from sordino.randomness import Stream
-from sordino.states import Layout
+from sordino.kernel.randomness import Stream
+from sordino.kernel.states import Layout
+from sordino.training.not_private import Exposed
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def measure(gradients: Tensor, masks: Tensor, *, clip_norm: float) -> Measured:
 def random_masks(rate: float, dimension: int, count: int, randomness: Stream) -> Tensor:
     """Masks (k, d) as random sparsification draws them, all at the same rate.
 
-    >>> from sordino.randomness import Key
+    >>> from sordino.kernel.randomness import Key
     >>> random_masks(0.75, 8, 3, Key.from_seed(0).stream("coding")).sum(dim=1)
     tensor([2, 2, 2])
     """

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino import validate
-from sordino.clipping import Clip
+from sordino._input import validate
 from sordino.encodings import RankedSparsify
 from sordino.encodings.masking import Masking
 from sordino.encodings.random_sparsify import random_mask
 from sordino.errors import UsageError
-from sordino.not_private import Exposed
-from sordino.randomness import Key
-from sordino.states import Private
+from sordino.kernel.clipping import Clip
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import Private
+from sordino.training.not_private import Exposed
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 
 

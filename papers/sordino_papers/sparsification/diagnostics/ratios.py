@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.encodings import ConstantRate, RandomSparsify
-from sordino.not_private import Exposed
-from sordino.randomness import Key
-from sordino.states import Layout
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import Layout
+from sordino.training.not_private import Exposed
 from sordino_papers.harness.raw_gradients import ExposedStep
 
 _ROWS_AT_A_TIME = 32

@@ -18,10 +18,10 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from sordino import validate
+from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.not_private import Exposed
-from sordino.randomness import Key, Stream
+from sordino.kernel.randomness import Key, Stream
+from sordino.training.not_private import Exposed
 from sordino_papers.harness.raw_gradients import ExposedStep
 
 _ROWS_AT_A_TIME = 32

@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 
-from sordino import validate
+from sordino._input import validate
 from sordino.opacus.loader import PrivateLoader
 from sordino.opacus.traced import Traced
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from sordino.batchnorm import replace_batchnorm
 from sordino.errors import UsageError
-from sordino.isolation import check_model
+from sordino.kernel.model_checks import check_model
+from sordino.models.batchnorm import replace_batchnorm
 
 
 class ModuleValidator:

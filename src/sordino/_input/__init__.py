@@ -1,0 +1,1 @@
+"""Arguments and files from outside, checked before they are used."""

@@ -1,0 +1,1 @@
+"""Attacks that test what a guarantee promises: audits, membership inference, reconstruction."""

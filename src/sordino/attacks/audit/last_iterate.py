@@ -1,0 +1,72 @@
+"""The last iterate: canaries push a hidden run in every epoch, and are looked for in what it shows in the end.
+
+A canary is a row that reads one feature which nobody else has, with a label so far away that its gradient is clipped in
+every step: the strongest pull in a direction of its own that the plan allows. The run is `fit_hidden_state` itself, on
+a linear model, for which the theorem is the same as for every convex network. All canaries are in the last batch, whose
+turn is followed by the least noise. Nothing of anybody's data is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sordino._input import validate
+from sordino.accounting import Adjacency
+from sordino.attacks.audit.coins import coins
+from sordino.attacks.audit.scores import Scores
+from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.model import Linear
+from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.kernel.randomness import Key
+
+_FAR = 1e6  # times the clip: a label that no weight ever reaches
+_MOST_BYTES = 1 << 30
+
+
+def on_canaries_alone(plan: NoisyCGD, canaries: int) -> NoisyCGD:
+    """The same plan for a data set of canaries and rows that say nothing, with the same guarantee.
+
+    What a unit moves and what noise moves are both in proportion to 1 / batch size, so that only a ball around the
+    weights has to follow.
+    """
+    examples = canaries * plan.sampler.batches_per_epoch
+    if plan.radius is None or plan.examples is None:
+        return replace(plan, model=Linear(), examples=None)
+    radius = plan.radius * plan.batch_size(plan.examples) / canaries
+    return replace(plan, model=Linear(), radius=radius, examples=examples)
+
+
+def last_iterate_scores(plan: NoisyCGD, *, canaries: int, delta: float, seed: int) -> Scores:
+    """Carries the plan out on canaries, and scores each by the weight of its feature in the last iterate.
+
+    >>> from sordino.kernel.sampling import Cyclic
+    >>> plan = NoisyCGD(Cyclic(3, 4), Linear(), clip=1.0, noise_multiplier=1.0, learning_rate=0.5)
+    >>> scores = last_iterate_scores(plan, canaries=200, delta=1e-5, seed=0)
+    >>> bool(scores.values[scores.included].mean() > scores.values[~scores.included].mean())
+    True
+    """
+    validate.count(canaries=canaries)
+    batches = plan.sampler.batches_per_epoch
+    validate.count(at_most=_MOST_BYTES, bytes_of_canaries=batches * canaries**2)
+    included = coins(canaries, Key.from_seed(seed))
+    rows = _rows(plan, batches, torch.from_numpy(included))
+    alone = on_canaries_alone(plan, canaries)
+    fitted = fit_hidden_state(alone, rows, outputs=1, delta=delta, seed=seed, progress=False)
+    weights = torch.cat([x.detach().flatten() for x in fitted.model.parameters()])
+    return Scores(weights.double().numpy(), included)
+
+
+def _rows(plan: NoisyCGD, batches: int, included: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of the last batch are canaries. One that is out is a row of zeros; replaced, it pulls the other way."""
+    canaries, far = len(included), _FAR * plan.clip
+    inputs = torch.zeros(batches * canaries, canaries, dtype=torch.uint8)
+    labels = torch.zeros(batches * canaries)
+    last = slice((batches - 1) * canaries, None)
+    if plan.adjacency is Adjacency.REPLACE_ONE:
+        inputs[last], labels[last] = torch.eye(canaries, dtype=torch.uint8), torch.where(included, far, -far)
+    else:
+        inputs[last], labels[last] = torch.diag(included.to(torch.uint8)), torch.where(included, far, 0.0)
+    return inputs, labels

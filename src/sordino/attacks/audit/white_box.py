@@ -1,0 +1,115 @@
+"""The white box: canaries join the steps of a run in gradient space, and are looked for in what each step releases.
+
+The run, its plan, batches, encoding, clip and noise are the production ones. A canary is a unit like any other: the
+sampler draws it, the codec encodes it and the clip bounds it; one that is out keeps its place and adds zeros.
+
+The attacker knows all records, and who of them was drawn in which step, so that their sum is taken off before a canary
+is looked for. The theorems allow that: whatever is independent of a canary's coin may be given to whoever guesses it,
+and the guarantee holds for any records beside it. The step at which gradients are taken follows from past releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino._input import validate
+from sordino.attacks.audit.canaries import GradientCanaries
+from sordino.attacks.audit.coins import coins
+from sordino.attacks.audit.likelihood import Ratios, law_of
+from sordino.attacks.audit.places import with_empty_places
+from sordino.attacks.audit.scores import Scores
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import as_records
+from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.states import BoundedSum, Private
+from sordino.training.loop import Training
+from sordino.training.schedules import Constant, Schedule
+
+_TIMES_THE_CLIP = 1e3  # a canary's length: enough for any mask to leave more than the clip of it
+
+
+def white_box_scores(
+    plan: Plan,
+    model: nn.Module,
+    data: object,
+    optimizer: torch.optim.Optimizer,
+    *,
+    divisor: float,
+    canaries: int,
+    key: Key,
+    schedule: Schedule | None = None,
+    on_step: Callable[[int, int], None] = lambda taken, planned: None,
+) -> Scores:
+    """Trains `model` by `plan` on the rows of `data` and so many canaries, and scores these by all that was released.
+
+    A sampler that declares a number of examples must count the canaries too. Not private: there is no guarantee for
+    what is seen with the others taken off.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> model, data = nn.Linear(40, 3), (torch.zeros(20, 40), torch.zeros(20, dtype=torch.int64))
+    >>> plan = so.Plan(so.Poisson(1.0, 9), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
+    >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    >>> scores = white_box_scores(plan, model, data, optimizer, divisor=20, canaries=60, key=so.Key.from_seed(0))
+    >>> bool(scores.values[scores.included].mean() > 0 > scores.values[~scores.included].mean())
+    True
+    """
+    validate.count(canaries=canaries)
+    records = with_empty_places(as_records(data), canaries)
+    run = PrivateRun(plan, model, records, key=key)
+    training = Training(model, optimizer, run, divisor=divisor, schedule=schedule or Constant(), averaging=None)
+    return _Watched(training, records.num_units, canaries, key).scores(on_step)
+
+
+class _Watched:
+    """A training whose last `canaries` units are canaries. Each was included if its coin says so."""
+
+    def __init__(self, training: Training, units: int, canaries: int, key: Key) -> None:
+        self._training, self._units, self._first = training, units, units - canaries
+        run, length = training.run, _TIMES_THE_CLIP * training.run.plan.clip.bound
+        self._canaries = GradientCanaries.drawn(run.layout, canaries, length, key.stream("canaries"))
+        self._included = coins(canaries, key)
+
+    def scores(self, on_step: Callable[[int, int], None]) -> Scores:
+        """Trains to the end, and scores each canary by all that was released."""
+        run, ratios = self._training.run, []
+        for found in self._ratios_of_steps():
+            ratios.append(found)
+            on_step(run.steps, len(run))
+        return Scores(law_of(run.plan.sampler, self._units).score(np.stack(ratios)), self._included)
+
+    def _ratios_of_steps(self) -> Iterator[Ratios]:
+        run = self._training.run
+        while run.steps < len(run):
+            begun = run.begin()
+            others = self._sum_of_others(run, begun, begun.indices[begun.indices < self._first])
+            joined = begun.indices[begun.indices >= self._first] - self._first
+            joined = joined[torch.from_numpy(self._included)[joined]]
+            private = run.finish(begun, others + run.bounded(begun, self._canaries.of(joined)))
+            yield self._ratios(run, begun, private, others)
+            self._training.descend(private, begun.step)
+
+    def _sum_of_others(self, run: PrivateRun, begun: Begun, indices: Tensor) -> BoundedSum:
+        sums = (
+            run.bounded(begun, run.plan.contribution.of(self._training.model, *run.drawn(begun, part)))
+            for part in torch.split(indices, run.physical_batch_size)
+        )
+        return sum(sums, next(sums))
+
+    def _ratios(self, run: PrivateRun, begun: Begun, private: Private, others: BoundedSum) -> Ratios:
+        """l of each canary, from what is left of the release when the others are taken off."""
+        signal, known = (
+            begun.codec.decode(Private(total.value.double(), total.layout)).value  # in name only: it stays in here
+            for total in (run.bounded(begun, self._canaries.everybody), others)
+        )
+        variance = torch.as_tensor(private.noise_square, dtype=torch.float64).expand_as(signal)
+        weight = torch.where(variance > 0, signal / variance.where(variance > 0, 1.0), 0.0)
+        found = (
+            self._canaries.by_canary(weight * (private.value - known)) - self._canaries.by_canary(weight * signal) / 2
+        )
+        ratios: Ratios = found.numpy()
+        return ratios

@@ -1,0 +1,110 @@
+"""Reference models: trained by the recipe of a run itself, on its rows, of which some suspects were exchanged.
+
+They are trained the private way. LiRA then compares the model with what such a training gives with a row and without.
+References without noise would be sure of all that they learnt, and the model, which is not, would look like that of a
+stranger.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.attacks.membership.suspects import FEWEST, Suspects
+from sordino.data import Split
+from sordino.errors import DataError, Interrupted
+from sordino.kernel.records import as_records
+from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.networks import build
+from sordino.recipes.prepared import Prepared
+from sordino.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The suspects, and the private rows that every reference learns from beside its half of them."""
+
+    suspects: Suspects
+    rest_inputs: Tensor
+    rest_target: Tensor
+
+    @classmethod
+    def of(cls, prepared: Prepared, rows: int, seed: int) -> Lineup:
+        test = prepared.data.test
+        if test is None:
+            raise DataError("an attack compares members with public rows of the same kind, and there are none.")
+        private, public = _rows(prepared, prepared.data.train), _rows(prepared, test)
+        generator = np.random.default_rng(seed)
+        some_public = generator.permutation(public.usable)
+        number = min(rows, len(private.usable), len(some_public) // 2)
+        if number < FEWEST:
+            raise DataError(f"an attack needs at least {FEWEST} members and {2 * FEWEST} public rows that can be read.")
+        members = generator.permutation(private.usable)[:number]
+        others, population = some_public[:number], some_public[number:]
+        rest = np.setdiff1d(np.arange(len(private.target)), members)
+        suspects = Suspects(
+            torch.cat([private.inputs[members], public.inputs[others]]),
+            torch.cat([private.target[members], public.target[others]]),
+            np.arange(2 * number) < number,
+            public.inputs[population],
+            public.target[population],
+        )
+        return cls(suspects, private.inputs[rest], private.target[rest])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    inputs: Tensor
+    target: Tensor
+    usable: NDArray[np.int64]
+
+
+def _rows(prepared: Prepared, split: Split) -> _Rows:
+    """As the network is given them. Rows that cannot be read, or have no label, cannot be accused."""
+    inputs = network_inputs(prepared.built, prepared.data.facts, split.inputs)
+    usable = inputs.flatten(1).isfinite().all(dim=1) & (split.target >= 0)
+    return _Rows(inputs, split.target, usable.nonzero()[:, 0].numpy())
+
+
+def train_reference(
+    prepared: Prepared,
+    lineup: Lineup,
+    chosen: NDArray[np.bool_],
+    place: int,
+    references: int,
+    seed: int,
+    progress: bool,
+) -> nn.Module:
+    """Trained by the recipe on as many rows as the run had, from the same first weights, with noise of its own."""
+    some = torch.from_numpy(np.flatnonzero(chosen))
+    inputs = torch.cat([lineup.rest_inputs, lineup.suspects.inputs[some]])
+    target = torch.cat([lineup.rest_target, lineup.suspects.target[some]])
+    facts, settings = prepared.data.facts, prepared.settings
+    built = build(prepared.recipe.model, facts, seed=settings.initial_seed, gates=settings.gates)
+    own = replace(
+        prepared,
+        recipe=prepared.recipe.changed(seed=_own_seed(seed, place)),
+        data=replace(prepared.data, test=None),
+        built=built,
+        records=as_records((inputs, target)),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        kept = RunFolder(Path(folder) / "reference")
+        options = {"resume": False, "draw_again": False, "progress": progress}
+        try:
+            own.recipe.way.train(own, kept, **options, on_row=lambda row: None)
+        except Interrupted:
+            raise Interrupted(f"stopped in reference {place + 1} of {references}: nothing was written.") from None
+        built.module.load_state_dict(kept.model(like=built.module.state_dict()))
+    return built.module
+
+
+def _own_seed(seed: int, place: int) -> int:
+    """Apart from that of the run, which is not known here, and of the other references."""
+    return int(np.random.SeedSequence([seed, place]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,150 @@
+"""Inverting Gradients (Geiping et al. 2020): a picture is moved until its gradient points where the observed one does.
+
+Their attack: 1 - cosine over all layers together, plus total variation, Adam with the signs of gradients, steps a tenth
+as long after 3/8, 5/8 and 7/8 of them, within the range of pixels, from normal starts, the cheapest end of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from sordino._input import validate
+from sordino.attacks.reconstruction.attack import Tick, unwatched
+from sordino.attacks.reconstruction.known import Known
+from sordino.attacks.reconstruction.observed import Observed
+from sordino.errors import UsageError
+from sordino.kernel.randomness import Stream
+
+_DECAYS = (3 / 8, 5 / 8, 7 / 8)
+
+
+@dataclass(frozen=True)
+class Inverting:
+    """The settings of the attack. The label is read off the last layer first, so there must be one that is linear."""
+
+    iterations: int = 4800
+    restarts: int = 1
+    total_variation: float = 1e-2
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        validate.count(at_most=10**6, iterations=self.iterations)
+        validate.count(at_most=1000, restarts=self.restarts)
+        validate.between(0, 1e30, total_variation=self.total_variation)
+        validate.positive(learning_rate=self.learning_rate)
+
+    @property
+    def ticks(self) -> int:
+        return self.iterations * self.restarts
+
+    def check(self, known: Known) -> None:
+        _last_weight(known)
+
+    def reconstruct(self, known: Known, observed: Observed, randomness: Stream, tick: Tick = unwatched) -> Tensor:
+        label = read_label(known, observed)
+        starts = (self._start(known, randomness, restart) for restart in range(self.restarts))
+        ends = [self._moved(known, observed, label, start, tick) for start in starts]
+        _, best = min(ends, key=lambda end: end[0])
+        return known.pixels(best)
+
+    def _start(self, known: Known, randomness: Stream, restart: int) -> Tensor:
+        drawn = randomness.normals(prod(known.input_shape), step=restart)
+        return torch.from_numpy(drawn).to(known.dtype).reshape(1, *known.input_shape)
+
+    def _moved(
+        self, known: Known, observed: Observed, label: Tensor, start: Tensor, tick: Tick
+    ) -> tuple[float, Tensor]:
+        """The end of one start, and what it costs."""
+        (low, high), wanted = known.box, Wanted.of(observed)
+        moved = start.clamp(low, high).requires_grad_()
+        adam = torch.optim.Adam([moved], lr=self.learning_rate)
+        decay = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in _DECAYS])
+        for _ in range(self.iterations):
+            moved.grad = self._cost(known, wanted, moved, label)[1].sign()
+            adam.step()
+            decay.step()
+            with torch.no_grad():
+                moved.clamp_(low, high)
+            tick()
+        return self._cost(known, wanted, moved, label)[0], moved.detach()
+
+    def _cost(self, known: Known, wanted: Wanted, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
+        """What a picture costs, and the slope of that by its pixels."""
+        gradients = known.gradients(moved, label, differentiable=True)
+        distance, slopes = wanted.distance(gradients)
+        rough = total_variation(moved)
+        moving = [(g, s) for g, s in zip(gradients, slopes, strict=True) if g.requires_grad]
+        outputs, weights = zip(*moving, (rough, torch.full_like(rough, self.total_variation)), strict=True)
+        (slope,) = torch.autograd.grad(outputs, moved, weights)
+        return distance + self.total_variation * float(rough.detach()), slope
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The direction that a gradient is to have, in the coordinates that were sent. The others are not compared."""
+
+    direction: tuple[Tensor, ...] = field(repr=False)
+    kept: tuple[Tensor, ...] | None = field(repr=False)  # None is all of them
+
+    @classmethod
+    def of(cls, observed: Observed) -> Wanted:
+        length = observed.value.norm()
+        if not length > 0:
+            raise UsageError("the observed gradient must point somewhere, got one that is zero or not finite.")
+        direction = observed.layout.split(observed.value / length)
+        kept = observed.layout.split(observed.keep.to(observed.value.dtype))
+        return cls(tuple(direction.values()), None if observed.keep.all() else tuple(kept.values()))
+
+    def distance(self, gradients: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+        """1 - cosine, and its slope by each gradient: (cosine * g / |g| - direction) / |g|, with |g| of what is kept.
+
+        In closed form, because to differentiate this by millions of numbers would take longer than a convolution.
+
+        >>> wanted = Wanted((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
+        >>> wanted.distance([torch.tensor([2.0, 7.0])])
+        (0.0, [tensor([0., 0.])])
+        """
+        found = [g.detach() for g in gradients]
+        seen = found if self.kept is None else [g * k for g, k in zip(found, self.kept, strict=True)]
+        length = float(torch.stack([torch.linalg.vector_norm(g) for g in seen]).norm())
+        if length == 0:
+            return 1.0, [torch.zeros_like(g) for g in seen]
+        along = sum(float((g * w).sum()) for g, w in zip(seen, self.direction, strict=True))
+        cosine = along / length
+        slopes = [(cosine / length * g - w) / length for g, w in zip(seen, self.direction, strict=True)]
+        return 1 - cosine, slopes
+
+
+def total_variation(pictures: Tensor) -> Tensor:
+    """The mean distance between neighbours, to the right and below.
+
+    >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))
+    tensor(1.)
+    """
+    across, down = pictures.diff(dim=-1).abs().mean(), pictures.diff(dim=-2).abs().mean()
+    return across + down
+
+
+def read_label(known: Known, observed: Observed) -> Tensor:
+    """The class whose weights in the last layer have the lowest mean gradient (iDLG, Zhao et al. 2020), shape (1,).
+
+    Row c of that gradient is (p_c - [c is the label]) times the features, which are not negative after a ReLU.
+    """
+    name = _last_weight(known)
+    sums, sent = observed.tensors()[name].sum(dim=1), observed.kept()[name].sum(dim=1)
+    return (sums / sent.clamp(min=1)).argmin()[None]
+
+
+def _last_weight(known: Known) -> str:
+    """The name of the weights of the last layer."""
+    *_, (name, layer) = ((name, layer) for name, layer in known.model.named_modules() if not list(layer.children()))
+    if not isinstance(layer, nn.Linear) or layer.out_features < 2:
+        raise UsageError(
+            f"inverting gradients needs a last layer that is linear with an output for each class, got {layer}."
+        )
+    return f"{name}.weight"

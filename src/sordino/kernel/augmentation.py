@@ -1,0 +1,196 @@
+"""Augmentation: each row is seen several times, changed at random, and its gradients are averaged before the clip.
+
+De et al. (2022), "Unlocking high-accuracy differentially private image classification through scale". A unit adds one
+vector to the sum however often it is seen, so views cost time and no privacy.
+
+Guarantee: a view is computed inside `vmap` by a function of one row, and what it draws is a hash of (seed of the row,
+number of the view). Rows cannot meet in here, and neither micro-batches nor a resumed run change a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from sordino._input import validate
+from sordino.errors import UsageError
+from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.row_loss import RowLoss
+from sordino.gradients.row_randomness import RowRandomness
+from sordino.gradients.watching import one_line
+from sordino.kernel.records import Batch
+
+_LARGEST_NUMBER = 64
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # multiples up to the largest number lie 2**54 apart, and seeds closer
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A random change of one input. It draws with torch.rand, torch.randn and the like, and each row has its own."""
+
+    def apply(self, picture: Tensor) -> Tensor:
+        """The changed input, without a batch axis: (channels, height, width) for a picture."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirrors a picture left to right, every second time.
+
+    >>> sorted({tuple(Flip().apply(torch.tensor([[[1, 2]]])).flatten().tolist()) for _ in range(64)})
+    [(1, 2), (2, 1)]
+    """
+
+    def apply(self, picture: Tensor) -> Tensor:
+        _check_picture(self, picture)
+        return torch.where(torch.rand((), device=picture.device) < 0.5, picture.flip(-1), picture)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Moves a picture by up to `padding` pixels each way, and fills the border with its mirror image.
+
+    The same as padding by reflection and cropping at random.
+
+    >>> Crop(4).apply(torch.zeros(3, 32, 32)).shape
+    torch.Size([3, 32, 32])
+    """
+
+    padding: int
+
+    def __post_init__(self) -> None:
+        validate.count(padding=self.padding)
+
+    def apply(self, picture: Tensor) -> Tensor:
+        _check_picture(self, picture)
+        height, width = picture.shape[-2:]
+        if self.padding >= min(height, width):
+            raise UsageError(f"padding must be less than the picture's {height} x {width}, got {self.padding}.")
+        moved = (torch.rand(2, device=picture.device) * (2 * self.padding + 1)).long() - self.padding
+        taken = picture.index_select(-2, _reflected(height, moved[0]))
+        return taken.index_select(-1, _reflected(width, moved[1]))
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Adds normal noise of standard deviation `std` to every number, for tables and features. It makes nothing private.
+
+    >>> Jitter(0.1).apply(torch.zeros(5)).shape
+    torch.Size([5])
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        validate.positive(std=self.std)
+
+    def apply(self, picture: Tensor) -> Tensor:
+        return picture + self.std * torch.randn_like(picture)
+
+
+@dataclass(frozen=True)
+class Views:
+    """How many times each row is seen, and what is done to its first input each time, in order.
+
+    Every view is changed; the row itself is not among them unless chance leaves it as it is.
+
+    >>> from sordino.kernel.records import as_records
+    >>> batch = as_records((torch.rand(9, 3, 8, 8), torch.zeros(9))).gather(torch.tensor([2, 5]))
+    >>> seen, _ = Views(4, (Flip(), Crop(2))).of(batch, seeds=torch.tensor([7, 8]))
+    >>> seen.inputs[0].shape, seen.units.tolist()
+    (torch.Size([8, 3, 8, 8]), [0, 0, 0, 0, 1, 1, 1, 1])
+    """
+
+    number: int = 1
+    transforms: tuple[Transform, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate.count(at_most=_LARGEST_NUMBER, number=self.number)
+        validate.instance(tuple, transforms=self.transforms)
+        validate.instance(Transform, **{f"transform {i}": t for i, t in enumerate(self.transforms)})
+
+    def of(self, batch: Batch, seeds: Tensor) -> tuple[Batch, Tensor]:
+        """Each row as `number` rows that lie together, and a seed for each. The first has the seed of its row.
+
+        A view that fails is invalid, as a row is that a model fails on: an error would tell that the row was drawn.
+        """
+        if self == Views():
+            return batch, seeds
+        numbers = torch.arange(self.number, device=seeds.device)
+        seeds = (seeds[:, None] + numbers * _GOLDEN).flatten()
+        first, *others, target, valid, units = (
+            x.repeat_interleave(self.number, dim=0) for x in (*batch.inputs, batch.target, batch.valid, batch.units)
+        )
+        changed, made = self._made_where_possible(first, seeds)
+        return Batch((changed, *others), target, valid & made, units, batch.num_units), seeds
+
+    def check(self, batch: Batch, seeds: Tensor) -> None:
+        """Refuses transforms that fail on synthetic rows, or that change their shape."""
+        inputs = batch.inputs[0]
+        try:
+            changed = self._made(inputs, seeds)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"a transform cannot be applied to one input at a time: {one_line(error)}") from error
+        if changed.shape != inputs.shape:
+            found, expected = tuple(changed.shape[1:]), tuple(inputs.shape[1:])
+            raise UsageError(f"the transforms must keep the shape {expected} of an input, got {found}.")
+
+    def mean_of(self, loss: RowLoss) -> RowLoss:
+        """The loss that each view has, so that a sum over the views of a row is their mean."""
+        return loss if self.number == 1 else replace(loss, summed=_Share(loss.summed, self.number))
+
+    def _made(self, inputs: Tensor, seeds: Tensor) -> Tensor:
+        if not self.transforms or not len(inputs):
+            return inputs
+
+        def of_one(row: Tensor) -> Tensor:
+            with Noting(of_this_pass):
+                return self._transformed(row)
+
+        with torch.no_grad(), RowRandomness(~seeds), one_pass() as of_this_pass:  # a model draws from the seeds
+            made: Tensor = vmap(of_one, randomness="different")(inputs)
+        return made.to(inputs.dtype)
+
+    def _made_where_possible(self, inputs: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """All at once; if that fails, in halves, down to one."""
+        try:
+            return self._made(inputs, seeds), torch.ones(len(seeds), dtype=torch.bool, device=seeds.device)
+        except (RuntimeError, IndexError):
+            if len(seeds) == 1:
+                return inputs, torch.zeros(1, dtype=torch.bool, device=seeds.device)
+        halves = zip(inputs.tensor_split(2), seeds.tensor_split(2), strict=True)
+        made, possible = zip(*(self._made_where_possible(*half) for half in halves), strict=True)
+        return torch.cat(made), torch.cat(possible)
+
+    def _transformed(self, picture: Tensor) -> Tensor:
+        for transform in self.transforms:
+            picture = transform.apply(picture)
+        return picture
+
+
+@dataclass(frozen=True)
+class _Share:
+    summed: Callable[..., Any]
+    number: int
+
+    def __call__(self, outputs: Any, target: Tensor) -> Any:
+        return self.summed(outputs, target) / self.number
+
+
+def _check_picture(transform: Transform, picture: Tensor) -> None:
+    if picture.ndim != 3:
+        name, shape = type(transform).__name__, tuple(picture.shape)
+        raise UsageError(f"{name} needs pictures of shape (channels, height, width), got inputs of shape {shape}.")
+
+
+def _reflected(size: int, moved: Tensor) -> Tensor:
+    """The indices 0..size-1 moved, and thrown back at both ends."""
+    places = (torch.arange(size, device=moved.device) + moved).abs()
+    return size - 1 - (size - 1 - places).abs()

@@ -1,0 +1,273 @@
+"""What each privacy unit contributes to a step, before any bound: the gradient of its loss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sordino._input import validate
+from sordino.errors import UsageError
+from sordino.gradients import agreement
+from sordino.gradients.agreement import Agreement
+from sordino.gradients.registered import is_registered
+from sordino.gradients.row_loss import Loss, RowLoss
+from sordino.gradients.surroundings import device_of, original, working_dtype
+from sordino.gradients.tape import Survey, Unrecorded, give_up, record, survey, survey_like
+from sordino.gradients.taped import Taped
+from sordino.gradients.vmapped import gradients_of_rows
+from sordino.gradients.watching import layer_at_fault, one_line
+from sordino.kernel.augmentation import Views
+from sordino.kernel.model_checks import check_isolation, check_model
+from sordino.kernel.records import Batch, Records
+from sordino.kernel.states import Dense, Layout, PerExample
+
+_PROBE_ROWS, _FEW = 6, 2
+_FAILURES = (RuntimeError, IndexError)  # what torch raises for an id outside a table, or a singular matrix
+
+Result = TypeVar("Result")
+
+
+class SlowGradients(UserWarning):
+    """The fast way to a model's gradients was found to be wrong, and the slow one is taken."""
+
+
+@runtime_checkable
+class Contribution(Protocol):
+    """Turns the records of some units into what each unit would add."""
+
+    def check(self, model: nn.Module, records: Records) -> None:
+        """Refuses a model that cannot be used, on synthetic records only: the answer depends on nothing private."""
+        ...
+
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> PerExample:
+        """What each unit of `batch` adds. `seeds` is one int64 per row, for randomness inside the model."""
+        ...
+
+    def bytes_per_row(self, model: nn.Module, records: Records) -> int:
+        """About how much memory `of` needs for each row. Depends on the model and on public shapes only."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossGradient:
+    """The gradient of `loss(outputs, targets)`, averaged over the views of a row and summed over the rows of a unit.
+
+    Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
+    row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros. None of
+    them changes by what kernels the others are computed, or the rounding of all would tell who was drawn.
+
+    With `autocast` torch.bfloat16 the two passes compute in mixed precision, and so do the products that form a row's
+    gradient. Norms and sums are float32 and up, and are those of the gradients as they were rounded.
+
+    >>> from sordino.kernel.records import as_records
+    >>> batch = as_records((torch.ones(4, 3), torch.zeros(4))).gather(torch.tensor([0, 2]))
+    >>> model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+    >>> each = LossGradient(nn.functional.mse_loss).of(model, batch, seeds=torch.tensor([5, 6]))
+    >>> each.squared_norms().shape  # two examples; weight and bias
+    torch.Size([2, 2])
+    """
+
+    loss: Loss
+    autocast: torch.dtype | None = None
+    views: Views = field(default_factory=Views)
+
+    def __post_init__(self) -> None:
+        RowLoss.of(self.loss)
+        validate.instance(Views, views=self.views)
+        if self.autocast not in (None, torch.bfloat16):
+            raise UsageError(f"autocast must be torch.bfloat16 or None, got {validate.shown(self.autocast)}.")
+
+    def check(self, model: nn.Module, records: Records) -> None:
+        """Refuses what cannot be trained example by example, naming the layer and a way out."""
+        check_model(model)
+        with torch.inference_mode(False):  # its tensors could not be differentiated
+            template = records.template(_PROBE_ROWS).to(device_of(model))
+        check_isolation(model, self.loss, template)
+        seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
+        self.views.check(template, seeds)
+        try:
+            self._gradients(model, template.take(slice(0, _FEW)), seeds[:_FEW])
+        except UsageError:
+            raise
+        except Exception as error:
+            raise _unusable(model, error) from error
+        with suppress(Unrecorded, RuntimeError, IndexError):  # then the tape is not used
+            self._survey(model, template)
+
+    def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
+        """How well the tape's gradients of synthetic rows agree with autograd's, or None where no tape can be made."""
+        return self._agreement(model, records.template(1).to(device_of(model)))
+
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
+        """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
+        if seeds.shape != batch.units.shape:
+            raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
+        batch, seeds = self.views.of(batch.to(device_of(model)), seeds.to(device_of(model)))
+        return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
+
+    def bytes_per_row(self, model: nn.Module, records: Records) -> int:
+        """What a pass over a synthetic row fills; without a tape, the gradient itself and as much again to make it."""
+        row = records.template(1).to(device_of(model))
+        try:
+            bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
+        except (Unrecorded, RuntimeError, IndexError):
+            bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
+        return self.views.number * bytes_per_view
+
+    def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | None:
+        """None where the model or a row needs the patience of the other way."""
+        if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
+            return None
+        try:
+            plan = self._survey(model, batch)
+            tape, batch = without_failing_rows(
+                lambda rows, seeds: record(model, self._row_loss(), rows.inputs, rows.target, seeds, plan), batch, seeds
+            )
+        except (Unrecorded, *_FAILURES):
+            return None
+        rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
+        return Taped.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
+
+    def _survey(self, model: nn.Module, batch: Batch) -> Survey:
+        """What the tape has to know of the model, for which it was compared with autograd before."""
+        plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
+        if not agreement.is_compared(model, plan):
+            self._compare(model, batch)
+            agreement.note_compared(model, plan)
+        return plan
+
+    def _compare(self, model: nn.Module, batch: Batch) -> None:
+        """Gives the tape up for a model that it does not follow, and for one whose gradients it gets wrong."""
+        found = self._agreement(model, batch)
+        if found is None:
+            give_up(model, "the tape cannot follow it")
+            raise Unrecorded
+        if found.holds:
+            return
+        if _is_registered(found.parameter, original(model)):
+            differs = f"the gradient of {found.parameter!r} by register_gradient differs from autograd's"
+            raise UsageError(f"{differs} by {found.error:.1e}.")
+        reason = f"the fast gradient of {found.parameter!r} differs from autograd's by {found.error:.1e}"
+        give_up(model, reason)
+        slower = "gradients are taken row by row, which is right but slower"
+        warnings.warn(f"{reason} on synthetic rows: {slower}. Please report the model.", SlowGradients, stacklevel=2)
+        raise Unrecorded
+
+    def _agreement(self, model: nn.Module, batch: Batch) -> Agreement | None:
+        with torch.inference_mode(False):  # a copy made within could not be differentiated
+            return agreement.agreement(model, self._row_loss(), _synthetic_like(batch))
+
+    def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
+        """An error in a single row would tell the world that it was drawn: it is one only if synthetic rows fail too.
+
+        Rows are tried together. Where that takes more memory than there is, they are taken in halves.
+        """
+        layout = Layout.of(model)
+        matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=seeds.device)
+        self._write_rows(matrix, model, batch, seeds)
+        return Dense(_summed_by_unit(matrix, batch), layout)
+
+    def _write_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        """Writes each row's gradient over zeros."""
+        rows, half = len(seeds), len(seeds) // 2
+        if rows == 0:
+            return
+        try:
+            (gradients, usable), batch = without_failing_rows(
+                lambda rows, seeds: self._gradients(model, rows, seeds), batch, seeds
+            )
+        except _FAILURES:
+            self._refuse_if_synthetic_fails(model, batch.take(slice(0, 1)), seeds[:1])
+            if rows == 1:  # it failed once and did not when it was tried again: it is absent
+                return
+            self._write_rows(matrix[:half], model, batch.take(slice(0, half)), seeds[:half])
+            self._write_rows(matrix[half:], model, batch.take(slice(half, rows)), seeds[half:])
+            return
+        counted, nothing = (usable & batch.valid)[:, None], matrix.new_zeros(())
+        columns = torch.split(matrix, list(Layout.of(model).sizes), dim=1)
+        for column, gradient in zip(columns, gradients, strict=True):
+            torch.where(counted, gradient.reshape(column.shape), nothing, out=column)  # 0 x NaN would be NaN
+
+    def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
+        return gradients_of_rows(model, self._row_loss(), batch.inputs, batch.target, seeds, self.autocast)
+
+    def _row_loss(self) -> RowLoss:
+        return self.views.mean_of(RowLoss.of(self.loss))
+
+    def _refuse_if_synthetic_fails(self, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        try:
+            self._gradients(model, batch.synthetic(), seeds)
+        except (RuntimeError, IndexError) as error:
+            raise _unusable(model, error) from None  # the cause would carry the message about the private row
+
+
+def without_failing_rows(
+    attempt: Callable[[Batch, Tensor], Result], batch: Batch, seeds: Tensor
+) -> tuple[Result, Batch]:
+    """`attempt(batch, seeds)`, and the batch; rows that it fails on are replaced by made-up ones that do not count.
+
+    All rows keep their places, and so the others go through the same kernels whether or not one of them fails: products
+    of other shapes would round all of them differently. What fails on made-up rows as well is not the rows' fault, and
+    fails.
+    """
+    try:
+        return attempt(batch, seeds), batch
+    except _FAILURES:
+        attempt(batch.synthetic(), seeds)
+        failing = torch.cat(_failing(attempt, batch, seeds))
+        if not bool(failing.any()):
+            raise
+    batch = batch.without(failing)
+    return attempt(batch, seeds), batch
+
+
+def _failing(attempt: Callable[[Batch, Tensor], object], batch: Batch, seeds: Tensor) -> list[Tensor]:
+    """Which rows fail, found by halves."""
+    rows, half = len(seeds), len(seeds) // 2
+    try:
+        attempt(batch, seeds)
+        return [torch.zeros_like(batch.valid)]
+    except _FAILURES:
+        if rows <= 1:
+            return [torch.ones_like(batch.valid)]
+    parts = slice(0, half), slice(half, rows)
+    return [found for part in parts for found in _failing(attempt, batch.take(part), seeds[part])]
+
+
+def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
+    if _one_row_per_unit(batch):
+        return matrix
+    return matrix.new_zeros(batch.num_units, matrix.shape[1]).index_add_(0, batch.units, matrix)
+
+
+def _one_row_per_unit(batch: Batch) -> bool:
+    return torch.equal(batch.units, torch.arange(batch.num_units, device=batch.units.device))
+
+
+def _synthetic_like(batch: Batch) -> Batch:
+    """Synthetic rows that look like those of a batch, a unit each."""
+    rows = agreement.ROWS
+    inputs = tuple(x.new_zeros(rows, *x.shape[1:]) for x in batch.inputs)
+    target = batch.target.new_zeros(rows, *batch.target.shape[1:])
+    units = torch.arange(rows, device=target.device)
+    return Batch(inputs, target, torch.ones_like(units, dtype=torch.bool), units, rows).synthetic()
+
+
+def _is_registered(parameter: str, model: nn.Module) -> bool:
+    """Whether the author of the layer that has this parameter wrote its gradient down."""
+    layers = (name for name, module in model.named_modules() if is_registered(module))
+    return any(parameter.startswith(f"{layer}." if layer else "") for layer in layers)
+
+
+def _unusable(model: nn.Module, error: Exception) -> UsageError:
+    if "randomness on an unbatched tensor" in str(error):
+        reason = "it draws into a tensor that all examples share. Use torch.rand_like(x), or fill x.new_empty(...)."
+    else:
+        reason = one_line(error)
+    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {reason}")

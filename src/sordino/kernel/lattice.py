@@ -1,0 +1,140 @@
+"""Exact rounding: a sum plus its noise, as real numbers, rounded once to the points of a lattice.
+
+Theorem: let S be the sum as it is held in float64 and Z the real-valued noise. `rounded_sum` returns the lattice point
+that is nearest to S + Z, exactly. So it is post-processing of the mechanism S + Z over the real numbers, and has that
+mechanism's guarantee: nothing is lost to the precision of the noise, to its tail or to the last bits of S.
+
+How: float64 gives S + Z to within a known error. Where that decides which point is nearest, it does; in the other
+places, about one in half a million, the noise is enclosed by interval arithmetic with as many more random bits as
+the decision takes. The spacing is a power of two, so that the sum in units of it, and its fraction, are exact.
+
+The same holds for any linear combination of normals at known addresses, with the sum of their errors (correlated
+noise), and coordinate by coordinate, whoever draws which of them (noise by shard).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import floor, log2
+from typing import Any, Protocol
+
+import mpmath
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.kernel.randomness import NORMAL_ERROR, Stream, enclosures
+
+LATTICE_BITS = 16  # the spacing is 2**-LATTICE_BITS of the largest power of two within a standard deviation
+
+Numbers = float | NDArray[np.float64]
+
+_ROUNDING = 2.0**-24  # of products and sums in float64, for noise of less than 2^27 lattice points
+
+
+class Scale(Protocol):
+    """The standard deviation of each coordinate's noise, given what is drawn for it."""
+
+    def of(self, part: slice) -> Numbers:
+        """In float64."""
+        ...
+
+    def error(self, part: slice) -> Numbers:
+        """How far that may be from the real one, relative to it."""
+        ...
+
+    def interval(self, index: int, further: int) -> Any:
+        """An interval that holds the real one, the tighter the more `further` bits are drawn."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One standard deviation for all coordinates, exactly this number.
+
+    >>> Constant(2.0).of(slice(0, 3))
+    2.0
+    """
+
+    std: float
+
+    def of(self, part: slice) -> float:
+        return self.std
+
+    def error(self, part: slice) -> float:
+        return 0.0
+
+    def interval(self, index: int, further: int) -> float:
+        return self.std
+
+
+def spacing_of(std: float) -> float:
+    """2**-`LATTICE_BITS` of the largest power of two within the standard deviation.
+
+    >>> spacing_of(1.5) == 2.0**-16
+    True
+    """
+    return 2.0 ** (floor(log2(std)) - LATTICE_BITS)
+
+
+def spacings_of(stds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The spacing of each coordinate's lattice. Public, as its standard deviation is."""
+    _, exponents = np.frexp(stds)  # std is in [2^(e-1), 2^e)
+    return np.asarray(np.ldexp(1.0, exponents - 1 - LATTICE_BITS))
+
+
+def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream, step: int) -> Tensor:
+    """The multiples of `spacing`, powers of two, that are nearest to `total` plus `scale` times the step's normals.
+
+    In float64, which rounds multiples beyond 2^53 once more: a function of the multiple, so post-processing too.
+    """
+    sums = total.detach().cpu().numpy()
+    released = np.empty(len(sums))
+
+    def real_noise(index: int, further: int) -> Any:
+        return scale.interval(index, further) * stream.normal_interval(index, step=step, further=further)
+
+    @np.errstate(invalid="ignore")  # a sum that is not finite stays so
+    def round_block(block: int, part: slice) -> None:
+        units = spacing if isinstance(spacing, float) else spacing[part]
+        noise = np.empty(part.stop - part.start)
+        stream.fill_with_normals(noise, step=step, block=block)
+        ratio = scale.of(part) / units
+        noise *= ratio
+        decided = 0.5 - _ROUNDING - ratio * NORMAL_ERROR
+        if np.any(error := scale.error(part)):
+            decided -= np.abs(noise) * error
+        fraction = sums[part] * (1 / units) if sums.dtype == np.float64 else sums[part].astype(np.float64) / units
+        whole = np.floor(fraction)
+        fraction -= whole
+        noise += fraction
+        nearest = np.rint(noise, out=released[part])
+        noise -= nearest
+        np.abs(noise, out=noise)
+        if not (noise.max() <= np.min(decided)):
+            for place in np.flatnonzero(noise > decided).tolist():
+                index = part.start + place
+                unit = units if isinstance(units, float) else float(units[place])
+                nearest[place] = _nearest(float(fraction[place]), partial(real_noise, index), unit)
+        nearest += whole
+        nearest *= units
+
+    stream.in_blocks(len(sums), round_block)
+    return torch.from_numpy(released).to(total.device)
+
+
+def _nearest(fraction: float, noise: Callable[[int], Any], unit: float) -> int:
+    """The whole number nearest to the fraction plus the noise in units, of which any enclosure can be had."""
+    for enclosed in enclosures(noise):
+        low, high = (_floor(end) for end in (enclosed / unit + fraction + 0.5)._mpi_)
+        if low == high:
+            return low
+    raise ArithmeticError("4160 random bits did not decide how to round, which has a chance below 2^-3000.")
+
+
+def _floor(end: Any) -> int:
+    libmp: Any = mpmath.libmp
+    return int(libmp.to_int(end, libmp.round_floor))

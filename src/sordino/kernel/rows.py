@@ -1,0 +1,327 @@
+"""Rows of (inputs..., target), in memory or read when drawn, with one public structure that is checked here.
+
+A row that cannot be used (it cannot be read, or has another shape or type) is a matter of its owner alone: it counts as
+absent, without a message. So the structure that all rows are held to must not hang on one of them. In memory it is that
+of the arrays. Of a map-style data set a few rows, spread evenly, are read at the start, and the structure is that of
+more than half of them; where there is none, the data set is refused, without quoting a row. One row changes this only
+where it turns a bare half into a majority.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from sordino.errors import DataError, UsageError
+from sordino.kernel.randomness import Stream
+
+_ROWS_TO_COMPARE = 256
+_ROWS_TO_ASK = 9  # about their structure
+
+Structure = TypeVar("Structure", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class ReadAt:
+    """Where rows find their randomness: whatever a row draws while it is read is a function of (stream, step, row).
+
+    So a step that is taken again reads the same rows, also where they are changed at random on the way. The seeds say
+    nothing about who joined the step: they come from a stream of their own.
+    """
+
+    stream: Stream
+    step: int
+
+    def seed(self, row: int) -> int:
+        """64 bits of a keyed hash: rows and steps draw independently of each other."""
+        place = self.step.to_bytes(8, "big") + row.to_bytes(8, "big")
+        return int.from_bytes(hashlib.blake2b(place, key=self.stream.secret, digest_size=8).digest())
+
+
+class Rows(Protocol):
+    """Rows of (inputs..., target) that can be taken by index."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The rows `indices`, stacked, and which of them can be used. A copy, which may be written to.
+
+        A row that cannot be used is there with zeros. Without `at` rows that draw do it from the global generators.
+        """
+        ...
+
+    def empty(self) -> tuple[Tensor, ...]:
+        """No rows, in the public shapes and dtypes."""
+        ...
+
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
+        """Rows by which this data can be told from other data: all that are in memory, some of what must be read."""
+        ...
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        """Whether rows that are read twice `at` the same place are the same bit for bit."""
+        ...
+
+
+@dataclass(frozen=True)
+class _InMemory:
+    tensors: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        taken = tuple(x.index_select(0, indices.to(x.device)) for x in self.tensors)
+        return taken, torch.ones(len(indices), dtype=torch.bool)
+
+    def empty(self) -> tuple[Tensor, ...]:
+        return tuple(x[:0] for x in self.tensors)
+
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
+        yield self.tensors
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _Lazy:
+    """A map-style data set, read when a row is drawn. `structure` is a row of zeros."""
+
+    dataset: Dataset[Any]
+    structure: tuple[Tensor, ...]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        if len(indices) == 0:  # a collate function never sees an empty list
+            return self.empty(), torch.ones(0, dtype=torch.bool)
+        found = self._read(indices.tolist(), at)
+        usable = torch.tensor([row is not None for row in found])
+        rows = [self._nothing if row is None else row for row in found]
+        if all(map(self._is_ready, rows)):  # as most are; columns at once are quicker than cell by cell
+            *inputs, labels = zip(*rows, strict=True)
+            return (*(torch.stack(x).detach() for x in inputs), torch.tensor(labels)), usable
+        return tuple(torch.stack(column) for column in zip(*map(_row_tensors, rows), strict=True)), usable
+
+    def empty(self) -> tuple[Tensor, ...]:
+        return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
+
+    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
+        for index in self._sampled:
+            row, usable = self.take(torch.tensor([index]), at)
+            yield *row, usable
+
+    def are_repeatable(self, at: ReadAt) -> bool:
+        """Looked at in two passes, there and back: what depends on the row that was read before shows, too."""
+        sampled = list(self._sampled)
+        there = {index: self._digest(index, at) for index in sampled}
+        return all(self._digest(index, at) == there[index] for index in reversed(sampled))
+
+    @property
+    def _sampled(self) -> range:
+        return range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE))
+
+    @property
+    def _nothing(self) -> tuple[Any, ...]:
+        """What stands in for a row that cannot be used: zeros, and a label as most rows have it."""
+        *inputs, target = self.structure
+        return *inputs, 0 if _is_whole_number(target) else target
+
+    def _digest(self, index: int, at: ReadAt) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        row, usable = self.take(torch.tensor([index]), at)
+        for tensor in (*row, usable):
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
+    def _read(self, indices: list[int], at: ReadAt | None) -> list[Any]:
+        if at is None:
+            return [self._row(index) for index in indices]
+        found = []
+        with _generators_as_they_were() as seed:
+            for index in indices:
+                seed(at.seed(index))
+                found.append(self._row(index))
+        return found
+
+    def _row(self, index: int) -> Any:
+        """None where it cannot be used. What went wrong would tell about the row, and is not looked at."""
+        try:
+            row = self.dataset[index]
+            return row if self._is_ready(row) else self._checked(row)
+        except MemoryError:  # is about the machine
+            raise
+        except Exception:
+            return None
+
+    def _is_ready(self, row: object) -> bool:
+        """Plain tensors of the public structure, and a whole number for a label."""
+        if not isinstance(row, (tuple, list)) or len(row) != len(self.structure):
+            return False
+        *inputs, label = row
+        return (
+            _is_whole_number(self.structure[-1])
+            and type(label) is int
+            and -(2**63) <= label < 2**63
+            and all(
+                type(x) is Tensor
+                and (x.shape, x.dtype, x.device, x.layout) == (like.shape, like.dtype, like.device, like.layout)
+                for x, like in zip(inputs, self.structure, strict=False)
+            )
+        )
+
+    def _checked(self, row: object) -> tuple[Tensor, ...] | None:
+        tensors = _row_tensors(row)
+        return tensors if _structure(tensors) == _structure(self.structure) else None
+
+
+def most_of(found: Sequence[Structure]) -> Structure | None:
+    """What more than half of them are.
+
+    >>> most_of(["a", "b", "a"]), most_of(["a", "b"])
+    ('a', None)
+    """
+    return next((likeliest for likeliest, times in Counter(found).most_common(1) if 2 * times > len(found)), None)
+
+
+@contextmanager
+def _generators_as_they_were() -> Iterator[Callable[[int], None]]:
+    """Gives a function that seeds torch, numpy and random. In the end they go on where they were.
+
+    States are copied once, and `torch.manual_seed`, which looks for devices each time, is passed by.
+    """
+    generators = [torch.default_generator, *torch.cuda.default_generators]
+    of_torch, of_numpy = [generator.get_state() for generator in generators], np.random.get_state(legacy=False)
+    of_python = random.getstate()
+
+    def seed(number: int) -> None:
+        for generator in generators:
+            generator.manual_seed(number)
+        np.random.seed(number & 0xFFFFFFFF)
+        random.seed(number)
+
+    try:
+        yield seed
+    finally:
+        for generator, state in zip(generators, of_torch, strict=True):
+            generator.set_state(state)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def as_rows(data: object) -> Rows:
+    """Rows from tensors, arrays, or a map-style data set of tuples."""
+    if isinstance(data, DataLoader):
+        raise UsageError("data must be a data set, got a DataLoader: give its .dataset, the run draws its own batches.")
+    if isinstance(data, IterableDataset):
+        raise UsageError("data must be indexable to be sampled, got an IterableDataset: give a map-style Dataset.")
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, (tuple, list)):
+        return _in_memory(data)
+    if isinstance(data, Dataset):
+        return _lazy(data)
+    raise UsageError(f"data must be (inputs..., target) or a map-style Dataset, got {type(data).__name__}.")
+
+
+def _in_memory(parts: Sequence[object]) -> Rows:
+    names = _part_names(len(parts))
+    tensors = tuple(as_tensor(part, name) for part, name in zip(parts, names, strict=True))
+    for tensor, name in zip(tensors, names, strict=True):
+        if tensor.ndim == 0:
+            raise DataError(f"{name} must have one entry per row along the first axis, got a single number.")
+    if len({len(x) for x in tensors}) > 1:
+        lengths = ", ".join(f"n of {name} {len(x)}" for x, name in zip(tensors, names, strict=True))
+        raise DataError(f"parts of the data differ in length: {lengths}.")
+    _refuse_boolean_target(tensors[-1])
+    return _InMemory(tensors)
+
+
+def _lazy(dataset: Dataset[Any]) -> Rows:
+    if not hasattr(dataset, "__len__"):
+        raise DataError(f"the data set must know its length, {type(dataset).__name__} has no __len__.")
+    length = len(dataset)
+    if length == 0:
+        raise DataError("the data set is empty.")
+    structure = _structure_of(dataset, range(0, length, -(-length // _ROWS_TO_ASK)))
+    _refuse_boolean_target(structure[-1])
+    return _Lazy(dataset, structure, length)
+
+
+def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor, ...]:
+    """A row of zeros as more than half of these rows are."""
+    rows, reasons = list[tuple[Tensor, ...]](), list[str]()
+    with _generators_as_they_were():
+        for index in indices:
+            try:
+                row = dataset[index]
+            except MemoryError:
+                raise
+            except Exception as error:  # its message may quote the row
+                reasons.append(f"reading a row of the data set raises {type(error).__name__}: try data[0].")
+                continue
+            try:
+                rows.append(_row_tensors(row))
+            except DataError as error:
+                reasons.append(str(error))
+    public = most_of([*map(_structure, rows), *[None] * len(reasons)])
+    if public is not None:
+        return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
+    if 2 * len(reasons) >= len(indices):
+        raise DataError(Counter(reasons).most_common(1)[0][0])
+    raise DataError("the rows of the data set differ in their shapes or dtypes: pad or crop them, to one shape.")
+
+
+def _structure(row: Sequence[Tensor]) -> tuple[tuple[torch.Size, torch.dtype, torch.device], ...]:
+    return tuple((x.shape, x.dtype, x.device) for x in row)
+
+
+def _is_whole_number(target: Tensor) -> bool:
+    return target.dtype == torch.int64 and target.ndim == 0
+
+
+def _row_tensors(row: object) -> tuple[Tensor, ...]:
+    if not isinstance(row, (tuple, list)):
+        raise DataError(f"each row of the data set must be a tuple (inputs..., target), got {type(row).__name__}.")
+    parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
+    return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
+
+
+def _part_names(number: int) -> list[str]:
+    if number < 2:
+        raise DataError(f"data must have inputs and a target, got {number} part(s).")
+    inputs = ["inputs"] if number == 2 else [f"inputs[{i}]" for i in range(number - 1)]
+    return [*inputs, "targets"]
+
+
+def as_tensor(part: object, name: str) -> Tensor:
+    """A plain real tensor that shares memory with `part` where it can."""
+    if isinstance(part, np.ndarray):
+        if part.dtype.kind not in "fiub":
+            raise DataError(f"{name} must hold numbers, got an array of dtype {part.dtype}.")
+        native = np.require(part, part.dtype.newbyteorder("="), ["C", "W"])
+        part = torch.from_numpy(native if native.itemsize <= 8 else native.astype(np.float64))
+    if not isinstance(part, Tensor):
+        raise DataError(f"{name} must be a tensor or an array, got {type(part).__name__}.")
+    if part.is_complex() or part.layout != torch.strided:
+        raise DataError(f"{name} must be a dense real tensor, got {part.dtype} with layout {part.layout}.")
+    unsigned = part.dtype in (torch.uint16, torch.uint32, torch.uint64)
+    return part.detach().to(torch.int64) if unsigned else part.detach()
+
+
+def _refuse_boolean_target(target: Tensor) -> None:
+    if target.dtype == torch.bool:
+        raise DataError("targets are boolean: cast to int64 for class labels or to float32 for a binary loss.")

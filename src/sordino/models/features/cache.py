@@ -1,0 +1,121 @@
+"""Features on disk, so that they are computed once. Features of private data are private: only their owner reads them.
+
+Blocks of rows are kept under a hash of the transform and of their own inputs. So other inputs are never mistaken for
+these, a stopped computation goes on where it was, and no more than a block is held twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import is_dataclass
+from math import prod
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from sordino._input.files import read_bytes, write_atomically
+from sordino.data import root
+from sordino.errors import DataError, UsageError
+
+_BLOCK_BYTES = 64 << 20
+_HEADER_BYTES = 1 << 16
+
+
+class Transform(Protocol):
+    """A frozen dataclass that maps rows to float16 features, each row on its own. Its `repr` is its configuration."""
+
+    version: ClassVar[int]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]: ...
+
+    def __call__(self, inputs: Tensor, /) -> Tensor: ...
+
+
+def cached(transform: Transform, inputs: Tensor, folder: Path | None = None, *, progress: bool = True) -> Tensor:
+    """`transform(inputs)`, from disk where it was computed before. A damaged file is computed anew and replaced.
+
+    The default folder is `features` where the standard data sets are. It may be deleted at any time.
+
+    >>> import tempfile
+    >>> from sordino.models.features import ScatteringFeatures
+    >>> folder, pictures = Path(tempfile.mkdtemp()), torch.zeros(3, 1, 28, 28)
+    >>> first = cached(ScatteringFeatures((1, 28, 28)), pictures, folder, progress=False)
+    >>> again = cached(ScatteringFeatures((1, 28, 28)), pictures, folder, progress=False)
+    >>> torch.equal(first, again), len(list(folder.iterdir()))
+    (True, 1)
+    """
+    if not is_dataclass(transform):
+        raise UsageError(
+            f"transform must be a dataclass, which names its configuration, got {type(transform).__name__}."
+        )
+    folder = root() / "features" if folder is None else folder
+    features = torch.empty(len(inputs), *transform.output_shape, dtype=torch.float16)
+    rows_per_block = max(1, _BLOCK_BYTES // (2 * prod(transform.output_shape)))
+    with _progress_bar(progress) as bar:
+        task = bar.add_task("preparing features", total=len(inputs))
+        for start in range(0, len(inputs), rows_per_block):
+            block = slice(start, start + rows_per_block)
+            features[block] = _block(transform, inputs[block], folder)
+            bar.advance(task, len(inputs[block]))
+    return features
+
+
+def _block(transform: Transform, inputs: Tensor, folder: Path) -> Tensor:
+    path = folder / f"{_key(transform, inputs)}.safetensors"
+    known = _read(path, (len(inputs), *transform.output_shape))
+    if known is not None:
+        return known
+    features = transform(inputs).to(torch.float16)
+    _keep(path, features)
+    return features
+
+
+def _key(transform: Transform, inputs: Tensor) -> str:
+    kind = type(transform)
+    told = (kind.__module__, kind.__qualname__, transform.version, repr(transform), inputs.dtype, tuple(inputs.shape))
+    digest = hashlib.sha256(repr(told).encode())
+    digest.update(_bytes_of(inputs))
+    return digest.hexdigest()
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
+    """The features in a file, or None where it is missing or is not what was written."""
+    try:
+        parts = load(read_bytes(path, at_most=2 * prod(shape) + _HEADER_BYTES))
+    except (DataError, SafetensorError):
+        return None
+    features, digest = parts.get("features"), parts.get("sha256")
+    if features is None or digest is None or features.dtype != torch.float16 or tuple(features.shape) != shape:
+        return None
+    if digest.dtype != torch.uint8 or bytes(digest.flatten().tolist()) != _digest(features):
+        return None
+    return features  # where a record is not finite its features are not, and count as absent with it
+
+
+def _keep(path: Path, features: Tensor) -> None:
+    content = save({"features": features, "sha256": torch.tensor(list(_digest(features)), dtype=torch.uint8)})
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, content, private=True)
+    except OSError:  # a full disk or a folder that is not ours costs time, never a run
+        return
+
+
+def _digest(features: Tensor) -> bytes:
+    return hashlib.sha256(_bytes_of(features)).digest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _progress_bar(visible: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), disable=not visible, transient=True)

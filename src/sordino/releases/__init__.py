@@ -1,0 +1,1 @@
+"""Single releases: one vector, moments of inputs, sizes of gradients."""

@@ -1,0 +1,1 @@
+"""Training on top of private steps: fit, the loop, schedules, averaging, evaluation, run folders and checkpoints."""

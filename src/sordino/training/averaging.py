@@ -1,0 +1,137 @@
+"""Averages of the weights over a run. They are computed from released weights, so they cost no privacy.
+
+A state is a value: tensors and a number, which a checkpoint can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sordino._input import validate
+from sordino.errors import StateError
+
+Weights = Mapping[str, Tensor]
+
+_COUNT = "count"
+_PREFIX = "average."
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average of `count` iterates, or the last one while there is none to average."""
+
+    weights: dict[str, Tensor] = field(repr=False)
+    count: int
+
+    @classmethod
+    def starting_at(cls, weights: Weights) -> Average:
+        """A copy of the weights: what changes them later does not change the average."""
+        return cls({name: value.detach().clone() for name, value in weights.items()}, 0)
+
+    def moved(self, weights: Weights, share: float) -> Average:
+        """The average moved towards `weights` by `share` of the way."""
+        moved = {name: value.lerp(weights[name].detach(), share) for name, value in self.weights.items()}
+        return Average(moved, self.count + 1)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Everything there is to save, by name."""
+        named = {_PREFIX + name: value for name, value in self.weights.items()}
+        return {**named, _COUNT: torch.tensor(self.count)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], like: Weights) -> Average:
+        """The state that was saved, if it is one of a model with the weights `like`.
+
+        >>> average = Average({"weight": torch.ones(2)}, 3)
+        >>> Average.from_tensors(average.state_tensors(), like={"weight": torch.zeros(2)}).count
+        3
+        """
+        expected = {_PREFIX + name: (value.shape, value.dtype) for name, value in like.items()}
+        expected[_COUNT] = torch.Size(()), torch.int64
+        if {name: (value.shape, value.dtype) for name, value in tensors.items()} != expected:
+            raise StateError("the saved average belongs to a model with other parameters.")
+        count = int(tensors[_COUNT])
+        if count < 0:
+            raise StateError(f"an average is of 0 iterates or more, got {count} in the saved one.")
+        return cls({name: tensors[_PREFIX + name].clone() for name in like}, count)
+
+
+@runtime_checkable
+class Averaging(Protocol):
+    """How iterates are averaged. `step` counts from 0 to `steps` - 1, and `weights` are those after it."""
+
+    def init(self, weights: Weights) -> Average: ...
+
+    def update(self, state: Average, weights: Weights, step: int, steps: int) -> Average: ...
+
+    def weights(self, state: Average) -> dict[str, Tensor]:
+        """What to use in place of the last iterate."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ema:
+    """An exponential moving average that forgets faster at first.
+
+    De et al. (2022): the decay in step t is min(decay, (1 + t) / (10 + t)). The initial weights are soon forgotten, and
+    nothing has to be corrected for them.
+
+    >>> ema, weights = Ema(0.9), {"weight": torch.ones(1)}
+    >>> ema.weights(ema.update(ema.init({"weight": torch.zeros(1)}), weights, step=0, steps=10))
+    {'weight': tensor([0.9000])}
+    """
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        validate.between(0, 1, high_open=True, decay=self.decay)
+
+    def init(self, weights: Weights) -> Average:
+        return Average.starting_at(weights)
+
+    def update(self, state: Average, weights: Weights, step: int, steps: int) -> Average:
+        _check_step(step, steps)
+        return state.moved(weights, 1 - min(self.decay, (1 + step) / (10 + step)))
+
+    def weights(self, state: Average) -> dict[str, Tensor]:
+        return state.weights
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The plain mean of the last `fraction` of the iterates, and of one at least. Before that, the last iterate.
+
+    >>> tail = Tail(0.5)
+    >>> state = tail.init({"weight": torch.zeros(1)})
+    >>> for step in range(4):
+    ...     state = tail.update(state, {"weight": torch.full((1,), float(step))}, step, 4)
+    >>> tail.weights(state)
+    {'weight': tensor([2.5000])}
+    """
+
+    fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        validate.between(0, 1, low_open=True, fraction=self.fraction)
+
+    def init(self, weights: Weights) -> Average:
+        return Average.starting_at(weights)
+
+    def update(self, state: Average, weights: Weights, step: int, steps: int) -> Average:
+        _check_step(step, steps)
+        if step < steps - max(1, round(self.fraction * steps)):
+            return Average.starting_at(weights)
+        return state.moved(weights, 1 / (state.count + 1))
+
+    def weights(self, state: Average) -> dict[str, Tensor]:
+        return state.weights
+
+
+def _check_step(step: int, steps: int) -> None:
+    validate.count(steps=steps)
+    validate.count(at_least=0, at_most=steps - 1, step=step)

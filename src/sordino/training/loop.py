@@ -1,0 +1,215 @@
+"""A model, its optimizer and the average of its iterates around a run: the one object that changes while training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from inspect import isroutine
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.encodings.resting import Rest, rest_of, step_at_rest
+from sordino.errors import StateError, UsageError
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.states import Private
+from sordino.training.averaging import Average, Averaging
+from sordino.training.checkpoint import Checkpoint, Progress
+from sordino.training.evaluation import Charged, Public, accuracy, regression
+from sordino.training.schedules import Schedule
+
+
+class Training:
+    """Takes the steps of a run. All of it is post-processing of `Private` gradients, so none of it costs privacy."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        run: PrivateRun,
+        *,
+        divisor: float,
+        schedule: Schedule,
+        averaging: Averaging | None,
+    ) -> None:
+        self.model, self.optimizer, self.run = model, optimizer, run
+        self._divisor, self._schedule, self._averaging = divisor, schedule, averaging
+        self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
+        self._average = None if averaging is None else averaging.init(self._trained)
+
+    def step(self) -> None:
+        """Takes the run's next step."""
+        step = self.run.steps
+        self.descend(next(self.run), step)
+
+    def descend(self, private: Private, step: int) -> None:
+        """One private gradient, divided by a public number, given to the optimizer. What rests is not moved."""
+        steps = len(self.run)
+        factor = self._schedule.factor(step, steps)
+        for group, learning_rate in zip(self.optimizer.param_groups, self._learning_rates, strict=True):
+            group["lr"] = learning_rate * factor
+        private.divide(self._divisor).write_to(self.model)
+        step_at_rest(self.optimizer, self.model, self._rest())
+        if self._averaging is not None and self._average is not None:
+            self._average = self._averaging.update(self._average, self._trained, step, steps)
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is released in the end: the model's state with averaged parameters, where there is an average."""
+        state = {name: x.detach() for name, x in self.model.state_dict().items()}
+        if self._averaging is None or self._average is None:
+            return state
+        averaged = self._averaging.weights(self._average)
+        if (rest := self._rest()) is not None:
+            averaged = rest.at_rest(averaged, self._trained, self.run.layout)
+        by_parameter = {id(parameter): averaged[name] for name, parameter in self._trained.items()}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have several names
+            state[name] = by_parameter.get(id(parameter), state[name])
+        return state
+
+    def measure(self, rows: Public | Charged) -> dict[str, float]:
+        """How good the weights that would be released now are, on rows declared public or at a price paid before."""
+        last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
+        self.model.load_state_dict(self.weights())
+        try:
+            return measured(self.model, rows) if isinstance(rows, Public) else {"accuracy": rows.accuracy(self.model)}
+        finally:
+            self.model.load_state_dict(last)
+
+    def checkpoint(self, progress: Progress) -> Checkpoint:
+        """All that the next step depends on."""
+        tensors = _named("model", self.model.state_dict()) | _named("coding", self.run.coding_state)
+        if self._average is not None:
+            tensors |= _named("average", self._average.state_tensors())
+        values: dict[str, object] = {}
+        for index, entries in self.optimizer.state_dict()["state"].items():
+            for key, value in entries.items():
+                name = f"{index}/{key}"
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer/{name}"] = value
+                else:
+                    values[name] = value
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                what = f"{name!r} is no longer finite at step {progress.step}"
+                raise UsageError(f"training diverged: {what}. Choose a smaller learning rate.")
+        settings = {"optimizer": values, "optimizer settings": settings_of(self.optimizer)}
+        return Checkpoint(progress, tensors, settings | {"physical_batch_size": self.run.physical_batch_size})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on from there."""
+        try:
+            self.model.load_state_dict(_of("model", checkpoint.tensors))
+            self._load_optimizer(checkpoint)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise StateError(f"the checkpoint does not fit the model: {' '.join(str(error).split())[:200]}") from None
+        if self._average is not None:
+            self._average = Average.from_tensors(_of("average", checkpoint.tensors), like=self._trained)
+        progress = checkpoint.progress
+        self.run.continue_at(progress.step, _of("coding", checkpoint.tensors), drawn_again=progress.drawn_again)
+
+    def _rest(self) -> Rest | None:
+        return rest_of(self.run.plan.encoding, self.run.coding_state)
+
+    def _load_optimizer(self, checkpoint: Checkpoint) -> None:
+        values = checkpoint.values["optimizer"]
+        entries = {**_of("optimizer", checkpoint.tensors), **(values if isinstance(values, dict) else {})}
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in entries.items():
+            index, key = name.split("/", 1)
+            state.setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        kept: Any = checkpoint.values["optimizer settings"]
+        for group, settings in zip(self.optimizer.param_groups, kept["groups"], strict=True):
+            group |= {name: _like(group.get(name), value) for name, value in settings.items()}
+        for name, value in kept["attributes"].items():
+            setattr(self.optimizer, name, _like(getattr(self.optimizer, name, None), value))
+
+
+def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
+    """Identity of an optimizer: its class, and the settings and parameters of each of its groups.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> groups = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.5}]
+    >>> one, other = (torch.optim.SGD(groups, lr=rate) for rate in (0.1, 0.2))
+    >>> described_optimizer(one, layer) == described_optimizer(other, layer)
+    False
+    """
+    kind, names = type(optimizer), {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    for group in optimizer.param_groups:
+        settings = sorted((name, _spoken(value)) for name, value in group.items() if name != "params")
+        groups.append((settings, [names.get(id(x), f"another, {tuple(x.shape)}") for x in group["params"]]))
+    return repr((f"{kind.__module__}.{kind.__qualname__}", _spoken(optimizer.defaults), groups))
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer knows beside its state: of each group, and as attributes. Some optimizers count in there.
+
+    Refuses what a checkpoint cannot hold: steps that are repeated must be the same steps, or the same noise would fall
+    on other sums.
+    """
+    kind = type(optimizer).__name__
+    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
+    if hooks or "step" in vars(optimizer):
+        raise UsageError(
+            f"the step of the {kind} was changed by hooks or by a scheduler of torch, and cannot be repeated from a "
+            "checkpoint: leave out away, or say schedule=."
+        )
+    groups = [{name: value for name, value in x.items() if name != "params"} for x in optimizer.param_groups]
+    attributes = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
+    for name, value in (*(item for group in groups for item in group.items()), *attributes.items()):
+        if not (_is_plain(value) or isroutine(value) or (name == "lr" and isinstance(value, Tensor))):
+            raise UsageError(
+                f"the {kind} keeps {name!r} ({type(value).__name__}) outside its state, where no checkpoint holds it: "
+                "leave out away, or keep it in optimizer.state."
+            )
+    return {"groups": [_plain_of(group) for group in groups], "attributes": _plain_of(attributes)}
+
+
+_OF_TORCH = frozenset(vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))])))
+
+
+def _plain_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _like(before: object, value: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(value) if isinstance(before, tuple) else value
+
+
+def _spoken(value: object) -> str:
+    """Text of a value that is equal in every process: no address, and a tensor by its numbers."""
+    if isinstance(value, Mapping):
+        return repr(sorted((str(name), _spoken(x)) for name, x in value.items()))
+    if isinstance(value, Tensor):
+        return repr((str(value.dtype), value.tolist()))
+    return repr(value) if _is_plain(value) else getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def measured(model: nn.Module, public: Public) -> dict[str, float]:
+    """The accuracy of a model of classes; the errors of a model of numbers, which has a floating target.
+
+    >>> measured(nn.Identity(), Public((torch.eye(2), torch.tensor([0, 0]))))
+    {'accuracy': 0.5}
+    """
+    if not public.records.template(1).target.is_floating_point():
+        return {"accuracy": accuracy(model, public)}
+    errors = regression(model, public)
+    return {name: value for name, value in vars(errors).items() if math.isfinite(value)}
+
+
+def _named(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{kind}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _of(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{kind}/"): x for name, x in tensors.items() if name.startswith(f"{kind}/")}

@@ -1,0 +1,274 @@
+"""The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
+
+RUN/recipe.toml          how to do it again
+RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
+RUN/privacy.json         what is promised, written before the first step
+RUN/metrics.jsonl        one JSON object a line, public quantities only
+RUN/shown.json           a digest of each iterate that a hidden-state run shows on its way, written before it is shown
+RUN/model.safetensors    the weights, once training is done
+RUN.private/             key and checkpoints while it runs, deleted at the end
+
+The files of a training from the command line appear in this order, so a kill between any two leaves a run that can be
+told from others: without a recipe it is none, without a promise no step was taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from sordino._input import strict_json, validate
+from sordino._input.files import read_bytes, sync_folder, write_atomically
+from sordino._input.safetensors_file import load_tensors, save_tensors
+from sordino.errors import DataError, StateError, UsageError
+from sordino.kernel.budget import RunIdentity
+
+_LARGEST_TEXT = 1 << 26
+_FILES = (
+    "recipe.toml",
+    "facts.json",
+    "schema.toml",
+    "privacy.json",
+    "metrics.jsonl",
+    "shown.json",
+    "model.safetensors",
+)
+
+
+@dataclass(frozen=True)
+class PromisedRun:
+    """What a promise says of the run that made it: by this a budget knows whether it holds the run already.
+
+    `plan` is a digest of what was carried out, `number` which release of its budget it was, `drawn_again` how many
+    steps were paid for twice.
+    """
+
+    name: str
+    number: int
+    plan: str
+    noise_multiplier: float
+    drawn_again: int
+
+    def __post_init__(self) -> None:
+        RunIdentity(self.name, self.number)
+        validate.instance(str, plan=self.plan)
+        validate.positive(noise_multiplier=self.noise_multiplier)
+        validate.count(at_least=0, at_most=10**9, drawn_again=self.drawn_again)
+
+    @property
+    def identity(self) -> RunIdentity:
+        return RunIdentity(self.name, self.number)
+
+    def check(self, plan: str, folder: Path) -> None:
+        """Refuses a plan other than the one that was carried out: the folder does not say what that is worth."""
+        if self.plan != plan:
+            raise StateError(
+                f"the run in {str(folder)!r} was of another plan: give the arguments that it was begun with, or "
+                "choose another folder."
+            )
+
+
+class RunFolder:
+    """Reads and writes the files of one run. Each write is whole or did not happen.
+
+    >>> import tempfile
+    >>> folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
+    >>> folder.add_metrics({"step": 1, "epsilon": 0.5})
+    >>> folder.metrics(), folder.is_finished
+    ([{'step': 1, 'epsilon': 0.5}], False)
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def private(self) -> Path:
+        """Where key and checkpoints lie until the run ends. Whoever reads it can remove the noise."""
+        real = Path(os.path.realpath(self.path))  # beside the folder itself, however it is called: by ".", or by a link
+        return real.parent / f"{real.name}.private"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a new run may begin here: there is no folder, or an empty one. Hidden files do not count."""
+        if os.path.lexists(self.private):
+            return False
+        if not os.path.lexists(self.path):
+            return True
+        return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a recipe."""
+        return (self.path / "recipe.toml").is_file()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something was promised here, so that steps may have been taken."""
+        return (self.path / "privacy.json").exists()
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a run put something here that may be given away; recipes and schemas people write themselves."""
+        return any((self.path / name).exists() for name in _FILES if name not in ("recipe.toml", "schema.toml"))
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the weights are decided. They may have been seen, so that no others may take their place."""
+        return (self.path / "model.safetensors").exists()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the weights are there and the key, which is deleted after they were written, is not."""
+        return self.has_model and not self._has_key
+
+    def make(self) -> bool:
+        """Makes the folder. False says that it was there already."""
+        with _writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                return False
+            sync_folder(self.path.parent)
+        return True
+
+    def sweep(self) -> None:
+        """Removes what a kill left of the private folder before its key was written, or after that was deleted."""
+        if self.private.is_dir() and not self._has_key:
+            shutil.rmtree(self.private, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Removes all that is written before something is promised, and the folder if nothing else is in it."""
+        for name in ("recipe.toml", "facts.json", "schema.toml"):
+            (self.path / name).unlink(missing_ok=True)
+        self.tidy()
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def tidy(self) -> None:
+        """Removes files that a kill left half written."""
+        for name in (*_FILES, "tuning.json"):
+            for path in self.path.glob(f".{name}.*"):
+                path.unlink(missing_ok=True)
+
+    def write_recipe(self, text: str) -> None:
+        self._write("recipe.toml", text)
+
+    def recipe(self) -> bytes:
+        return self._read("recipe.toml")
+
+    def write_facts(self, facts: Mapping[str, object], schema: str | None) -> None:
+        self._write("facts.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        if schema is not None:
+            self._write("schema.toml", schema)
+
+    def facts(self) -> dict[str, object]:
+        return self._table(self._read("facts.json"), "facts.json")
+
+    @property
+    def schema(self) -> Path | None:
+        """The schema of the table that it was trained on."""
+        path = self.path / "schema.toml"
+        return path if path.exists() else None
+
+    def write_privacy(self, promised: Mapping[str, object]) -> None:
+        self._write("privacy.json", json.dumps(promised, indent=2, allow_nan=False) + "\n")
+
+    def privacy(self) -> dict[str, object]:
+        return self._table(self._read("privacy.json"), "privacy.json")
+
+    def promised(self) -> PromisedRun | None:
+        """Which run made the promise, or None where there is no promise, or an older version made it."""
+        about = self.privacy().get("identity") if self.is_begun else None
+        try:
+            return None if about is None else PromisedRun(**about)  # type: ignore[arg-type]
+        except (TypeError, UsageError):
+            raise StateError(
+                f"privacy.json in {str(self.path)!r} is damaged: it says nothing usable of its run."
+            ) from None
+
+    def finished_run(self) -> PromisedRun:
+        """Which run is finished here, by which a budget charges it."""
+        promised = self.promised()
+        if promised is None:
+            raise StateError(
+                f"the run in {str(self.path)!r} is finished, and does not say which run it is, as runs of earlier "
+                "versions do not: it cannot be charged. Load its model.safetensors, or choose another folder."
+            )
+        return promised
+
+    def add_metrics(self, row: Mapping[str, object]) -> None:
+        self._write_metrics([*self.metrics(), dict(row)])
+
+    def metrics(self) -> list[dict[str, object]]:
+        if not (self.path / "metrics.jsonl").exists():
+            return []
+        return [self._table(line, "metrics.jsonl") for line in self._read("metrics.jsonl").splitlines()]
+
+    def forget_after(self, step: int) -> None:
+        """Drops the rows of later steps: they will be taken again, and give the same rows."""
+        rows = self.metrics()
+        kept = [row for row in rows if isinstance(found := row.get("step"), int) and found <= step]
+        if len(kept) < len(rows):
+            self._write_metrics(kept)
+
+    def shown(self) -> dict[str, object]:
+        """Digests of the iterates that were shown, or were about to be when the run was stopped, by epoch."""
+        if not (self.path / "shown.json").exists():
+            return {}
+        return self._table(self._read("shown.json"), "shown.json")
+
+    def add_shown(self, epoch: int, digest: str) -> None:
+        self._write("shown.json", json.dumps(self.shown() | {str(epoch): digest}, indent=2) + "\n")
+
+    def write_model(self, weights: Mapping[str, Tensor]) -> None:
+        self.make()
+        with _writing(self.path):
+            save_tensors(self.path / "model.safetensors", weights)
+
+    def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights, if they fit a model with these names, shapes and dtypes."""
+        return load_tensors(self.path / "model.safetensors", like).tensors
+
+    @property
+    def _has_key(self) -> bool:
+        return (self.private / "key.json").exists()
+
+    def _write_metrics(self, rows: list[dict[str, object]]) -> None:
+        self._write("metrics.jsonl", "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+    def _write(self, name: str, text: str) -> None:
+        self.make()
+        with _writing(self.path):
+            write_atomically(self.path / name, text.encode())
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return read_bytes(self.path / name, at_most=_LARGEST_TEXT)
+        except DataError as error:
+            raise StateError(str(error)) from None
+
+    def _table(self, text: bytes, name: str) -> dict[str, object]:
+        what = repr(str(self.path / name))
+        try:
+            table = strict_json.parse(text, what=what)
+        except UsageError as error:
+            raise StateError(str(error)) from None
+        if not isinstance(table, dict):
+            raise StateError(f"{what} must hold JSON objects.")
+        return table
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None

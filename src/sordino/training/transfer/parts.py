@@ -1,0 +1,113 @@
+"""What private rows train of a pre-trained network: its last layer, its biases, or all of it.
+
+Noise falls on what is trained and on nothing else, so fewer parameters get less of it; more of them can learn more. The
+rest has `requires_grad` off, and a plan does not see it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sordino.data import Facts
+from sordino.models import Built
+from sordino.training.transfer.made_up_rows import made_up_rows
+from sordino.training.transfer.pretrained import Pretrained, head
+
+_ROWS_AT_A_TIME = 500
+_MADE_UP_ROWS, _MADE_UP_SEED = 512, 20_251
+_SMALLEST_STD = 0.05  # over the mean one: a feature that hardly moves on made-up pictures is not blown up
+
+
+class Part(Protocol):
+    """Which parameters are trained."""
+
+    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+        """The network to train for data with these facts, and what it is given for raw rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """The last layer alone, which begins at zero. What comes before it is applied to every row once, beforehand.
+
+    >>> facts = Facts("mnist", (1, 28, 28), 10)
+    >>> built = LinearProbe().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0)
+    >>> built.prepare(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape, built.module
+    (torch.Size([2, 84]), Linear(in_features=84, out_features=10, bias=True))
+    """
+
+    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+        whole = pretrained.built(facts, seed=seed)
+        last = head(whole.module)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return Built(last, Representation.of(whole, facts))
+
+
+@dataclass(frozen=True)
+class BiasOnly:
+    """The biases of all layers, and the last layer.
+
+    >>> facts = Facts("mnist", (1, 28, 28), 10)
+    >>> network = BiasOnly().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0).module
+    >>> sum(p.numel() for p in network.parameters() if p.requires_grad)
+    1076
+    """
+
+    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+        built = pretrained.built(facts, seed=seed)
+        for name, parameter in built.module.named_parameters():
+            parameter.requires_grad_(name.endswith("bias"))
+        head(built.module).requires_grad_(True)
+        return built
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All parameters: full fine-tuning.
+
+    >>> facts = Facts("mnist", (1, 28, 28), 10)
+    >>> network = Everything().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0).module
+    >>> sum(p.numel() for p in network.parameters() if p.requires_grad)
+    61706
+    """
+
+    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+        return pretrained.built(facts, seed=seed)
+
+
+@dataclass(frozen=True)
+class Representation:
+    """What the last layer of a network is given for raw rows, less `mean` and over `std`.
+
+    Both are those of made-up pictures, and public. Without them rows would mostly be alike, and so would their clipped
+    gradients: little of the norm would be left for what tells them apart. Each row is prepared alone.
+    """
+
+    whole: Built
+    mean: Tensor = field(repr=False)
+    std: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, whole: Built, facts: Facts) -> Representation:
+        rows = _before_the_last_layer(whole, made_up_rows(whole, facts, _MADE_UP_ROWS, seed=_MADE_UP_SEED))
+        std = rows.std(dim=0)
+        return cls(whole, rows.mean(dim=0), std.clamp(min=max(1e-6, _SMALLEST_STD * float(std.mean()))))
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return torch.cat([self._prepare(rows) for rows in torch.split(inputs, _ROWS_AT_A_TIME)])
+
+    def _prepare(self, inputs: Tensor) -> Tensor:
+        rows = inputs if self.whole.features is None else self.whole.features(inputs)
+        return (_before_the_last_layer(self.whole, rows) - self.mean) / self.std
+
+
+@torch.no_grad()
+def _before_the_last_layer(built: Built, rows: Tensor) -> Tensor:
+    for layer in list(built.module.children())[:-1]:
+        rows = layer(rows)
+    return rows

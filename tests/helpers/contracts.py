@@ -1,0 +1,265 @@
+"""One suite per protocol. A new stage inherits its suite and supplies itself; everything below is then proved of it.
+
+Statistical tests fix their seed; the false-alarm rate of each is that of `verification`, one in a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from sordino.accounting import privacy_of
+from sordino.kernel.clipping import SCALED_TO, Clip
+from sordino.kernel.encoding import Encoding
+from sordino.kernel.noise import Gaussian, Noise, NoiseAt
+from sordino.kernel.randomness import Key
+from sordino.kernel.sampling import Sampler
+from sordino.kernel.states import BoundedSum, Dense, Layout, PerExample, Private
+from sordino.verification import sampler_statistics
+
+LAYOUT = Layout(("weight", "bias"), ((2, 3), (2,)))
+
+any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
+rows_of_anything = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(LAYOUT.size)), elements=any_float32)
+
+
+def stream(name: str = "test", seed: int = 0):
+    return Key.from_seed(seed).stream(name)
+
+
+def relative_error(found, expected):
+    """In the norm, because single coordinates may cancel."""
+    return float((found - expected).norm() / expected.norm())
+
+
+class SamplerContract:
+    """Draws what its event says, by address."""
+
+    sampler: Sampler
+    num_units = 60
+
+    def test_it_is_a_sampler(self):
+        assert isinstance(self.sampler, Sampler)
+
+    def test_the_same_address_gives_the_same_batches(self):
+        first = list(islice(self.sampler.batches(self.num_units, stream()), 20))
+        again = list(islice(self.sampler.batches(self.num_units, stream()), 20))
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+    @pytest.mark.parametrize("start", [1, 7, 13])
+    def test_resumed_batches_are_the_rest(self, start):
+        whole = list(self.sampler.batches(self.num_units, stream()))
+        rest = list(self.sampler.batches(self.num_units, stream(), start=start))
+        assert all(np.array_equal(a, b) for a, b in zip(whole[start:], rest, strict=True))
+
+    @pytest.mark.parametrize("num_units", [1, 2, 60])
+    def test_there_are_as_many_batches_as_steps_empty_ones_included(self, num_units):
+        assert sum(1 for _ in self.sampler.batches(num_units, stream())) == self.sampler.steps
+
+    def test_batches_hold_distinct_units_of_the_data(self):
+        for batch in self.sampler.batches(self.num_units, stream()):
+            assert batch.dtype == np.int64
+            assert len(set(batch.tolist())) == len(batch)
+            assert all(0 <= unit < self.num_units for unit in batch)
+
+    def test_batches_follow_the_law_of_the_event(self):
+        findings = list(sampler_statistics.examine(self.sampler, seed=1))
+        assert [finding for finding in findings if not finding.passed] == []
+
+    def test_no_steps_cost_nothing_and_more_steps_cost_no_less(self):
+        epsilons = [
+            privacy_of(self.sampler.compose(Gaussian(2.0).event, steps), self.sampler.adjacency).epsilon(1e-5)
+            for steps in (0, 1, self.sampler.steps // 2, self.sampler.steps)
+        ]
+        assert epsilons[0] == 0
+        assert epsilons == sorted(epsilons)
+
+    def test_the_expected_batch_is_the_mean_batch(self):
+        sizes = [len(batch) for seed in range(30) for batch in self.sampler.batches(self.num_units, stream(seed=seed))]
+        margin = 6 * max(np.std(sizes), 1e-9) / len(sizes) ** 0.5
+        assert np.mean(sizes) == pytest.approx(self.sampler.expected_batch_size(self.num_units), abs=margin + 1e-9)
+
+    def test_the_global_random_state_is_left_alone(self):
+        torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+        list(self.sampler.batches(self.num_units, stream()))
+        assert torch.equal(torch_before, torch.get_rng_state())
+        assert np.array_equal(numpy_before, np.random.get_state()[1])
+
+
+class PerExampleContract:
+    """Every lazy rule agrees with the rows it stands for."""
+
+    make: Callable[..., PerExample]
+
+    def rows(self) -> Tensor:
+        return torch.cat(list(self.make().rows(3))).double()
+
+    def test_squared_norms_are_those_of_the_rows(self):
+        each = self.make()
+        blocks = self.rows().split(list(each.layout.sizes), dim=1)
+        expected = torch.stack([block.square().sum(dim=1) for block in blocks], dim=1)
+        torch.testing.assert_close(each.squared_norms(), expected, rtol=5e-6, atol=1e-12)
+
+    def test_weighted_sums_are_those_of_the_rows(self):
+        each, rows = self.make(), self.rows()
+        weights = torch.linspace(0, 1, len(rows), dtype=torch.float64)
+        assert relative_error(each.weighted_sum(weights), weights @ rows) < 1e-6
+
+    def test_weights_may_differ_by_block(self):
+        each, rows = self.make(), self.rows()
+        blocks = len(each.layout.sizes)
+        weights = torch.linspace(0, 1, len(rows) * blocks, dtype=torch.float64).reshape(len(rows), blocks)
+        spread = weights.repeat_interleave(torch.tensor(each.layout.sizes), dim=1)
+        assert relative_error(each.weighted_sum(weights), (spread * rows).sum(dim=0)) < 1e-6
+
+    def test_a_sum_weighted_by_norms_is_that_of_the_rows(self):
+        each, rows = self.make(), self.rows()
+        total, weights = each.sum_weighted_by(lambda squares: 1 / (1 + squares.sum(dim=1)))
+        expected = 1 / (1 + rows.square().sum(dim=1))
+        assert weights.shape == (len(rows), len(each.layout.sizes))
+        assert relative_error(weights[:, 0], expected) < 1e-5
+        assert relative_error(total, expected @ rows) < 1e-5
+
+    def test_under_a_mask_norms_and_sums_are_those_of_the_kept_coordinates(self):
+        each, rows = self.make(), self.rows()
+        keep = torch.rand(each.layout.size, generator=torch.Generator().manual_seed(1)) < 0.4
+        kept, masked = rows * keep, each.masked(keep)
+        blocks = kept.split(list(each.layout.sizes), dim=1)
+        squares = torch.stack([block.square().sum(dim=1) for block in blocks], dim=1)
+        torch.testing.assert_close(masked.squared_norms(), squares, rtol=1e-5, atol=1e-12)
+        weights = torch.linspace(0, 1, len(rows), dtype=torch.float64)
+        assert relative_error(masked.weighted_sum(weights), weights @ kept) < 1e-6
+        total, given = masked.sum_weighted_by(lambda squares: 1 / (1 + squares.sum(dim=1)))
+        assert relative_error(total, given[:, 0] @ kept) < 1e-6
+        assert relative_error(torch.cat(list(masked.rows(3))).double(), kept) < 1e-6
+
+    def test_two_masks_are_their_intersection(self):
+        each, generator = self.make(), torch.Generator().manual_seed(2)
+        one, other = (torch.rand(each.layout.size, generator=generator) < 0.5 for _ in range(2))
+        twice, once = (torch.cat(list(x.rows(3))) for x in (each.masked(one).masked(other), each.masked(one & other)))
+        assert torch.equal(twice, once)
+
+    def test_norms_and_sums_are_float64(self):
+        each = self.make()
+        assert each.squared_norms().dtype == torch.float64
+        assert each.weighted_sum(torch.ones(len(self.rows()))).dtype == torch.float64
+
+
+class ClipContract:
+    """Bounds what each unit adds, whatever the unit is."""
+
+    clip: Clip
+
+    def sum_of(self, rows: np.ndarray | Tensor) -> Tensor:
+        return self.clip(Dense(torch.as_tensor(rows), LAYOUT)).value
+
+    def test_it_is_a_clip(self):
+        assert isinstance(self.clip, Clip)
+
+    @settings(deadline=None, max_examples=200)
+    @given(rows_of_anything)
+    def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(self, rows):
+        whole = self.sum_of(rows)
+        assert whole.isfinite().all()
+        for unit in range(len(rows)):
+            rest = self.sum_of(np.delete(rows, unit, axis=0))
+            assert float((whole - rest).norm()) <= self.clip.bound
+
+    @settings(deadline=None, max_examples=50)
+    @given(rows_of_anything)
+    def test_two_halves_add_up_to_the_whole(self, rows):
+        half = len(rows) // 2
+        parts = self.clip(Dense(torch.as_tensor(rows[:half]), LAYOUT)) + self.clip(
+            Dense(torch.as_tensor(rows[half:]), LAYOUT)
+        )
+        torch.testing.assert_close(parts.value, self.sum_of(rows), rtol=1e-9, atol=1e-9)
+        assert parts.bound == self.clip.bound
+
+    @pytest.mark.parametrize("hole", [float("nan"), float("inf"), -float("inf")])
+    def test_a_unit_that_is_not_finite_counts_as_absent(self, hole):
+        good = torch.randn(4, LAYOUT.size, generator=torch.Generator().manual_seed(0))
+        bad = good.clone()
+        bad[2, 5] = hole
+        torch.testing.assert_close(self.sum_of(bad), self.sum_of(good[[0, 1, 3]]), rtol=1e-12, atol=1e-12)
+
+    def test_nobody_adds_up_to_zero(self):
+        assert self.sum_of(torch.zeros(0, LAYOUT.size)).tolist() == [0.0] * LAYOUT.size
+
+    def test_the_bound_is_nearly_reached(self):
+        huge = 1e6 * torch.ones(1, LAYOUT.size)
+        assert float(self.sum_of(huge).norm()) == pytest.approx(self.clip.bound * SCALED_TO, rel=1e-5)
+
+    def test_the_bound_holds_in_float64_for_many_parameters(self):
+        size = 10**6
+        layout = Layout(("weight", "bias"), ((size - 10,), (10,)))
+        row = torch.randn(1, size, generator=torch.Generator().manual_seed(1))
+        for scale in (1e-3, 1.0, 1e3):
+            assert float(self.clip(Dense(scale * row, layout)).value.norm()) <= self.clip.bound
+
+
+class NoiseContract:
+    """Adds what its event says, read from the sum's own bound, at an address."""
+
+    noise: Noise
+
+    def add(self, bound: float = 1.0, step: int = 0, size: int = 20_000, value: float = 0.0, seed: int = 0) -> Private:
+        layout = Layout(("weight",), ((size,),))
+        total = BoundedSum(torch.full((size,), value, dtype=torch.float64), bound, layout)
+        return self.noise.add(total, NoiseAt(stream("noise", seed), step))
+
+    def test_it_is_a_noise(self):
+        assert isinstance(self.noise, Noise)
+
+    def test_the_scale_follows_the_bound_of_the_sum(self):
+        torch.testing.assert_close(self.add(bound=8.0).value, 8.0 * self.add(bound=1.0).value)
+
+    def test_the_same_address_gives_the_same_noise_and_another_step_another(self):
+        assert torch.equal(self.add(step=3).value, self.add(step=3).value)
+        assert (self.add(step=3).value == self.add(step=4).value).double().mean() < 1e-3
+
+    def test_another_key_gives_other_noise(self):
+        assert (self.add(seed=0).value == self.add(seed=1).value).double().mean() < 1e-3
+
+    def test_the_noise_does_not_depend_on_the_sum(self):
+        shifted = self.add(value=1024.0).value - 1024.0
+        torch.testing.assert_close(shifted, self.add(value=0.0).value)
+
+    def test_more_noise_costs_less(self):
+        from sordino.accounting import Adjacency
+
+        epsilons = [
+            privacy_of(self.noise.with_multiplier(multiplier).event, Adjacency.ZERO_OUT).epsilon(1e-5)
+            for multiplier in (0.5, 1.0, 2.0, 4.0)
+        ]
+        assert epsilons == sorted(epsilons, reverse=True)
+
+
+class EncodingContract:
+    """Encodes and decodes with one codec per step, and never makes a unit larger than it can decode."""
+
+    encoding: Encoding
+
+    def test_it_is_an_encoding(self):
+        assert isinstance(self.encoding, Encoding)
+
+    def test_the_codec_is_addressed_by_state_and_step(self):
+        each = Dense(torch.randn(3, LAYOUT.size, generator=torch.Generator().manual_seed(0)), LAYOUT)
+        state = self.encoding.init(LAYOUT)
+        once, twice = (self.encoding.codec(state, 5, stream("coding")).encode(each) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(once.rows(3), twice.rows(3), strict=True))
+
+    def test_decoding_returns_to_the_layout_of_the_model(self):
+        state = self.encoding.init(LAYOUT)
+        codec = self.encoding.codec(state, 0, stream("coding"))
+        encoded = codec.encode(Dense(torch.ones(2, LAYOUT.size), LAYOUT))
+        decoded = codec.decode(Private(encoded.weighted_sum(torch.ones(2)), encoded.layout))
+        assert decoded.layout == LAYOUT
+        assert decoded.value.shape == (LAYOUT.size,)

@@ -1,0 +1,65 @@
+"""Commands that are killed on the way, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sordino.cli import main
+from sordino.training.loop import Training
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing after it runs, and the system lets its locks go."""
+
+
+def ending_after(calls: int):
+    """Makes functions of which, taken together, only so many calls come to an end."""
+    remaining = calls
+
+    def ending(original):
+        def call(*positional, **named):
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
+                raise Killed
+            return original(*positional, **named)
+
+        return call
+
+    return ending
+
+
+def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Runs a command that ends after so many of the moments in which something may be half done."""
+    ending = ending_after(moment)
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Training, "step")):
+            patch.setattr(owner, name, ending(getattr(owner, name)))
+        patch.setattr(sys.modules["sordino.recipes.carry_out"], "_take_back", lambda folder: None)
+        try:
+            main([str(argument) for argument in arguments])
+        except Killed:
+            return True
+        except SystemExit as ended:
+            assert ended.code == 0
+            return False
+    raise AssertionError("the command did not end")
+
+
+PROCESS = """
+from sordino.training import journal
+from sordino.cli import main
+journal._MARKS = 2
+main()
+"""
+
+
+def process(*arguments: object) -> subprocess.Popen[str]:
+    """The command in a process of its own, with as few rows and threads as `quick` leaves."""
+    command = [sys.executable, "-c", PROCESS, *map(str, arguments)]
+    pipe, surroundings = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=surroundings)

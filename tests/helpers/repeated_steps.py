@@ -1,0 +1,76 @@
+"""A training on rows that are changed at random while they are read, in a process of its own where it is to be killed.
+
+    python repeated_steps.py OUT KILLED_AT
+
+writes what each step releases beside OUT, and kills itself before step KILLED_AT.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import sordino as so
+from sordino.training import journal
+from sordino.training.loop import Training
+
+STEPS = 12
+
+
+class Augmented(Dataset[tuple[Tensor, int]]):
+    """Draws from all three of the generators that belong to everybody, or from one of its own."""
+
+    def __init__(self, own: np.random.Generator | None = None, scale: float = 1.0) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(200, 6, generator=generator)
+        self.labels = torch.randint(0, 3, (200,), generator=generator).tolist()
+        self.own, self.scale = own, scale
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self.own is not None:
+            return self.inputs[index] + float(self.own.normal()), self.labels[index]
+        drawn = torch.randn(6) + float(np.random.normal()) + random.gauss(0, 1)
+        return self.inputs[index] + self.scale * drawn, self.labels[index]
+
+
+def trained(out: Path, *, killed_at: int = STEPS, **changes: Any) -> dict[int, Tensor]:
+    """What each step releases, as a script that seeds all generators at its top has it."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    model, released, step = nn.Linear(6, 3), dict[int, Tensor](), Training.step
+
+    def watched(training: Training) -> None:
+        if training.run.steps == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begun = training.run.steps
+        step(training)
+        released[begun] = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        torch.save(released, f"{out}.released")
+
+    arguments = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 40, "steps": STEPS, "progress": False, "seed": 7}
+    before, threads = journal._SHARE_BETWEEN_CHECKPOINTS, torch.get_num_threads()
+    journal._SHARE_BETWEEN_CHECKPOINTS, Training.step = 0.5, watched
+    torch.set_num_threads(1)
+    try:
+        so.fit(model, changes.pop("data", Augmented()), out=out, **(arguments | changes))
+    finally:
+        journal._SHARE_BETWEEN_CHECKPOINTS, Training.step = before, step
+        torch.set_num_threads(threads)
+    return released
+
+
+if __name__ == "__main__":
+    trained(Path(sys.argv[1]), killed_at=int(sys.argv[2]))

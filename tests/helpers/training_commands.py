@@ -1,0 +1,73 @@
+"""Commands that train a little in an empty folder, and what their runs leave and print.
+
+A file imports the fixtures that it needs; `quick` and `elsewhere` then hold for each of its tests.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sordino.cli import main
+from sordino.training import journal as journal_module
+
+TARGET = ["--epsilon", "3", "--delta", "1e-4", "--quiet"]
+DIGITS = ["train", "--data", "digits", "--model", "linear", *TARGET, "--batch-size", "100", "--steps", "4"]
+FILES = {"recipe.toml", "facts.json", "metrics.jsonl", "model.safetensors", "privacy.json"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """One thread and few rows on the way: what is tested here is what commands do, not what they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_module, "_MARKS", 2)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    """A finished run on digits with a seed. Tests that change it take a copy."""
+    return finished(DIGITS, tmp_path_factory.mktemp("digits") / "run")
+
+
+def finished(arguments: list[str], out: Path) -> Path:
+    """Runs a command that trains with a seed, and ends well."""
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--seed", "0", "--out", str(out)])
+    assert ended.value.code == 0
+    return out
+
+
+@pytest.fixture
+def copied(digits: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits, tmp_path / "copied"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All but the name of the run, which is random, as no two runs may have the same."""
+    name = re.compile(rb'"name": "[0-9a-f]{32}"')
+    return {path.name: name.sub(b'"name": ""', path.read_bytes()) for path in sorted(folder.iterdir())}
+
+
+def last_row(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def answers(printed: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(printed)))

@@ -1,0 +1,428 @@
+"""Recipes: what they say survives a file, what is wrong with them is said before any data is touched."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+
+from sordino.accounting import Adjacency
+from sordino.attacks.audit.boxes import InGradients, InRows
+from sordino.data import Facts
+from sordino.encodings import Freeze, FreezeByMagnitude, RandomSparsify
+from sordino.errors import StateError, UsageError
+from sordino.kernel.augmentation import Crop, Flip, Jitter
+from sordino.kernel.sampling import Cyclic
+from sordino.recipes import Recipe, carry_out
+from sordino.recipes.defaults import defaults_for
+from sordino.recipes.hidden_state import batches_of
+from sordino.recipes.prepared import rehearse
+from sordino.recipes.saved_facts import parse_facts
+from sordino.recipes.spelled import parse_augmentation, parse_averaging
+from sordino.training.averaging import Ema, Tail
+from sordino.training.run_folder import RunFolder
+from sordino.tuning.search import Search
+
+LEAST = {"data": "digits", "model": "linear", "epsilon": 3.0, "delta": 1e-4}
+OTHERS = {
+    "data": "some folder/people.csv",
+    "model": "mlp",
+    "epsilon": 1,
+    "delta": 1e-7,
+    "method": "noisy-cgd",
+    "schema": "people.toml",
+    "gates": 12,
+    "batch_size": 64,
+    "epochs": 2.5,
+    "steps": 7,
+    "lr": 0.125,
+    "clip": 0.1,
+    "optimizer": "adam",
+    "momentum": 0.5,
+    "weight_decay": 1e-3,
+    "schedule": "cosine:0.1:0.05",
+    "averaging": "ema:0.99",
+    "sparsify": 0.5,
+    "freeze": 0.25,
+    "trailing_steps": 5,
+    "radius": 2.5,
+    "views": 4,
+    "augment": "flip,crop:2",
+    "precision": "bfloat16",
+    "sampler": "balls-in-bins",
+    "adjacency": "replace-one",
+    "expected_examples": 1000,
+    "seed": 0,
+    "initial_seed": 3,
+    "physical_batch_size": 16,
+    "allow_weak": True,
+    "allow_large_delta": True,
+}
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data may be read."""
+
+    def load(*arguments: object, **named: object) -> None:
+        raise AssertionError("data was touched")
+
+    monkeypatch.setattr(importlib.import_module("sordino.recipes.prepared"), "load", load)
+
+
+def text_of(**entries: object) -> str:
+    return Recipe(**(LEAST | entries)).text()
+
+
+def test_every_setting_is_tried_with_another_value_than_its_own() -> None:
+    assert OTHERS.keys() == {field.name for field in fields(Recipe)}
+    assert all(field.default != OTHERS[field.name] for field in fields(Recipe))
+
+
+HIDDEN = {"model": "gated-relu", "method": "noisy-cgd"}
+NEEDS = {
+    "method": HIDDEN,
+    "gates": {"model": "gated-relu"},
+    "trailing_steps": HIDDEN,
+    "radius": HIDDEN,
+    "expected_examples": {"adjacency": "add-or-remove"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_setting_survives_a_file(name: str, tmp_path: Path) -> None:
+    recipe = Recipe(**(LEAST | NEEDS.get(name, {}) | {name: OTHERS[name]}))
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.text())
+    assert Recipe.read(path) == recipe
+    assert getattr(Recipe.read(path), name) == OTHERS[name]
+
+
+@given(data=st.text(min_size=1).filter(lambda text: "\0" not in text))
+@example(data="three ''' quotes and three \"\"\" more")
+@example(data="a\nb\r\t\x7f\x1b[2J\u2028 = #[x]\\")
+@example(data="-rf")
+def test_any_path_survives_a_file(data: str) -> None:
+    recipe = Recipe(**(LEAST | {"data": data}))
+    assert Recipe.parse(recipe.text(), what="the recipe") == recipe
+
+
+WRONG = {
+    'epsilon = "3"': "epsilon must be a finite number above 0, got str of length 1",
+    "epsilon = true": "epsilon must be a finite number above 0, got True",
+    "epsilon = nan": "only finite numbers",
+    "epsilon = inf": "only finite numbers",
+    "epsilon = 0": "epsilon must be",
+    "epsilon = 20.5": "--allow-weak",
+    "epsilon = 2\nepsilon = 3": "is not TOML",
+    f"epsilon = 1{'0' * 400}": "epsilon must be",
+    "delta = 1": "delta must be",
+    "delta = -1e-5": "delta must be",
+    "epochs = true": "epochs must be",
+    "epochs = 0": "epochs must be",
+    f"epochs = 1{'0' * 400}": "epochs must be",
+    "epochs = 1\nsteps = 1": "epochs and steps exclude each other",
+    "steps = 1.0": "steps must be a whole number",
+    "steps = 0": "steps must be",
+    "batch_size = 10.0": "batch_size must be a whole number",
+    "batch_size = 0": "batch_size must be",
+    "batch_size = 1979-05-27": "batch_size must be",
+    "lr = -1": "lr must be",
+    'lr = "high"': "lr must be",
+    "clip = 0": "clip must be",
+    "momentum = 1": "momentum must be in [0, 1)",
+    "weight_decay = -1": "weight_decay must be",
+    'optimizer = "lbfgs"': "optimizer must be one of sgd, adam, got 'lbfgs'",
+    'method = "sgd"': "method must be one of dp-sgd, noisy-cgd, got 'sgd'",
+    'model = "liner"': "model must be one of linear, ",
+    'model = ["linear"]': "model must be one of",
+    "data = 3": "data must be a str, got int",
+    'data = ""': "data must be a text",
+    'data = "a\\u0000b"': "data must be a text",
+    "schema = [1]": "schema must be a str",
+    'schema = "a\\u0000.toml"': "schema must be a text",
+    "schedule = 3": "schedule must be a str",
+    'schedule = "plateau"': "schedule must be",
+    'averaging = "ema:2"': "decay must be in [0, 1)",
+    'averaging = "mean"': "averaging must be none, ema:DECAY or tail:FRACTION, got 'mean'",
+    'averaging = "ema:"': "averaging must be",
+    "views = 0": "must be",
+    "views = 65": "must be",
+    'augment = "rotate"': "augment must be",
+    'augment = "crop:x"': "augment must be",
+    'augment = "crop"': "augment must be",
+    'augment = "crop:0"': "padding must be",
+    'augment = "jitter:nan"': "std must be",
+    'augment = "flip:2"': "augment must be",
+    "augment = true": "augment must be a str",
+    'precision = "float16"': "precision must be one of float32, bfloat16, got 'float16'",
+    "precision = 16": "precision must be one of",
+    'sampler = "poison"': "sampler must be one of poisson, ",
+    'adjacency = "swap"': "adjacency must be one of",
+    'adjacency = "add-or-remove"': "expected_examples goes with add-or-remove",
+    "expected_examples = 100": "expected_examples goes with add-or-remove",
+    'sampler = "shuffled"\nadjacency = "add-or-remove"\nexpected_examples = 100': "add-or-remove",
+    'adjacency = "add-or-remove"\nexpected_examples = 100\nbatch_size = 101': "batch_size must be",
+    "seed = -1": "seed must be",
+    "seed = 9223372036854775808": "seed must be",
+    'seed = "0"': "seed must be",
+    "seed = 1.5": "seed must be",
+    "initial_seed = -1": "initial_seed must be",
+    "physical_batch_size = 0": "physical_batch_size must be",
+    "gates = 4": "gates go with gated-relu and scatter-gated, got model 'linear'",
+    'model = "gated-relu"\ngates = 0': "gates must be a whole number",
+    'model = "gated-relu"\ngates = 100000': "gates must be a whole number",
+    "trailing_steps = 4": "trailing_steps goes with --method noisy-cgd, got dp-sgd",
+    "radius = 1.0": "radius goes with --method noisy-cgd, got dp-sgd",
+    'allow_weak = "yes"': "allow_weak must be a bool",
+    "allow_large_delta = 1": "allow_large_delta must be a bool",
+    "epsilom = 3": "unknown key 'epsilom': did you mean 'epsilon'?",
+    "[data]\nname = 3": "data must be",
+    "lr = ": "is not TOML",
+}
+
+
+HIDDEN_LINES = 'model = "gated-relu"\nmethod = "noisy-cgd"\n'
+WRONG |= {
+    HIDDEN_LINES + line: said
+    for line, said in {
+        "momentum = 0.9": "momentum must be 0 with noisy-cgd, got 0.9: the proof needs plain steps",
+        'optimizer = "adam"': "optimizer must be sgd with noisy-cgd, got 'adam': the proof needs plain steps",
+        'averaging = "ema:0.9"': "averaging must be none with noisy-cgd, got 'ema:0.9': an average is made of iterates",
+        "views = 2": "views must be 1 with noisy-cgd, got 2",
+        'augment = "flip"': "augment must be none with noisy-cgd, got 'flip'",
+        'precision = "bfloat16"': "precision must be float32 with noisy-cgd, got 'bfloat16': a gradient",
+        'sampler = "poisson"': "sampler must be cyclic with noisy-cgd, got 'poisson': the proof needs fixed disjoint",
+        'sampler = "shuffled"': "sampler must be cyclic with noisy-cgd, got 'shuffled'",
+        'adjacency = "add-or-remove"\nexpected_examples = 9': "adjacency must be zero-out or replace-one with noisy",
+        "lr = 2.0": "lr must be below 2 / (1 + weight_decay) = 2 with noisy-cgd, got 2.0: longer steps do not contract",
+        "lr = 1.9\nweight_decay = 0.1": "lr must be below 2 / (1 + weight_decay) = 1.81818 with noisy-cgd, got 1.9",
+        'lr = 1.9\nschedule = "step:0.5:2.0"': "longer steps do not contract",
+        "radius = 0": "radius must be a finite number above 0",
+        "trailing_steps = -1": "trailing_steps must be a whole number",
+        "trailing_steps = 1000000000": "trailing_steps must be a whole number",
+    }.items()
+}
+WRONG |= {
+    f'model = "{name}"\nmethod = "noisy-cgd"': (
+        f"model must be gated-relu or scatter-gated with noisy-cgd, got '{name}': the proof needs a loss that is convex"
+    )
+    for name in ("linear", "two-layer", "h-cnn")
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_recipe_is_refused_in_one_line_before_data_is_touched(
+    line: str, tmp_path: Path, refused, untouched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipe.toml"
+    names = {part.split(" ")[0].strip("[]") for part in line.splitlines()}
+    rest = [f"{name} = {value!r}" for name, value in LEAST.items() if name not in names]
+    path.write_text("\n".join([*rest, line]))
+    assert WRONG[line] in refused("train", path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouched: None) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('data = "digits"')
+    assert "model is missing" in refused("train", path)
+    assert "say --delta, or give a recipe" in refused("train", "--data", "digits", "--model", "linear", "--epsilon", 3)
+    assert "cannot be read" in refused("train", tmp_path / "none.toml")
+    assert "Is a directory" in refused("train", tmp_path)
+    path.write_bytes(b"#" * 300_000)
+    assert "longer than" in refused("train", path)
+    path.write_bytes(b"\xff")
+    assert "must be UTF-8" in refused("train", path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--epsilon", "three"], "must be a number, got 'three'"),
+        (["--epsilon", "nan"], "epsilon must be"),
+        (["--epsilon", "-1"], "epsilon must be"),
+        (["--delta", "0"], "delta must be"),
+        (["--batch-size", "0"], "batch_size must be"),
+        (["--batch-size", "1.5"], "must be a whole number"),
+        (["--steps", "9" * 5000], "must be a whole number"),
+        (["--steps", "1", "--epochs", "1"], "epochs and steps exclude each other"),
+        (["--seed", "-1"], "seed must be"),
+        (["--model", "liner"], "model must be one of"),
+        (["--schedule", "plateau"], "schedule must be"),
+        (["--adjacency", "add-or-remove"], "expected_examples goes with add-or-remove"),
+        (["--draw-again"], "--draw-again goes with --resume"),
+        (["--learning-rate", "1"], "--learning-rate"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line_before_data_is_touched(
+    options: list[str], said: str, tmp_path: Path, refused, untouched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    least = [f"--{name}={value}" for name, value in LEAST.items()]
+    assert said in refused("train", *least, *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_change_what_a_recipe_says_and_steps_take_the_place_of_epochs() -> None:
+    recipe = Recipe(**LEAST, epochs=3.0, seed=5, lr=1.0)
+    changed = recipe.changed(steps=7, seed=0, lr=0.5)
+    assert (changed.steps, changed.epochs, changed.seed, changed.lr) == (7, None, 0, 0.5)
+    assert changed.changed(epochs=2.0).steps is None
+    assert recipe.changed() == recipe
+    with pytest.raises(UsageError, match="exclude each other"):
+        recipe.changed(steps=7, epochs=1.0)
+
+
+def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
+    defaults = defaults_for("linear", examples=1000, epsilon=3.0)
+    recipe = Recipe(**LEAST, lr=0.125, steps=9, seed=0)
+    settings = recipe.settings(defaults)
+    assert (settings.lr, settings.clip) == (0.125, defaults.clip)
+    assert recipe.settings(defaults) == settings
+    decided = recipe.decided(settings)
+    assert (decided.steps, decided.epochs, decided.lr, decided.batch_size) == (9, None, 0.125, defaults.batch_size)
+    open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
+    of_others = {"gates", "trailing_steps", "radius"}
+    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
+    other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
+    assert decided.settings(other) == replace(settings, epochs=other.epochs)
+
+
+def test_the_first_weights_of_a_secure_run_have_a_seed_of_their_own() -> None:
+    defaults = defaults_for("linear", examples=1000, epsilon=3.0)
+    seeds = {Recipe(**LEAST).settings(defaults).initial_seed for _ in range(4)}
+    assert len(seeds) > 1
+    assert Recipe(**LEAST, initial_seed=0).settings(defaults).initial_seed == 0
+
+
+@pytest.mark.parametrize("model", ["gated-relu", "scatter-gated"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05, 3.0])
+def test_what_training_in_hiding_leaves_open_is_decided_within_its_proof(model: str, weight_decay: float) -> None:
+    recipe = Recipe(**(LEAST | HIDDEN | {"model": model, "weight_decay": weight_decay, "steps": 3, "seed": 0}))
+    settings = recipe.settings(recipe.way.defaults(recipe, 1000))
+    decided = recipe.decided(settings)
+    assert (decided.sampler, decided.momentum, decided.averaging) == ("cyclic", 0.0, "none")
+    assert decided.lr < 2 / (1 + weight_decay) and decided.gates > 1
+    assert Recipe.parse(decided.text(), what="the recipe") == decided
+
+
+@pytest.mark.parametrize(
+    ("asked", "batches", "epochs"),
+    [({"epochs": 20.0}, 14, 20), ({"epochs": 0.5}, 14, 1), ({"steps": 15}, 14, 2), ({"batch_size": 1437}, 1, 68)],
+)
+def test_training_in_hiding_takes_whole_epochs(asked: dict[str, float], batches: int, epochs: int) -> None:
+    recipe = Recipe(**(LEAST | HIDDEN | {"batch_size": 100, "adjacency": "replace-one"} | asked))
+    sampler = batches_of(recipe, recipe.settings(recipe.way.defaults(recipe, 1437)), 1437)
+    assert sampler == Cyclic(batches, epochs, Adjacency.REPLACE_ONE)
+    assert recipe.divisor(1437) == -(-1437 // batches)  # the largest batch
+
+
+def test_defaults_never_ask_for_more_examples_than_there_are() -> None:
+    for examples in (1, 2, 6, 7, 100):
+        assert 1 <= defaults_for("scatter-linear", examples=examples, epsilon=1.0).batch_size <= examples
+
+
+def test_averages_and_augmentations_are_what_they_are_spelled() -> None:
+    assert [parse_averaging(text) for text in ("none", "ema", "ema:0.9", "tail:0.25")] == [
+        None, Ema(), Ema(0.9), Tail(0.25)
+    ]  # fmt: skip
+    assert parse_augmentation("none") == ()
+    assert parse_augmentation("flip, crop:4,jitter:0.1") == (Flip(), Crop(4), Jitter(0.1))
+
+
+def test_the_recipe_of_a_run_that_was_changed_since_is_a_damaged_state(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(UsageError, match="there is no run"):
+        Recipe.of_run(folder)
+    folder.write_recipe(text_of())
+    assert Recipe.of_run(folder) == Recipe(**LEAST)
+    folder.write_recipe(text_of().replace("3.0", "-3.0"))
+    with pytest.raises(StateError, match="epsilon must be"):
+        Recipe.of_run(folder)
+
+
+FACTS = {"name": "people", "input_shape": [4], "num_classes": 2, "input_range": [-1.0, 1.0], "class_names": ["a", "b"]}
+
+
+def test_facts_come_back_as_they_were() -> None:
+    assert parse_facts(FACTS, what="facts") == Facts("people", (4,), 2, (-1.0, 1.0), class_names=("a", "b"))
+    number = {"name": "people", "input_shape": [4], "num_classes": None, "target_range": [0, 9]}
+    assert parse_facts(number, what="facts").target_range == (0, 9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 3},
+        {"input_shape": None},
+        {"input_shape": []},
+        {"input_shape": [0]},
+        {"input_shape": [4.0]},
+        {"input_shape": [True]},
+        {"input_shape": [10**12]},
+        {"num_classes": "2"},
+        {"num_classes": 1},
+        {"num_classes": None},
+        {"num_classes": 3},
+        {"input_range": [1]},
+        {"input_range": [1, -1]},
+        {"class_names": ["a", 3]},
+        {"target_range": "wide"},
+        {"colour": "green"},
+    ],
+)
+def test_damaged_facts_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(StateError, match="facts"):
+        parse_facts(FACTS | change, what="facts")
+
+
+def test_required_settings_are_those_without_a_default() -> None:
+    assert LEAST.keys() == {field.name for field in fields(Recipe) if field.default is MISSING}
+
+
+@pytest.mark.parametrize("setting", ["sparsify", "freeze"])
+def test_a_masked_training_promises_the_same_and_has_its_masks_from_the_recipe(tmp_path: Path, setting: str) -> None:
+    seen = []
+    for share in (0.0, 0.9):
+        recipe = Recipe(**(LEAST | {"steps": 8, "batch_size": 400, setting: share, "seed": 0, "initial_seed": 1}))
+        folder = carry_out(recipe, tmp_path / str(share), progress=False)
+        assert getattr(Recipe.of_run(folder), setting) == share
+        seen.append((folder.privacy()["epsilon"], (folder.path / "model.safetensors").read_bytes()))
+    assert seen[0][0] == seen[1][0] and seen[0][1] != seen[1][1]
+
+
+def test_the_smallest_weights_of_the_network_that_is_trained_are_frozen_in_quarters() -> None:
+    prepared = rehearse(Recipe(**(LEAST | {"steps": 8, "batch_size": 400, "freeze": 0.77})))
+    assert prepared.recipe.way.plan(prepared).encoding == Freeze.by_magnitude(nn.Linear(1, 1), stages=(2, 4, 6))
+    assert prepared.recipe.way.plan(prepared).encoding.model is prepared.built.module
+    both = rehearse(replace(prepared.recipe, sparsify=0.5))
+    combined = both.recipe.way.plan(both).encoding
+    assert isinstance(combined.first, FreezeByMagnitude) and isinstance(combined.second, RandomSparsify)
+
+
+def test_a_search_and_an_audit_of_gradients_refuse_to_freeze_copies() -> None:
+    recipe = Recipe(**(LEAST | {"freeze": 0.5}))
+    for check in (Search().check, InGradients().check):
+        with pytest.raises(UsageError, match=r"freeze must be 0 .*, got 0\.5: its masks follow the weights"):
+            check(recipe)
+    InRows().check(recipe)
+
+
+@pytest.mark.parametrize("setting", ["sparsify", "freeze"])
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_outside_its_range_is_refused(setting: str, share: float) -> None:
+    with pytest.raises(UsageError, match=f"{setting} must be"):
+        Recipe(**(LEAST | {setting: share}))
+
+
+@pytest.mark.parametrize("setting", ["sparsify", "freeze"])
+def test_training_in_hiding_is_neither_sparsified_nor_frozen(setting: str) -> None:
+    with pytest.raises(UsageError, match=rf"{setting} must be 0 with noisy-cgd, got 0\.5: the proof is about steps"):
+        Recipe(**(LEAST | HIDDEN | {setting: 0.5}))
