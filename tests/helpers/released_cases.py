@@ -32,8 +32,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
-from sordino.auditing.coins import coins
-from sordino.clipping import Clip
+from sordino.attacks.audit.coins import coins
 from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
 from sordino.convex.adassp import fit_adassp
 from sordino.convex.hidden_run import fit_hidden_state
@@ -43,7 +42,6 @@ from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.convex.random_features import RandomSigns
 from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import release_statistics
-from sordino.encoding import Encoding
 from sordino.encodings import (
     Combined,
     ConstantRate,
@@ -59,16 +57,18 @@ from sordino.encodings import (
     RankedSparsify,
     Subspace,
 )
-from sordino.noise import Noise
+from sordino.kernel.clipping import Clip
+from sordino.kernel.encoding import Encoding
+from sordino.kernel.noise import Noise
+from sordino.kernel.sampling import Sampler
+from sordino.kernel.states import Dense as DenseRows
 from sordino.opacus import PrivacyEngine
-from sordino.optimized.costs import AbsoluteCost, SquaredCost
-from sordino.optimized.fits import best_blocks, isotropic, weighted_laplace
-from sordino.optimized.learnt import FromPublicRows, FromReleases
-from sordino.optimized.sources import Fixed, Flat, Unweighted
-from sordino.sampling import Sampler
+from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
+from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
+from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
+from sordino.optimized_noise.sources import Fixed, Flat, Unweighted
 from sordino.sklearn import ConvexReLURegressor, PrivateRegressor
 from sordino.sklearn.noisy_accuracy import NoisyAccuracy
-from sordino.states import Dense as DenseRows
 from sordino.tuning import (
     Candidate,
     Compose,
@@ -83,7 +83,7 @@ from sordino.tuning import (
     tune,
 )
 
-FILE = Path(__file__).parent / "fixtures" / "released_bits.json"
+FILE = Path(__file__).parents[1] / "fixtures" / "released_bits.json"
 ROWS = 16
 SHOWN = 4  # numbers of each vector that are written out, to see by how much it changed
 

@@ -30,7 +30,7 @@ from sordino.cli import main
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.encodings import Combined, Freeze, RandomSparsify
 
-FOLDERS = Path(__file__).parent / "fixtures" / "run_folders"
+FOLDERS = Path(__file__).parents[1] / "fixtures" / "run_folders"
 EXPECTED = FOLDERS / "expected.json"
 
 TARGET = ["--epsilon", "3", "--delta", "1e-4", "--seed", "0", "--quiet"]
@@ -270,7 +270,7 @@ def in_a_process(arguments: Sequence[str], *, ending: str = "", source: Path | N
 
 ENDING = """
 import os, signal
-from sordino.training import Training
+from sordino.training.loop import Training
 step = Training.step
 def ending(training):
     if training.run.steps == 3:
