@@ -504,7 +504,7 @@ class DrawnWhenRead(Dataset):
 
 @case("run/rows drawn when they are read")
 def _() -> Released:
-    return released(plan(), data=DrawnWhenRead())
+    return released(plan(clip=NO_CLIP, noise=QUIET), data=DrawnWhenRead())
 
 
 @case("run/continued, steps drawn again")
