@@ -255,7 +255,7 @@ def test_the_example_of_the_documentation_adds_its_section(make_run, monkeypatch
 
 
 def test_markup_is_only_what_was_marked_as_such():
-    assert element("p", "<", Html("<i>"), title='"') == '<p title="&quot;">&lt;<i></p>'
+    assert element("p", "<", Html("<i>"), title='"') == '<p title="&#34;">&lt;<i></p>'
 
 
 def test_a_damaged_run_leaves_no_card(make_run):

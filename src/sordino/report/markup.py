@@ -1,28 +1,20 @@
-"""HTML in which text stays text: what is not marked as markup is escaped on its way in."""
+"""HTML of reports, from Jinja templates that escape whatever is not markup already."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-class Html(str):
-    """Text that is markup already. Only this package makes it; names, paths and values are plain text."""
-
-
-def escaped(text: str) -> Html:
-    """Plain text as markup. Characters that cannot be seen, such as one that turns the writing around, are spelled out.
-
-    >>> escaped("<script>"), escaped("a\\u202eb")
-    ('&lt;script&gt;', 'a\\\\u202eb')
-    """
-    if isinstance(text, Html):
-        return text
-    return Html(html.escape(visible(text)))
+Html = Markup
+"""Text that is markup already. Only this package makes it; names, paths and values are plain text."""
 
 
 def visible(text: str) -> str:
-    """The text with every character that cannot be seen spelled out."""
+    """The text with every character that cannot be seen spelled out, such as one that reverses the writing."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
@@ -36,41 +28,66 @@ def shortened(text: str, length: int) -> str:
     return shown if len(shown) <= length else shown[: length - 1].rstrip() + "…"
 
 
+def escaped(text: str) -> Html:
+    """Plain text as markup.
+
+    >>> escaped("<script>"), escaped("a\\u202eb")
+    (Markup('&lt;script&gt;'), Markup('a\\\\u202eb'))
+    """
+    return escape(_finalized(text))
+
+
+def rendered(template: str, **values: object) -> Html:
+    """A template of this package with these values."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
 def joined(parts: Iterable[str]) -> Html:
-    """One after the other."""
-    return Html("".join(escaped(part) for part in parts))
+    """The parts one after the other."""
+    return Markup("").join(escaped(part) for part in parts)
 
 
 def element(name: str, *children: str, **attributes: str) -> Html:
     """An element with children, each escaped unless it is markup. An attribute may end in an underscore.
 
-    >>> element("p", "a < b, ", element("b", "really"), class_="note")
-    '<p class="note">a &lt; b, <b>really</b></p>'
+    >>> print(element("p", "a < b, ", element("b", "really"), class_="note"))
+    <p class="note">a &lt; b, <b>really</b></p>
     """
-    named = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(visible(value))}"' for key, value in attributes.items()
-    )
-    return Html(f"<{name}{named}>{joined(children)}</{name}>")
+    named = {key.rstrip("_").replace("_", "-"): visible(value) for key, value in attributes.items()}
+    return _part("element", name, children, named)
 
 
 def paragraphs(*texts: str) -> Html:
     """Each text as a paragraph."""
-    return joined(element("p", text) for text in texts)
+    return _part("paragraphs", texts)
 
 
 def bullets(texts: Iterable[str]) -> Html:
     """A list with dots."""
-    return element("ul", *(element("li", text) for text in texts))
+    return _part("bullets", texts)
 
 
 def pairs(rows: Iterable[tuple[str, str]], *, class_: str = "pairs") -> Html:
     """A table of names and values."""
-    lines = (element("tr", element("th", name, scope="row"), element("td", value)) for name, value in rows)
-    return element("table", element("tbody", *lines), class_=class_)
+    return _part("pairs", rows, class_)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, class_: str = "grid") -> Html:
     """A table with a row of headings. A narrow screen scrolls it sideways."""
-    head = element("thead", element("tr", *(element("th", heading, scope="col") for heading in headings)))
-    body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows))
-    return element("div", element("table", head, body, class_=class_), class_="scroll")
+    return _part("table", headings, rows, class_)
+
+
+def _part(name: str, *values: object) -> Html:
+    macro: Any = getattr(_environment().get_template("parts.html").module, name)
+    return Markup(macro(*values))
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("sordino.report", "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_finalized)
+
+
+def _finalized(value: Any) -> Any:
+    """Called on each value before it is escaped."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
