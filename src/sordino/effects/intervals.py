@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from sordino.training.metrics import wilson
 
 DRAWS = 1000
+_SAMPLES_AT_A_TIME = 50  # of all rows each
 _ENDS = (0.025, 0.975)
 
 Statistic = Callable[[NDArray[np.int64]], float]
@@ -46,7 +48,7 @@ def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS)
     >>> found.value, found.low < 0.43, found.high > 0.57
     (0.5, True, True)
     """
-    low, high = np.quantile(_drawn(statistic, rows, seed, draws), _ENDS)
+    low, high = np.quantile(_resampled(statistic, rows, seed, draws), _ENDS)
     return Interval(float(statistic(np.arange(rows))), float(low), float(high))
 
 
@@ -61,20 +63,32 @@ def bootstrap_of_distance(statistic: Statistic, rows: int, *, seed: int, draws: 
     >>> round(found.value, 2), float(np.abs(noise.mean(axis=1)).mean().round(2))
     (0.14, 0.2)
     """
-    found, values = float(statistic(np.arange(rows))), _drawn(statistic, rows, seed, draws)
+    found, values = float(statistic(np.arange(rows))), _resampled(statistic, rows, seed, draws)
     value, low, high = 2 * found - np.array([np.mean(values), *np.quantile(values, _ENDS[::-1])])
     return Interval(max(0.0, float(value)), max(0.0, float(low)), max(0.0, float(high)))
 
 
-def _drawn(statistic: Statistic, rows: int, seed: int, draws: int) -> list[float]:
-    generator = np.random.default_rng(seed)
-    return [statistic(generator.integers(rows, size=rows)) for _ in range(draws)]
+def _resampled(statistic: Statistic, rows: int, seed: int, draws: int) -> NDArray[np.float64]:
+    """The statistic of each bootstrap sample."""
+    if rows == 1:  # every sample is the row itself, for which scipy has no bootstrap
+        return np.full(draws, statistic(np.zeros(1, dtype=np.int64)))
+    found = stats.bootstrap(
+        (np.arange(rows),),
+        statistic,
+        vectorized=False,
+        n_resamples=draws,
+        batch=_SAMPLES_AT_A_TIME,
+        method="percentile",
+        random_state=np.random.default_rng(seed),
+    )
+    distribution: NDArray[np.float64] = found.bootstrap_distribution
+    return distribution
 
 
 def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
     """The mean. All rows right, or all wrong, would have an interval without a width: Wilson's stands in for it."""
     if set(np.unique(values)) in ({0.0}, {1.0}):
-        return Interval(float(values[0]), *wilson(float(values.sum()), len(values)))
+        return Interval(float(values[0]), *wilson(int(values.sum()), len(values)))
     return bootstrap(lambda rows: float(values[rows].mean()), len(values), seed=seed)
 
 

@@ -9,20 +9,25 @@ from pathlib import Path
 
 from sordino._input.files import write_atomically
 from sordino.errors import DataError
-
-# Each of these registers its sections.
-from sordino.report import effects as effects
-from sordino.report import inference as inference
-from sordino.report import measured as measured
-from sordino.report import promise as promise
-from sordino.report import provenance as provenance
-from sordino.report import spending as spending
+from sordino.report import effects, inference, measured, promise, provenance, spending
 from sordino.report.evidence import Evidence
 from sordino.report.markup import shortened
 from sordino.report.page import page
-from sordino.report.sections import sections_of
+from sordino.report.sections import Maker, sections_of
 
 FORMAT = 1
+SECTIONS: tuple[Maker, ...] = (
+    promise.guarantee,
+    promise.limits,
+    spending.spending,
+    measured.measured,
+    effects.effects,
+    inference.inference,
+    provenance.settings,
+    provenance.data,
+    provenance.origin,
+    provenance.signature,
+)
 
 _LONGEST_NAME = 60
 
@@ -33,7 +38,7 @@ def write_card(run: Path, out: Path | None = None) -> Path:
     The same run gives the same bytes. Nothing is written if any part of the run is damaged.
     """
     evidence = Evidence.read(run)
-    sections = sections_of(evidence)
+    sections = sections_of(evidence, SECTIONS)
     title = f"{evidence.saved.recipe.model} on {shortened(evidence.saved.facts.name, _LONGEST_NAME)}"
     text = page("Privacy card", title, promise.headline(evidence.guarantee), sections)
     facts = {"format": FORMAT, "kind": "privacy card"} | {section.name: section.facts for section in sections}

@@ -17,14 +17,13 @@ from sordino.errors import DataError, StateError, UsageError
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, paragraphs, shortened, table
 from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 FILE = "effects.json"
 FORMAT, KIND = 1, "effects on public rows"
 HEADINGS = ("group", "public rows", "right", "points lost")
 
 
-@register_section
 def effects(run: Evidence) -> Section | None:
     """What was measured, where it was. A file about other weights is refused: its numbers are not about this model."""
     path = run.path / FILE

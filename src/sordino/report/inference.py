@@ -14,7 +14,7 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, table
 from sordino.report.pictures import ACCENT, FAINT, gallery, in_percent, picture
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 Rates = NDArray[np.float64]
 
@@ -56,7 +56,6 @@ class TradeOff:
         return bound
 
 
-@register_section
 def inference(run: Evidence) -> Section:
     """What is left to learn about single units and about groups."""
     promise = run.guarantee

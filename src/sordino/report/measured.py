@@ -12,13 +12,12 @@ from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, shortened
 from sordino.report.pictures import ACCENT, DASHES, FAINT, INK, gallery, in_percent, picture
 from sordino.report.quality import Accuracy, Errors, Share, Unmeasured
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 _MOST_CLASSES = 20  # in the picture; report.json has all
 _NAME_LENGTH = 16
 
 
-@register_section
 def measured(run: Evidence) -> Section:
     """What was measured on public rows."""
     quality, end = run.quality, _end(run)

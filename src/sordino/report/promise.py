@@ -8,12 +8,11 @@ from sordino.accounting import Adjacency, Guarantee, Unit, View
 from sordino.accounting.guarantee import rounded_up
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, bullets, element, joined, pairs, paragraphs
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 OBSERVERS = {View.EVERY_STEP: "every step of the training", View.FINAL_MODEL: "the final model only"}
 
 
-@register_section
 def guarantee(run: Evidence) -> Section:
     """What is promised."""
     promise, guess = run.guarantee, _best_guess(run)
@@ -38,7 +37,6 @@ def guarantee(run: Evidence) -> Section:
     return Section("guarantee", "The guarantee", joined((element("div", words, class_="lead"), pairs(rows))), facts, 10)
 
 
-@register_section
 def limits(run: Evidence) -> Section:
     """What the guarantee does and does not promise."""
     does, does_not = _does(run), _does_not(run)

@@ -14,7 +14,7 @@ from sordino.data.schema import Schema
 from sordino.errors import SordinoError, StateError
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, pairs, shortened
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 _PACKAGES = ("sordino", "dp-accounting", "torch", "numpy", "scipy")
 _SEEDS = ("seed", "initial_seed")
@@ -23,7 +23,6 @@ _MOST_COLUMNS = 24  # on the page; report.json has all
 _TO_SIGN = ("name", "role", "date", "signature")
 
 
-@register_section
 def settings(run: Evidence) -> Section:
     """Everything that decided the training."""
     chosen = settings_of(run)
@@ -50,7 +49,6 @@ def settings_of(run: Evidence) -> dict[str, Any]:
     return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}
 
 
-@register_section
 def data(run: Evidence) -> Section:
     """What is public about the data: declared by a person, and never read off private rows."""
     facts, columns = run.saved.facts, _columns(run)
@@ -96,7 +94,6 @@ def _kind(column: object) -> str:
             return type(column).__name__.lower()
 
 
-@register_section
 def origin(run: Evidence) -> Section:
     """By which file and which software it can be known again."""
     trained = run.versions
@@ -127,7 +124,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-@register_section
 def signature(run: Evidence) -> Section:
     """Where somebody takes responsibility."""
     words = "I have read this card, and I release the model with this hash under this guarantee."

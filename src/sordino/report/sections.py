@@ -1,8 +1,8 @@
-"""What a card is made of. Whoever has more to say about a run registers a section."""
+"""Sections of a privacy card. `register_section` adds one of your own to every card."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sordino.report.evidence import Evidence
@@ -42,7 +42,7 @@ def register_section(maker: Maker) -> Maker:
     return maker
 
 
-def sections_of(run: Evidence) -> list[Section]:
-    """All that can be said about a run, in order."""
-    said = (maker(run) for maker in _makers)
+def sections_of(run: Evidence, makers: Iterable[Maker] = ()) -> list[Section]:
+    """The sections of `makers`, and those that were registered, in order."""
+    said = (maker(run) for maker in (*makers, *_makers))
     return sorted((section for section in said if section is not None), key=lambda section: section.order)

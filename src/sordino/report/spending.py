@@ -20,7 +20,7 @@ from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined
 from sordino.report.pictures import ACCENT, DASHES, INK, decimal_logarithmic, gallery, picture
-from sordino.report.sections import Section, register_section
+from sordino.report.sections import Section
 
 _MARKS = 8
 
@@ -37,7 +37,6 @@ class Spent:
         return {"name": self.label, "steps": list(self.steps), "epsilons": list(self.epsilons)}
 
 
-@register_section
 def spending(run: Evidence) -> Section | None:
     """How epsilon grew, and what it would have been. Of a tuned run there is no such line: it has many trials."""
     if run.searched is not None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import norm
+from scipy.stats import binomtest
 from torch import Tensor
 
 from sordino._input import validate
@@ -58,20 +58,17 @@ class Regression:
         return cls(mse, 1 - mse / variance if variance > 0 else math.nan)
 
 
-def wilson(successes: float, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's (1927) confidence interval for a share: it stays in [0, 1] and holds near the ends too.
 
     >>> [round(end, 4) for end in wilson(9850, 10_000)]
     [0.9824, 0.9872]
     """
     validate.count(trials=trials)
-    validate.between(0, trials, successes=successes)
+    validate.count(at_least=0, at_most=trials, successes=successes)
     validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
-    share, z = successes / trials, float(norm.isf((1 - confidence) / 2))
-    middle = share + z**2 / (2 * trials)
-    half = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
-    widened = 1 + z**2 / trials
-    return max(0.0, (middle - half) / widened), min(1.0, (middle + half) / widened)
+    found = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
 
 
 def _right(outputs: Tensor, target: Tensor) -> Tensor:

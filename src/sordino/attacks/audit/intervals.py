@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
+from scipy.stats import beta, binomtest
 
 from sordino._input import validate
 
@@ -23,10 +23,8 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[flo
     validate.count(trials=trials)
     validate.count(at_least=0, at_most=trials, successes=successes)
     validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
-    missed = (1 - confidence) / 2
-    return 1 - float(largest_chance(trials - successes, trials, missed)), float(
-        largest_chance(successes, trials, missed)
-    )
+    found = binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    return float(found.low), float(found.high)
 
 
 def largest_chance(successes: int | Counts, trials: int | Counts, missed: float) -> NDArray[np.float64]:
@@ -37,6 +35,6 @@ def largest_chance(successes: int | Counts, trials: int | Counts, missed: float)
     """
     failures = np.maximum(np.asarray(trials) - successes, 1)  # of none, the chance may be 1
     found: NDArray[np.float64] = np.where(
-        np.asarray(successes) < trials, betaincinv(np.asarray(successes) + 1.0, failures, 1 - missed), 1.0
+        np.asarray(successes) < trials, beta.ppf(1 - missed, np.asarray(successes) + 1.0, failures), 1.0
     )
     return found
