@@ -86,7 +86,8 @@ def test_scores_of_several_trainings_are_taken_beside_one_another():
     assert sum(found.inside) + sum(found.outside) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_worst_case_start_knows_the_public_rows():
+def test_a_worst_case_start_knows_the_public_rows(monkeypatch):
+    monkeypatch.setattr("sordino.effects.plain_training._FEWEST_STEPS", 1000)  # other tests train for fewer
     prepared = prepare(replace(SMALL, seed=0), progress=False)
     first, started = prepared.built.module, from_worst_start(prepared, 0).built.module
     public = prepared.public_rows()
