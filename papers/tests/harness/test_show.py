@@ -46,14 +46,10 @@ def test_every_table_that_is_kept_is_shown_with_its_sides(name, run, nothing_is_
     assert "not measured yet" not in shown and "not comparable" not in shown
     for row in json.loads(kept)["rows"]:
         assert row["method"] in shown and (row["ours"] is None or f"{row['ours']:.1f}" in shown)
-
-
-@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if isinstance(each, MeasuresSides)])
-def test_sides_that_were_measured_are_shown_as_the_kept_page_has_them(name, run, nothing_is_trained):
-    shown = {" ".join(line.split()) for line in run("reproduce", name, "--show", "--out", RESULTS).splitlines()}
-    page = (RESULTS / name / "table-cpu.md").read_text().splitlines()
-    rows = [" ".join(" ".join(line.strip("| ").split(" | ")).split()) for line in page if line.startswith("| ")]
-    assert len(rows) > 10 and set(rows) - shown == set()
+    if isinstance(EXPERIMENTS[name], MeasuresSides):  # the kept page was written when they were measured
+        page = (RESULTS / name / "table-cpu.md").read_text().splitlines()
+        rows = [" ".join(line.replace(" | ", " ").strip("| ").split()) for line in page if line.startswith("| ")]
+        assert len(rows) > 10 and set(rows) <= {" ".join(line.split()) for line in shown.splitlines()}
 
 
 @pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if isinstance(each, MeasuresSides)])
