@@ -1,4 +1,4 @@
-"""`sordino reproduce`: a table of a paper, ours beside theirs."""
+"""`sordino reproduce`: a table of a paper, our numbers beside the paper's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sordino_papers.attacks.audit import AUDIT
 from sordino_papers.attacks.reconstruction import RECONSTRUCTION
 from sordino_papers.harness.entry import Experiment
 from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.page import HEAD, line
+from sordino_papers.harness.page import HEAD, QUICK, line
 from sordino_papers.harness.reproduce import Reproduced
 from sordino_papers.harness.reproduce import reproduce as carry_out
 from sordino_papers.harness.scale import Scale
@@ -73,45 +73,94 @@ EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="Which table: " + ", ".join(EXPERIMENTS) + ".")],
-    scale: Annotated[str, typer.Option(help="quick (two minutes), cpu (two cores), paper (all of it).")] = "quick",
+    experiment: Annotated[str, typer.Argument(help="Name of the table, from the list above.")],
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="quick (two minutes), cpu (two cores) or paper (all of it). Default: quick; with --show the largest "
+            "scale that was run."
+        ),
+    ] = None,
     seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
     only: Annotated[str, typer.Option(help="Run only entries with this text in their name; show all.")] = "",
-    show: Annotated[bool, typer.Option("--show", help="Run no entry: show what is there.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Train and measure nothing: show what is kept.")] = False,
     out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
         "results"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Train everything that a table of a paper needs, and show our numbers beside the paper's.
+    """Make a table of a paper: our numbers beside the paper's.
 
-    Whatever was run before is read from the results, so a table can be stopped at any time and goes on later.
+    What was run before is read from the results, so a table can be stopped at any time and goes on later.
+
+    \b
+    Hidden states: Romijnders and Koskela (2025)
+      hidden-state               private models of the poster's table
+    \b
+    Random sparsification: Zhu and Blaschko (2023)
+      sparsification             accuracy with and without masks (Table 2)
+      sparsification-sampling    Poisson batches and partitions (Table 3)
+      sparsification-tradeoff    noise, clip norm and rate (Figures 2, 3)
+      sparsification-ablation    kinds of masks; accuracy and bytes sent
+      sparsification-ratios      norms of noise and of gradients (Figure 1c-d)
+      sparsification-frameworks  largest rate by framework (Figure 4)
+      scaling-rule               clip norms and momenta (Figures 10, 11)
+      ranked                     ranked masks against random ones (Figure 12)
+      symmetry                   deviations of gradients (Figures 6 to 9)
+    \b
+    Optimized noise: Xiang (2019)
+      optimized-noise            accuracy by the way noise is made
+    \b
+    Side effects of DP-SGD: Xu and Chen (2026)
+      phase-transition           accuracy against the size of a feature (Figure 1)
+      feature-to-noise           loss of groups against their ratio (Section 6.1)
+      disparity-causes           what widens the gap between classes (Section 4.1)
+      rotated-patches            fine-tuning when features are rotated
+      padding                    images with a growing background (Section 6.2)
+      rotation                   private images rotated from public ones
+      class-size                 a class with few examples (Appendix E.1)
+      vit-padding                padding, for a transformer (Appendix E.2)
+      freezing                   freezing weights in stages (Appendix G)
+      augmentation               augmented views of examples (Appendix H)
+      adult                      accuracy by sex and race, on a table of people
+    \b
+    Attacks
+      audit                      lower bounds on epsilon, and planted bugs
+      reconstruction             images from gradients (Zhu and Blaschko, Fig. 5)
     """
     if experiment not in EXPERIMENTS:
         raise UsageError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r:.80}.")
-    if scale not in list(Scale):
+    if scale is not None and scale not in list(Scale):
         raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
-    wanted, size = EXPERIMENTS[experiment], Scale(scale)
+    wanted = EXPERIMENTS[experiment]
+    folder = out / wanted.name
+    if scale is not None:
+        size = Scale(scale)
+    else:
+        size = _largest_scale_run(folder) if show else Scale.QUICK
     asked: dict[str, Any] = {"scale": size, "ablate": ablate, "only": only}
     if show:
-        found = _shown(wanted, out / wanted.name, seeds, **asked)
+        found = _shown(wanted, folder, seeds, **asked)
     else:
         repeats = _usual_seeds(size) if seeds is None else seeds
-        found = carry_out(wanted, out / wanted.name, seeds=repeats, progress=not quiet and not as_json, **asked)
+        found = carry_out(wanted, folder, seeds=repeats, progress=not quiet and not as_json, **asked)
     if as_json:
-        print(json.dumps({"rows": [row.json() for row in found.rows]}, indent=2))
+        print(json.dumps({"scale": size, "rows": [row.json() for row in found.rows]}, indent=2))
         return
+    if size is Scale.QUICK:
+        print(QUICK)
+        print()
     print(wanted.about)
     print()
-    print_columns([HEAD, *(line(row) for row in found.rows)])
+    print_columns([HEAD, *(line(row, size) for row in found.rows)])
     for side in found.sides:
         print()
         print(side.title)
         print_columns(side.lines)
     print()
-    print(f"Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(out / wanted.name)!r}.")
+    print(f"Scale {size}. Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(folder)!r}.")
 
 
 def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduced:
@@ -125,6 +174,13 @@ def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any
         return carry_out(
             experiment, copy, seeds=seeds or 1 + max(kept, default=0), train=False, progress=False, **asked
         )
+
+
+def _largest_scale_run(folder: Path) -> Scale:
+    """The largest scale that a kept run was made for, by the command that it names; `quick` if there is none."""
+    commands = [f"{run.get('command', '')} " for run in Ledger(folder / "runs.jsonl").runs()]
+    run = [scale for scale in Scale if any(f" --scale {scale} " in command for command in commands)]
+    return run[-1] if run else Scale.QUICK
 
 
 def _usual_seeds(scale: Scale) -> int:

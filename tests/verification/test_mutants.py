@@ -117,7 +117,10 @@ def test_what_was_measured_of_bugs_is_kept_and_not_measured_again(tmp_path, monk
     clean = Noticed("no bug", (), 0.5, None)
     monkeypatch.setattr(which_tool, "noticed", lambda audit: [clean, bug])
     monkeypatch.setattr(which_tool, "verified", lambda seed: Verdict(()))
-    first = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path, "a command")
+    assert which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path).lines == (("not measured yet",),)
+    which_tool.MUTANT_TABLE.measure(Scale.QUICK, tmp_path, "a command")
+    first = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path)
     monkeypatch.setattr(which_tool, "noticed", lambda audit: pytest.fail("measured again"))
-    again = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path, "a command")
+    which_tool.MUTANT_TABLE.measure(Scale.QUICK, tmp_path, "another command")
+    again = which_tool.MUTANT_TABLE.side(Scale.QUICK, tmp_path)
     assert again == first and "6.00*" in again.lines[2]

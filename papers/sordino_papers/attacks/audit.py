@@ -54,7 +54,11 @@ class AuditTable:
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         folder.mkdir(parents=True, exist_ok=True)
-        return _by_method(self.entries(scale), scale, seeds, folder, command), MUTANT_TABLE.side(scale, folder, command)
+        return _by_method(self.entries(scale), scale, seeds, folder, command), MUTANT_TABLE.side(scale, folder)
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+        """Plants each known bug, unless that was done with these settings before."""
+        MUTANT_TABLE.measure(scale, folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}")
 
 
 AUDIT = AuditTable()

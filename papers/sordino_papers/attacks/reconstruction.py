@@ -18,8 +18,8 @@ from sordino.attacks.reconstruction.estimated import Estimated
 from sordino.attacks.reconstruction.known import known_network
 from sordino.attacks.reconstruction.reconstructed import Sent, reconstruct
 from sordino.report.pictures import ACCENT, FAINT, INK
-from sordino_papers.attacks.reconstruction_gallery import gallery_side, kept
-from sordino_papers.attacks.reconstruction_theorem import theorem_side
+from sordino_papers.attacks.reconstruction_gallery import draw_pictures, gallery_side, kept
+from sordino_papers.attacks.reconstruction_theorem import measure_theorem, theorem_side
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
@@ -63,6 +63,14 @@ class Bench:
         paper = _THOUSAND * PAPER_PLAIN if method == _PLAIN and self.data == "cifar10" else None
         return Entry(method, self.data, None, None, settings, measure, paper=paper)
 
+    def is_whole(self, ledger: Ledger) -> bool:
+        """Whether every entry was run with the first seed."""
+        return all(ledger.has(entry, seed=0) for entry in self.entries())
+
+    def shown(self, ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
+        """What was rebuilt with the first seed, by the way its gradient was sent."""
+        return {entry.method: _pictures(ledger, entry, 1) for entry in self.entries()}
+
 
 _RESNET = "resnet-34-batchnorm"
 BENCHES = {
@@ -93,12 +101,18 @@ class ReconstructionTable:
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         bench, ledger = BENCHES[scale], Ledger(folder / "runs.jsonl")
-        sides = [theorem_side(folder, command, scale)]
-        if all(ledger.has(entry, seed=0) for entry in bench.entries()):
+        sides = [theorem_side(folder, scale)]
+        if bench.is_whole(ledger):
             sides.append(_curves(bench, ledger, folder, command, scale, seeds))
-            shown = {entry.method: _pictures(ledger, entry, 1) for entry in bench.entries()}
-            sides.append(gallery_side(shown, bench.data, folder / f"gallery-{scale}.svg"))
+            sides.append(gallery_side(bench.shown(ledger), folder / f"gallery-{scale}.svg"))
         return tuple(sides)
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+        """Attacks the layer of Theorem 5.1, and draws the gallery, whose originals are in the data set."""
+        bench, ledger = BENCHES[scale], Ledger(folder / "runs.jsonl")
+        measure_theorem(folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}", scale)
+        if bench.is_whole(ledger):
+            draw_pictures(bench.shown(ledger), bench.data, folder / f"gallery-{scale}.svg")
 
 
 RECONSTRUCTION = ReconstructionTable()

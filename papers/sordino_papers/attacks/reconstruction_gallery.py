@@ -28,19 +28,23 @@ def kept(found: Sequence[Reconstructed]) -> list[dict[str, Any]]:
     ]
 
 
-def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path: Path) -> Side:
-    """A line for each way a gradient was sent, of the same public pictures."""
+def draw_pictures(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path: Path) -> None:
+    """Draws what was rebuilt below the originals, which are read from the data set."""
     first = next(iter(found.values()))[:SHOWN]
     pixels, _, _ = public_pictures(data, 1 + max(one["row"] for one in first))
     lines = [[_shown(one, pixels[one["row"]]) for one in line[:SHOWN]] for line in found.values()]
     with drawing(path, width=0.75 * (2 + len(first)), height=0.7 + 0.95 * len(lines)) as figure:
         draw_gallery(figure.subplots(), lines, list(found))
+
+
+def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> Side:
+    """A line for each way a gradient was sent, of the same public pictures."""
     head = ("gradient", "MSE of each", "SSIM of each")
     cells = [
         (name, " ".join(f"{one['mse']:.3f}" for one in line), " ".join(f"{one['ssim']:.2f}" for one in line))
         for name, line in found.items()
     ]
-    return Side("Pictures of seed 0, originals above:", (head, *cells), (path,))
+    return Side("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
 
 
 def _shown(one: dict[str, Any], picture: Tensor) -> Reconstructed:

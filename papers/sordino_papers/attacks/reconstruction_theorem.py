@@ -9,7 +9,7 @@ import numpy as np
 
 from sordino.attacks.reconstruction import SingleLayer
 from sordino.kernel.randomness import Key
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 
@@ -19,21 +19,33 @@ NOISE_STD = 0.1
 ATTEMPTS = {Scale.QUICK: 2000, Scale.CPU: 20_000, Scale.PAPER: 100_000}
 
 
-def theorem_side(folder: Path, command: str, scale: Scale) -> Side:
-    """Measured error, its expectation and the bound, rate by rate."""
+def measure_theorem(folder: Path, command: str, scale: Scale) -> None:
+    """Attacks one layer at each rate, and writes the error beside its expectation and the bound."""
     constraint = tuple(Key.from_seed(0).stream("constraint").normals(WIDTH, step=0).astype(np.float64).tolist())
-    lines, kept = [], []
+    kept = []
     for rate in RATES:
         layer = SingleLayer(constraint, NOISE_STD, rate)
         found = layer.attacked(ATTEMPTS[scale], seed=0)
         expected, bound = layer.expected_squared_error, layer.lower_bound
         kept.append({"rate": rate, "measured": asdict(found), "expected": expected, "bound": bound})
-        numbers = (found.value, found.low, found.high, expected, bound)
-        measured, low, high, *theory = (f"{number:.3e}" for number in numbers)
-        lines.append((f"{rate:g}", measured, f"{low} to {high}", *theory))
-    path = folder / f"theorem-{scale}.json"
     about = {"width": WIDTH, "noise_std": NOISE_STD, "attempts": ATTEMPTS[scale]}
-    write_numbers(path, about | {"rates": kept}, command)
-    head = ("rate", "measured", "95 % interval", "expected", "lower bound")
+    write_numbers(_path(folder, scale), about | {"rates": kept}, command)
+
+
+def theorem_side(folder: Path, scale: Scale) -> Side:
+    """Measured error, its expectation and the bound, rate by rate."""
+    path = _path(folder, scale)
     title = f"Theorem 5.1: squared error of least squares on one number, {WIDTH} coordinates, noise {NOISE_STD:g}:"
+    if (kept := kept_numbers(path)) is None:
+        return Side.not_measured(title)
+    lines = []
+    for one in kept["rates"]:
+        numbers = (*(one["measured"][name] for name in ("value", "low", "high")), one["expected"], one["bound"])
+        measured, low, high, *theory = (f"{number:.3e}" for number in numbers)
+        lines.append((f"{one['rate']:g}", measured, f"{low} to {high}", *theory))
+    head = ("rate", "measured", "95 % interval", "expected", "lower bound")
     return Side(title, (head, *lines), (path,))
+
+
+def _path(folder: Path, scale: Scale) -> Path:
+    return folder / f"theorem-{scale}.json"

@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino._input.strict_json import parse
 from sordino.accounting import Adjacency
 from sordino.attacks.audit.methods import F_DP, GAUSSIAN, ONE_RUN
 from sordino.attacks.audit.white_box import white_box_scores
@@ -34,7 +33,7 @@ from sordino.kernel.run import Plan
 from sordino.kernel.sampling import Poisson
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 
@@ -134,18 +133,24 @@ class Noticed:
 class MutantTable:
     """The side of the audits that says which tool notices which bug."""
 
-    def side(self, scale: Scale, folder: Path, command: str) -> Side:
+    def measure(self, scale: Scale, folder: Path, command: str) -> None:
+        """Verifies and audits with each bug planted, unless it is kept: whoever wants it anew removes the file."""
+        settings, numbers = _settings(scale), _numbers(folder, scale)
+        if _kept(numbers, settings) is not None:
+            return
+        canaries, repeats, clean = (int(settings[name]) for name in ("canaries", "repeats", "clean_verifications"))
+        found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
+        alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
+        measured = {"noticed": [asdict(each) for each in found], "false_alarms": alarms}
+        write_numbers(numbers, measured | settings, command)
+
+    def side(self, scale: Scale, folder: Path) -> Side:
         """A line for each bug, and one without."""
-        canaries, repeats, clean = (200, 1, 3) if scale is Scale.QUICK else (1000, 20, 40)
-        numbers = folder / f"which-tool-{scale}.json"
-        settings = {"canaries": canaries, "repeats": repeats, "clean_verifications": clean, "delta": _DELTA}
+        settings, numbers = _settings(scale), _numbers(folder, scale)
         if (kept := _kept(numbers, settings)) is None:
-            found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
-            alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
-            measured = {"noticed": [asdict(each) for each in found], "false_alarms": alarms}
-            write_numbers(numbers, measured | settings, command)
-        else:
-            found, alarms = kept
+            return Side.not_measured("Planted bugs, and which of them a verification and an audit notice:")
+        found, alarms = kept
+        canaries, repeats, clean = (int(settings[name]) for name in ("canaries", "repeats", "clean_verifications"))
         seconds = sum(each.seconds for each in found[1:])
         caught = sum(bool(each.checks) for each in found[1:])
         title = (
@@ -161,12 +166,19 @@ class MutantTable:
 MUTANT_TABLE = MutantTable()
 
 
+def _settings(scale: Scale) -> dict[str, float]:
+    canaries, repeats, clean = (200, 1, 3) if scale is Scale.QUICK else (1000, 20, 40)
+    return {"canaries": canaries, "repeats": repeats, "clean_verifications": clean, "delta": _DELTA}
+
+
+def _numbers(folder: Path, scale: Scale) -> Path:
+    return folder / f"which-tool-{scale}.json"
+
+
 def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[Noticed], int] | None:
-    """What was measured before with these settings: whoever wants it measured anew removes the file."""
-    if not numbers.exists():
-        return None
-    kept = parse(numbers.read_text())
-    if not isinstance(kept, dict) or any(kept.get(name) != value for name, value in settings.items()):
+    """What was measured before with these settings."""
+    kept = kept_numbers(numbers)
+    if kept is None or any(kept.get(name) != value for name, value in settings.items()):
         return None
     lines = [fields | {"audit": fields["audit"] and Audited(**fields["audit"])} for fields in kept["noticed"]]
     return [Noticed(**fields) for fields in lines], kept["false_alarms"]

@@ -64,7 +64,7 @@ class Experiment(Protocol):
         ...
 
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        """Measures, draws and writes what goes with the table."""
+        """Draws and writes what goes with the table, from what is kept in the folder. Measures nothing."""
         ...
 
 
@@ -76,3 +76,14 @@ class MeasuresBeside(Protocol):
     """
 
     def beside(self, scale: Scale) -> Sequence[Entry]: ...
+
+
+@runtime_checkable
+class MeasuresSides(Protocol):
+    """An experiment with sides that take measurements of their own, beyond what the runs of its entries hold.
+
+    `measure_sides` takes them and writes their files. `sides` only reads those files, so that showing a table computes
+    nothing.
+    """
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None: ...

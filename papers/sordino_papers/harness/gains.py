@@ -10,6 +10,7 @@ from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.page import NOT_COMPARABLE
 from sordino_papers.harness.paired import Gain, gain
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
@@ -32,17 +33,17 @@ def gains(
     _draw([one for one in found if one.mean is not None], picture)
     head = ("trained", "data", "epsilon", "paper", "ours", "seeds")
     title = f"What {what} gains, paired by seed, with Student's 95 % interval:"
-    return Side(title, (head, *(_line(one) for one in found)), (picture, numbers))
+    return Side(title, (head, *(_line(one, scale) for one in found)), (picture, numbers))
 
 
-def _line(found: Gain) -> tuple[str, ...]:
+def _line(found: Gain, scale: Scale) -> tuple[str, ...]:
     first, second = found.first, found.second
     printed = None if first.paper is None or second.paper is None else second.paper - first.paper
     return (
         second.method,
         second.data,
         f"{second.epsilon:g}",
-        "-" if printed is None else f"{printed:+.1f}",
+        "-" if printed is None else NOT_COMPARABLE if scale is Scale.QUICK else f"{printed:+.1f}",
         found.shown,
         str(found.seeds),
     )

@@ -12,7 +12,11 @@ from typing import Any
 
 import torch
 
-from sordino._input.files import write_atomically
+from sordino._input.files import read_bytes, write_atomically
+from sordino._input.strict_json import parse
+from sordino.errors import StateError
+
+_LARGEST = 1 << 26
 
 
 def origin(command: str) -> dict[str, str]:
@@ -29,6 +33,16 @@ def write_numbers(path: Path, numbers: Mapping[str, Any], command: str) -> None:
     """A result file: numbers, and where they come from."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps({**numbers, **origin(command)}, indent=2, allow_nan=False) + "\n").encode())
+
+
+def kept_numbers(path: Path) -> dict[str, Any] | None:
+    """The numbers of a result file, or None if there is no such file."""
+    if not path.exists():
+        return None
+    found = parse(read_bytes(path, at_most=_LARGEST))
+    if not isinstance(found, dict):
+        raise StateError(f"{str(path)!r} is not a result file: remove it, and it is measured again.")
+    return found
 
 
 def _commit() -> str:

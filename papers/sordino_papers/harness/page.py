@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sordino.accounting.guarantee import rounded_up
+from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.harness.table import Row
 
+NOT_COMPARABLE = "quick: not comparable"
+QUICK = (
+    "Scale quick: few rows and few steps, to check that everything runs. These numbers are not comparable with the\n"
+    "paper's, and say nothing about whether its results can be reproduced."
+)
 HEAD = ("method", "data", "epsilon", "adjacency", "zero-out", "paper", "ours", "seeds", "seconds")
 
 
-def line(row: Row) -> tuple[str, ...]:
-    """A row in words: epsilon under the adjacency of the table, and what the same run is worth under zero-out."""
+def line(row: Row, scale: Scale) -> tuple[str, ...]:
+    """A row in words: epsilon under the adjacency of the table, and what the same run is worth under zero-out.
+
+    At the scale `quick` the paper's number is left out: so small a training does not reproduce it.
+    """
     smaller = row.more.get("epsilon_zero_out")
     return (
         row.method,
@@ -22,16 +31,19 @@ def line(row: Row) -> tuple[str, ...]:
         "none" if row.epsilon is None else f"{row.epsilon:g}",
         row.adjacency or "-",
         "-" if smaller is None else rounded_up(smaller, 3),
-        "-" if row.paper is None else f"{row.paper:.1f}",
+        "-" if row.paper is None else NOT_COMPARABLE if scale is Scale.QUICK else f"{row.paper:.1f}",
         row.shown,
         str(row.seeds),
         "-" if row.seconds is None else f"{row.seconds:.0f}",
     )
 
 
-def page(title: str, about: str, command: str, rows: Sequence[Row], sides: Sequence[Side], folder: Path) -> str:
+def page(
+    title: str, about: str, command: str, rows: Sequence[Row], sides: Sequence[Side], folder: Path, scale: Scale
+) -> str:
     """Markdown: the table, how its settings were chosen, and each side with its pictures."""
-    parts = [f"# {title}", f"`{command}`", about, _markdown([HEAD, *(line(row) for row in rows)])]
+    parts = [f"# {title}", *([QUICK] if scale is Scale.QUICK else []), f"`{command}`", about]
+    parts.append(_markdown([HEAD, *(line(row, scale) for row in rows)]))
     parts.append("Means of seeds with 1.96 standard errors, final iterates.")
     chosen = {row.chosen: row.data for row in rows if row.chosen}  # one sentence for each
     parts += [f"How settings were chosen, {data}: {how}" for how, data in chosen.items()]

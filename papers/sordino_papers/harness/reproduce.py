@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sordino._input import validate
 from sordino._input.files import write_atomically
 from sordino.errors import DataError, UsageError
-from sordino_papers.harness.entry import Entry, Experiment, MeasuresBeside
+from sordino_papers.harness.entry import Entry, Experiment, MeasuresBeside, MeasuresSides
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.once import measured_once
 from sordino_papers.harness.origin import write_numbers
@@ -46,8 +46,8 @@ def reproduce(
     """The table of an experiment. What the folder has of it already is read, the rest is run.
 
     All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table. With
-    `only`, just the entries are run that have this text in their name; the table has all of them. Without `train` no
-    entry is run: the table is of what is there. What is measured beside it is run after a whole table.
+    `only`, just the entries are run that have this text in their name; the table has all of them. Without `train`
+    nothing is run or measured: the table is of what is there. What is measured beside it is run after a whole table.
     """
     validate.count(seeds=seeds)
     entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
@@ -62,10 +62,12 @@ def reproduce(
         _run(wanted, ledger, seeds, command, progress)
         if isinstance(experiment, MeasuresBeside) and not only:
             _run(experiment.beside(scale), Ledger.beside(folder), 1, command, progress)
+        if isinstance(experiment, MeasuresSides):
+            experiment.measure_sides(scale, seeds, folder)
     sides = tuple(experiment.sides(scale, seeds, folder))
     found = rows(entries, ledger, seeds=seeds)
     write_numbers(folder / f"table-{scale}.json", {"rows": [row.json() for row in found]}, command)
-    text = page(experiment.name, experiment.about, command, found, sides, folder)
+    text = page(experiment.name, experiment.about, command, found, sides, folder, scale)
     write_atomically(folder / f"table-{scale}.md", text.encode())
     return Reproduced(tuple(found), sides)
 

@@ -13,3 +13,8 @@ class Side:
     title: str
     lines: tuple[tuple[str, ...], ...]
     files: tuple[Path, ...]
+
+    @classmethod
+    def not_measured(cls, title: str) -> Side:
+        """A side whose measurements are not in the folder yet."""
+        return cls(title, (("not measured yet",),), ())

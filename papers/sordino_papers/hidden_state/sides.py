@@ -12,74 +12,84 @@ from typing import Any
 from sordino._input.files import read_bytes
 from sordino._input.strict_json import parse
 from sordino.accounting.guarantee import rounded_up
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.hidden_state.batch_problems import Batches, batch_problems
 from sordino_papers.hidden_state.epsilon_curves import EPOCHS, Curve, curves, draw
-from sordino_papers.hidden_state.utility_law import Law, Point, Slope, laws, measure
+from sordino_papers.hidden_state.utility_law import Law, Point, Slope, laws, measure, of_whole_seeds
 
 _FEW_EPOCHS = (1, 10, 50, 150, 400)
 _LARGEST = 1 << 24
 
 
-def sides(scale: Scale, seeds: int, folder: Path, command: str) -> Sequence[Side]:
-    """All three, in the order of the poster."""
+def measure_sides(scale: Scale, seeds: int, folder: Path, command: str) -> None:
+    """Computes the curves of epsilon, watches the samplers, and trains on random data what is not kept yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    return epsilons(scale, folder, command), batches(folder, command), law(scale, seeds, folder, command)
-
-
-def epsilons(scale: Scale, folder: Path, command: str) -> Side:
-    """Epsilon against epochs, by who sees what."""
     found = curves(epochs=_FEW_EPOCHS if scale is Scale.QUICK else EPOCHS)
+    draw(found, folder / f"epsilon-{scale}.svg")
+    write_numbers(folder / f"epsilon-{scale}.json", {"curves": [_plain(curve) for curve in found]}, command)
+    write_numbers(folder / "batches.json", {"samplers": [_plain(one) for one in batch_problems()]}, command)
+    kept = folder / "utility.jsonl"
+    measure(scale, seeds, lambda point: _keep(kept, point), known=_kept(kept))
+
+
+def sides(scale: Scale, seeds: int, folder: Path, command: str) -> Sequence[Side]:
+    """All three, in the order of the poster, from what was measured."""
+    return epsilons(scale, folder), batches(folder), law(scale, seeds, folder, command)
+
+
+def epsilons(scale: Scale, folder: Path) -> Side:
+    """Epsilon against epochs, by who sees what."""
     picture, numbers = folder / f"epsilon-{scale}.svg", folder / f"epsilon-{scale}.json"
-    draw(found, picture)
-    write_numbers(numbers, {"curves": [_plain(curve) for curve in found]}, command)
-    head = ("method", *(f"{epochs} epochs" for epochs in _FEW_EPOCHS))
-    lines = [head, *(_epsilon_line(curve) for curve in found)]
     title = "Epsilon after so many epochs of 60 batches, replace-one, delta 1e-5, by noise multiplier:"
-    return Side(title, tuple(lines), (picture, numbers))
+    if (found := kept_numbers(numbers)) is None:
+        return Side.not_measured(title)
+    head = ("method", *(f"{epochs} epochs" for epochs in _FEW_EPOCHS))
+    return Side(title, (head, *(_epsilon_line(curve) for curve in found["curves"])), (picture, numbers))
 
 
-def batches(folder: Path, command: str) -> Side:
+def batches(folder: Path) -> Side:
     """What random batches cost beside privacy."""
-    found, numbers = batch_problems(), folder / "batches.json"
-    write_numbers(numbers, {"samplers": [_plain(one) for one in found]}, command)
+    numbers, title = folder / "batches.json", "Batches of 1000 of 60,000 examples:"
+    if (found := kept_numbers(numbers)) is None:
+        return Side.not_measured(title)
     head = ("sampler", "batch sizes", "deviation", "peak memory", "never seen in 1 epoch", "in 10", "draw", "gather")
-    title = "Batches of 1000 of 60,000 examples:"
-    return Side(title, (head, *(_batch_line(one) for one in found)), (numbers,))
+    return Side(title, (head, *(_batch_line(one) for one in found["samplers"])), (numbers,))
 
 
 def law(scale: Scale, seeds: int, folder: Path, command: str) -> Side:
-    """How fast the training risk falls with n * epsilon on random data. Points are kept as they come."""
+    """How fast the training risk falls with n * epsilon on random data, from the seeds whose points are all kept."""
     kept, numbers = folder / "utility.jsonl", folder / f"utility-{scale}.json"
-    points = measure(scale, seeds, lambda point: _keep(kept, point), known=_kept(kept))
+    title = "Powers of n and epsilon with which the training risk falls, random data, n / d = 10 (95 % intervals):"
+    points = of_whole_seeds(scale, seeds, _kept(kept))
+    if not points:
+        return Side.not_measured(title)
     found = laws(points)
     write_numbers(
         numbers, {"laws": [asdict(one) for one in found], "points": [asdict(point) for point in points]}, command
     )
     head = ("method", "risk", "slope in n epsilon", "claimed", "in n", "in epsilon")
-    title = "Powers of n and epsilon with which the training risk falls, random data, n / d = 10 (95 % intervals):"
     return Side(title, (head, *(_law_line(one) for one in found)), (kept, numbers))
 
 
-def _epsilon_line(curve: Curve) -> tuple[str, ...]:
-    by_epochs = dict(zip(curve.epochs, curve.epsilons, strict=True))
-    name = f"{curve.method}, noise {curve.setting.noise_multiplier:g}"
+def _epsilon_line(curve: dict[str, Any]) -> tuple[str, ...]:
+    by_epochs = dict(zip(curve["epochs"], curve["epsilons"], strict=True))
+    name = f"{curve['method']}, noise {curve['setting']['noise_multiplier']:g}"
     return name, *(str(rounded_up(by_epochs[epochs], 4)) for epochs in _FEW_EPOCHS)
 
 
-def _batch_line(one: Batches) -> tuple[str, ...]:
-    shares = dict(one.never_seen)
+def _batch_line(one: dict[str, Any]) -> tuple[str, ...]:
+    shares = dict(one["never_seen"])
     return (
-        one.sampler,
-        f"{one.smallest} to {one.largest}",
-        f"{one.size_deviation:.1f}",
-        f"{one.peak_memory:.2f}",
+        one["sampler"],
+        f"{one['smallest']} to {one['largest']}",
+        f"{one['size_deviation']:.1f}",
+        f"{one['peak_memory']:.2f}",
         f"{shares[1]:.1%}",
         f"{shares[10]:.2%}",
-        f"{1e3 * one.draw_seconds:.2f} ms",
-        f"{1e3 * (one.slice_seconds or one.gather_seconds):.2f} ms",
+        f"{1e3 * one['draw_seconds']:.2f} ms",
+        f"{1e3 * (one['slice_seconds'] or one['gather_seconds']):.2f} ms",
     )
 
 

@@ -13,7 +13,7 @@ from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.hidden_state.inputs import Inputs, Scattered, Waves, rows_of
 from sordino_papers.hidden_state.methods import ADJACENCY, DpSgd, FromStatistics, InHiding, Method
-from sordino_papers.hidden_state.sides import sides
+from sordino_papers.hidden_state.sides import measure_sides, sides
 
 EPSILONS = (1.33, 4.76)
 DATA = ("mnist", "cifar10")
@@ -133,7 +133,13 @@ class HiddenStateTable:
         return tuple(_ablation(scale))
 
     def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        return sides(scale, seeds, folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}")
+        return sides(scale, seeds, folder, self._command(scale, seeds))
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+        measure_sides(scale, seeds, folder, self._command(scale, seeds))
+
+    def _command(self, scale: Scale, seeds: int) -> str:
+        return f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
 
 
 HIDDEN_STATE = HiddenStateTable()

@@ -19,7 +19,7 @@ is the slope in epsilon. Both slopes are therefore fitted apart too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,7 @@ from sordino._input import validate
 from sordino_papers.harness.scale import Scale
 from sordino_papers.hidden_state.random_data import METHODS, Drawn
 
+Question = tuple[str, int, float, int]  # method, examples, epsilon, seed
 CLAIMED = -0.5
 SIZES = {
     Scale.QUICK: (100, 200, 400),
@@ -54,7 +55,7 @@ class Point:
     seconds: float
 
     @property
-    def question(self) -> tuple[str, int, float, int]:
+    def question(self) -> Question:
         """What was measured: one training answers it."""
         return self.method, self.examples, self.epsilon, self.seed
 
@@ -88,16 +89,29 @@ def measure(
     validate.count(seeds=seeds)
     kept = {point.question: point for point in known}
     points = []
+    for question in _questions(scale, seeds):
+        point = kept.get(question)
+        if point is None:
+            point = measured(*question)
+            on_point(point)
+        points.append(point)
+    return tuple(points)
+
+
+def of_whole_seeds(scale: Scale, seeds: int, known: Iterable[Point]) -> tuple[Point, ...]:
+    """The known points of a scale, of those of the first `seeds` seeds for which none is missing."""
+    kept = {point.question: point for point in known}
+    questions = list(_questions(scale, seeds))
+    missing = {seed for *place, seed in questions if (*place, seed) not in kept}
+    return tuple(kept[question] for question in questions if question[-1] not in missing)
+
+
+def _questions(scale: Scale, seeds: int) -> Iterator[Question]:
     for examples in SIZES[scale]:
         for seed in range(seeds):
             for epsilon in EPSILONS[scale]:
                 for method in METHODS:
-                    point = kept.get((method, examples, epsilon, seed))
-                    if point is None:
-                        point = measured(method, examples, epsilon, seed)
-                        on_point(point)
-                    points.append(point)
-    return tuple(points)
+                    yield method, examples, epsilon, seed
 
 
 def measured(method: str, examples: int, epsilon: float, seed: int) -> Point:

@@ -20,7 +20,7 @@ from sordino.optimized_noise.costs import AbsoluteCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
 from sordino.report.pictures import ACCENT, DASHES, FAINT
 from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.side import Side
 
 DIMENSIONS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
@@ -74,23 +74,34 @@ def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple
     return tuple(found)
 
 
-def by_dimension(folder: Path, command: str, dimensions: Sequence[int] = DIMENSIONS) -> Side:
-    """A table, its numbers, and a picture."""
+def measure_by_dimension(folder: Path, command: str, dimensions: Sequence[int] = DIMENSIONS) -> None:
+    """Computes all costs, and writes numbers and a picture."""
     found = costs(dimensions)
-    picture, numbers = folder / "cost-by-dimension.svg", folder / "cost-by-dimension.json"
-    write_numbers(numbers, {"delta": DELTA, "costs": [vars(one) for one in found]}, command)
-    _draw(found, picture)
+    write_numbers(_numbers(folder), {"delta": DELTA, "costs": [vars(one) for one in found]}, command)
+    _draw(found, _numbers(folder).with_suffix(".svg"))
+
+
+def by_dimension(folder: Path) -> Side:
+    """A table of the costs that were computed."""
+    numbers = _numbers(folder)
+    title = (
+        f"What pure noise costs in a single release, E sum w|z|, over Gaussian noise at delta {DELTA:g} "
+        "(spread: of the logarithms of weights):"
+    )
+    if (kept := kept_numbers(numbers)) is None:
+        return Side.not_measured(title)
+    found = [Costs(**fields) for fields in kept["costs"]]
     head = ("dimension", "epsilon", "spread of weights", *FAMILIES)
     lines = [
         (f"{one.dimension:,}", f"{one.epsilon:g}", f"{one.spread:g}", *(f"{x:.3g}" for x in one.over_gaussian.values()))
         for one in found
         if one.dimension in _SHOWN
     ]
-    title = (
-        f"What pure noise costs in a single release, E sum w|z|, over Gaussian noise at delta {DELTA:g} "
-        "(spread: of the logarithms of weights):"
-    )
-    return Side(title, (head, *lines), (picture, numbers))
+    return Side(title, (head, *lines), (numbers.with_suffix(".svg"), numbers))
+
+
+def _numbers(folder: Path) -> Path:
+    return folder / "cost-by-dimension.json"
 
 
 def _draw(found: Sequence[Costs], path: Path) -> None:

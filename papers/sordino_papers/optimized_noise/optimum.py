@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sordino.optimized_noise import Gap, NoiseProblem, PerDistance, WithinSensitivity, gaps
 from sordino.optimized_noise.constraints import Constraint
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.side import Side
 
 WEIGHTS = ((1.0,), (1.0, 1.0), (1.0, 0.3), (1.0, 0.1))
@@ -41,9 +41,8 @@ def distances(spacing: float) -> tuple[Distance, ...]:
     return tuple(found)
 
 
-def optimum(folder: Path, command: str, *, spacing: float) -> Side:
-    """A table of them, and its numbers."""
-    found, numbers = distances(spacing), folder / "optimum.json"
+def measure_optimum(folder: Path, command: str, *, spacing: float) -> None:
+    """Solves all programs and writes their values."""
     plain = [
         {
             "weights": one.weights,
@@ -51,9 +50,17 @@ def optimum(folder: Path, command: str, *, spacing: float) -> Side:
             "at_least": one.at_least,
             "costs": {gap.family: gap.cost for gap in one.families},
         }
-        for one in found
+        for one in distances(spacing)
     ]
-    write_numbers(numbers, {"epsilon": EPSILON, "spacing": spacing, "distances": plain}, command)
+    write_numbers(_numbers(folder), {"epsilon": EPSILON, "spacing": spacing, "distances": plain}, command)
+
+
+def optimum(folder: Path) -> Side:
+    """A table of the values that were found."""
+    numbers = _numbers(folder)
+    if (kept := kept_numbers(numbers)) is None:
+        return Side.not_measured(f"How far closed forms are from the best noise at epsilon {EPSILON:g}:")
+    found = [_distance(**fields) for fields in kept["distances"]]
     head = ("weights", "constraint", "best, at least", *(gap.family for gap in found[0].families))
     lines = [
         (
@@ -66,6 +73,15 @@ def optimum(folder: Path, command: str, *, spacing: float) -> Side:
     ]
     title = (
         f"How far closed forms are from the best noise, E sum w|z| at epsilon {EPSILON:g} (linear programs on a grid "
-        f"of {spacing:g}; smooth: the log-density may change by epsilon per sensitivity at any distance):"
+        f"of {kept['spacing']:g}; smooth: the log-density may change by epsilon per sensitivity at any distance):"
     )
     return Side(title, (head, *lines), (numbers,))
+
+
+def _numbers(folder: Path) -> Path:
+    return folder / "optimum.json"
+
+
+def _distance(weights: list[float], constraint: str, at_least: float, costs: dict[str, float]) -> Distance:
+    families = tuple(Gap(family, cost, at_least) for family, cost in costs.items())
+    return Distance(tuple(weights), constraint, at_least, families)

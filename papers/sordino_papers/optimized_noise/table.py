@@ -15,12 +15,12 @@ from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.rows import Rows
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.optimized_noise.by_dimension import by_dimension
+from sordino_papers.optimized_noise.by_dimension import by_dimension, measure_by_dimension
 from sordino_papers.optimized_noise.curves import accuracy_curves, gains_over
 from sordino_papers.optimized_noise.densities import draw_line, draw_plane
 from sordino_papers.optimized_noise.heads import DATA, Head, Network, OnWaves
 from sordino_papers.optimized_noise.moments_accountant import least_epsilon_of_2016
-from sordino_papers.optimized_noise.optimum import optimum
+from sordino_papers.optimized_noise.optimum import measure_optimum, optimum
 from sordino_papers.optimized_noise.settings import ADJACENCY, DELTA, Settings
 from sordino_papers.optimized_noise.ways import (
     By2016,
@@ -152,12 +152,9 @@ class OptimizedNoiseTable:
             f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}",
             Ledger(folder / "runs.jsonl"),
         )
-        curves, line, plane = (folder / f"{name}.svg" for name in (f"accuracy-{scale}", "densities", "densities-plane"))
+        curves, *densities = (folder / f"{name}.svg" for name in (f"accuracy-{scale}", "densities", "densities-plane"))
         panels = {trained.title: _lines(trained, scale) for trained in ALL}
         accuracy_curves(panels, ledger, curves, seeds=seeds)
-        draw_line(line)
-        spacing = 0.5 if scale is Scale.QUICK else 0.25
-        draw_plane(plane, spacing=spacing)
         pairs = [
             pair
             for lines in panels.values()
@@ -166,8 +163,17 @@ class OptimizedNoiseTable:
             for pair in zip(lines[one], lines[other], strict=True)
         ]
         gains = gains_over(pairs, ledger, folder / f"gains-{scale}.json", command, seeds=seeds)
-        drawn = replace(gains, files=(*gains.files, curves, line, plane))
-        return drawn, by_dimension(folder, command), optimum(folder, command, spacing=spacing)
+        drawn = replace(gains, files=(*gains.files, curves, *(path for path in densities if path.exists())))
+        return drawn, by_dimension(folder), optimum(folder)
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+        """Solves the linear programs of the best noise, draws their densities, and computes costs by dimension."""
+        command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
+        spacing = 0.5 if scale is Scale.QUICK else 0.25
+        draw_line(folder / "densities.svg")
+        draw_plane(folder / "densities-plane.svg", spacing=spacing)
+        measure_by_dimension(folder, command)
+        measure_optimum(folder, command, spacing=spacing)
 
 
 OPTIMIZED_NOISE = OptimizedNoiseTable()

@@ -13,12 +13,12 @@ from sordino.kernel.randomness import Key
 from sordino.report.pictures import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.side_effects.measured_ratio import exposed_descent, measure_ratios
 from sordino_papers.side_effects.patch_bench import Bench, groups_of
-from sordino_papers.side_effects.two_patch_world import Descent, TwoPatches, feature_to_noise
+from sordino_papers.side_effects.two_patch_world import Descent, FeatureToNoise, TwoPatches, feature_to_noise
 
 NOISE = {
     Scale.QUICK: (0.0, 0.005, 0.01, 0.02, 0.04, 0.08),
@@ -57,7 +57,20 @@ class FeatureToNoiseTable:
         }
         if not all(found.values()):
             return ()
-        return _losses(found, folder, scale, command), _ratios(BENCHES[scale], folder, scale, command)
+        return _losses(found, folder, scale, command), _ratios(folder, scale)
+
+    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+        """What the formula says, and what raw gradients show at the first step of seed 0."""
+        bench, steps = BENCHES[scale], _noisiest(scale)
+        rows = bench.world.draw(bench.examples, Key.from_seed(0).stream("training rows"))
+        run = exposed_descent(bench.start(0), rows, steps, at=(0,), seed=0)
+        measured = measure_ratios(run, rows.group, divisor=steps.batch_size(len(rows)))
+        formula = feature_to_noise(bench.world, steps, bench.filters)
+        write_numbers(
+            folder / f"ratios-{scale}.json",
+            {"formula": [asdict(one) for one in formula], "measured": [asdict(one) for one in measured]},
+            f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}",
+        )
 
 
 FEATURE_TO_NOISE = FeatureToNoiseTable()
@@ -110,29 +123,27 @@ def _losses(found: dict[float, list[dict[str, Any]]], folder: Path, scale: Scale
     return Side(title, (head, *lines), (picture, numbers))
 
 
-def _ratios(bench: Bench, folder: Path, scale: Scale, command: str) -> Side:
-    """What the formula says, and what raw gradients show at the first step of seed 0."""
-    steps = descent(bench, NOISE[scale][-1])
-    rows = bench.world.draw(bench.examples, Key.from_seed(0).stream("training rows"))
-    run = exposed_descent(bench.start(0), rows, steps, at=(0,), seed=0)
-    measured = measure_ratios(run, rows.group, divisor=steps.batch_size(len(rows)))
-    formula = feature_to_noise(bench.world, steps, bench.filters)
+def _noisiest(scale: Scale) -> Descent:
+    return descent(BENCHES[scale], NOISE[scale][-1])
+
+
+def _ratios(folder: Path, scale: Scale) -> Side:
+    """The ratios that were measured, beside those by formula."""
     numbers = folder / f"ratios-{scale}.json"
-    write_numbers(
-        numbers, {"formula": [asdict(one) for one in formula], "measured": [asdict(x) for x in measured]}, command
-    )
+    noise_std = _noisiest(scale).noise_std
+    title = f"Ratios by formula, and on the raw gradients of the first step, at noise {noise_std:g} (not private):"
+    if (kept := kept_numbers(numbers)) is None:
+        return Side.not_measured(title)
+    formula = [FeatureToNoise(**fields) for fields in kept["formula"]]
     lines = [
         (
             one.group,
-            *(f"{x:.2f}" for x in (one.share, shown.share, one.clipping_factor, shown.clipping_factor)),
-            *(f"{x:.3g}" for x in (one.effective, shown.effective)),
+            *(f"{x:.2f}" for x in (one.share, shown["share"], one.clipping_factor, shown["clipping_factor"])),
+            *(f"{x:.3g}" for x in (one.effective, shown["effective"])),
         )
-        for one, shown in zip(formula, measured, strict=True)
+        for one, shown in zip(formula, kept["measured"], strict=True)
     ]
     head = ("group", "share", "measured", "clipping factor", "measured", "effective ratio", "measured")
-    title = (
-        f"Ratios by formula, and on the raw gradients of the first step, at noise {steps.noise_std:g} (not private):"
-    )
     return Side(title, (head, *lines), (numbers,))
 
 

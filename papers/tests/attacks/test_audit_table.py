@@ -48,5 +48,5 @@ def test_the_side_says_how_often_a_bound_was_above_theory(tmp_path, monkeypatch)
 
 
 class _NoMutants:
-    def side(self, scale, folder, command):
+    def side(self, scale, folder):
         return Side("none", (("bug",),), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sordino_papers.hidden_state import HIDDEN_STATE
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "hidden-state"
-PAGE = (ROOT / "docs" / "hidden-state-table.md").read_text()
+PAGE = (ROOT / "papers" / "sordino_papers" / "hidden_state" / "FINDINGS.md").read_text()
 TABLE = json.loads((RESULTS / "table-cpu.json").read_text())
 
 
@@ -56,4 +57,20 @@ def test_curves_batches_and_laws_are_measured():
 def test_the_cost_of_a_step_is_measured():
     (row,) = json.loads((ROOT / "results" / "bench_gated_1000.json").read_text())["rows"]
     assert (row["model"], row["batch_size"]) == ("gated-relu", 1000)
-    assert f"takes {row['ratio_to_plain']:.2f} times a plain one" in (ROOT / "docs" / "hidden-state.md").read_text()
+    page = " ".join((ROOT / "docs" / "hidden-state.md").read_text().split())
+    assert f"takes {row['ratio_to_plain']:.2f} times a plain one" in page
+
+
+def test_epsilons_in_the_table_of_hidden_states_are_rounded_up():
+    curves = json.loads((ROOT / "results/hidden-state/epsilon-cpu.json").read_text())["curves"]
+    exact = {
+        (curve["method"], epochs, curve["setting"]["noise_multiplier"]): epsilon
+        for curve in curves
+        for epochs, epsilon in zip(curve["epochs"], curve["epsilons"], strict=True)
+    }
+    rows = re.findall(r"^\| ([a-zA-Z, ]+) \| (\d+)" + 4 * r" \| ([\d.]+)" + r" \|$", PAGE, re.MULTILINE)
+    assert len(rows) == len(curves)
+    for method, multiplier, *printed in rows:
+        for epochs, text in zip((1, 50, 150, 400), printed, strict=True):
+            epsilon = exact[method, epochs, float(multiplier)]
+            assert epsilon <= float(text) < epsilon + 0.0011, (method, multiplier, epochs)

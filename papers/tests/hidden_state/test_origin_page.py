@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "convex-origin.md").read_text()
+PAGE = (ROOT / "papers" / "sordino_papers" / "hidden_state" / "CONVEX_ORIGIN.md").read_text()
 RESULT = json.loads((ROOT / "results" / "convex_origin.json").read_text())
 
 

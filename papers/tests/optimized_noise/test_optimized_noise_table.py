@@ -21,7 +21,12 @@ from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.scale import Scale
 from sordino_papers.optimized_noise.by_dimension import DELTA as DELTA_OF_COSTS
-from sordino_papers.optimized_noise.by_dimension import by_dimension, costs, lognormal_weights
+from sordino_papers.optimized_noise.by_dimension import (
+    by_dimension,
+    costs,
+    lognormal_weights,
+    measure_by_dimension,
+)
 from sordino_papers.optimized_noise.curves import accuracy_curves
 from sordino_papers.optimized_noise.moments_accountant import (
     epsilon_of_2016,
@@ -132,7 +137,8 @@ def test_weights_have_the_spread_that_they_are_asked_for():
 
 
 def test_costs_are_drawn_and_kept(tmp_path):
-    side = by_dimension(tmp_path, "a command", dimensions=[1, 10])
+    measure_by_dimension(tmp_path, "a command", dimensions=[1, 10])
+    side = by_dimension(tmp_path)
     assert all(path.exists() for path in side.files)
     assert math.isclose(DELTA_OF_COSTS, DELTA)
 

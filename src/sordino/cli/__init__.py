@@ -16,7 +16,7 @@ from sordino.cli.effects import effects
 from sordino.cli.plan import plan
 from sordino.cli.pretrain import pretrain
 from sordino.cli.report import report
-from sordino.cli.reproduce import installed, reproduce
+from sordino.cli.reproduce import reproduce
 from sordino.cli.runs import models, predict, runs
 from sordino.cli.train import train
 from sordino.cli.tune import tune
@@ -26,11 +26,8 @@ from sordino.errors import SordinoError
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (plan, train, tune, pretrain, runs, predict, report, effects, verify, audit, models):
     app.command()(command)
-missing = {"ignore_unknown_options": True, "help_option_names": []}
-for name, command in installed().items():
-    app.command(name)(command)
-if "reproduce" not in installed():
-    app.command(context_settings=missing)(reproduce)
+passed_on = {"ignore_unknown_options": True, "help_option_names": []}  # to the command that is installed, as they are
+app.command(context_settings=passed_on)(reproduce)
 app.add_typer(data.app, name="data")
 app.add_typer(attack.app, name="attack")
 

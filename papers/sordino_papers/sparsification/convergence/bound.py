@@ -1,6 +1,6 @@
 """How small the gradient gets on the way, at most, and what random sparsification does to that.
 
-Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with the proofs mended where they need it (docs/convergence.md).
+Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with the proofs mended where they need it (CONVERGENCE.md).
 Letters: G smoothness, gamma learning rate, T steps, B batch size, C clip norm, sigma noise multiplier, d dimension, r
 the share of coordinates that a mask zeroes, int(rate * d) / d. A mask is drawn anew in every step: one that lasts is
 not independent of where the steps have led, and the theorems say nothing about it.
