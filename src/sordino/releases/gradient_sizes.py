@@ -71,7 +71,7 @@ def release_sensitivity(
 
 def _sum_of_sizes(budget: Budget, model: nn.Module, gradient: LossGradient, clip: ClipByNorm) -> BoundedSum:
     records, layout = budget.records, Layout.of(model)
-    total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), clip.bound, layout)
+    total = BoundedSum.of_nobody(clip.bound, layout)
     for units in torch.split(torch.arange(records.num_units), max(1, _ROWS_AT_A_TIME // records.rows_per_unit)):
         batch = records.gather(units)
         each = gradient.of(model, batch, torch.arange(len(batch.units)))

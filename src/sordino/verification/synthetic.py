@@ -121,7 +121,7 @@ def noise_of(run: PrivateRun) -> Iterator[Drawn]:
         released = next(run, None)
         if released is None:  # fewer steps than planned: the ledger's check says so
             return
-        yield Drawn(released.value - codec.decode(replace(released, value=bare.value)).value, at)
+        yield Drawn(released.value - codec.decode(replace(released, undivided=bare.value)).value, at)
 
 
 def fresh_run(

@@ -60,7 +60,7 @@ def scaled_noise(patch: Patches, factor: Callable[[BoundedSum], float], kind: An
 
     def add(self: Any, total: Any, at: Any) -> Private:
         released: Private = honest(self, total, at)
-        return replace(released, value=total.value + factor(total) * (released.value - total.value))
+        return replace(released, undivided=total.value + factor(total) * (released.value - total.value))
 
     patch.set(kind, "add", add)
 
@@ -121,7 +121,7 @@ def _no_noise_on_the_bias(patch: Patches) -> None:
         last = total.layout.sizes[-1]
         if len(total.layout.sizes) > 1:
             value[-last:] = total.value[-last:]
-        return replace(released, value=value)
+        return replace(released, undivided=value)
 
     patch.set(Gaussian, "add", add)
 
