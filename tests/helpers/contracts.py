@@ -260,6 +260,6 @@ class EncodingContract:
         state = self.encoding.init(LAYOUT)
         codec = self.encoding.codec(state, 0, stream("coding"))
         encoded = codec.encode(Dense(torch.ones(2, LAYOUT.size), LAYOUT))
-        decoded = codec.decode(Private(encoded.weighted_sum(torch.ones(2)), encoded.layout))
+        decoded, _ = codec.decode(Private(encoded.weighted_sum(torch.ones(2)), encoded.layout))
         assert decoded.layout == LAYOUT
         assert decoded.value.shape == (LAYOUT.size,)

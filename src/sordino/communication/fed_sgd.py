@@ -23,7 +23,7 @@ from sordino.accounting import Adjacency, Guarantee
 from sordino.communication.wire import Dense, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.encodings.combined import CombinedCodec
-from sordino.encodings.masking import Masking
+from sordino.encodings.masking import MaskCodec
 from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
@@ -158,4 +158,4 @@ def _kept(codec: Codec, size: int) -> Tensor:
     """The mask of a step, which server and clients both know."""
     if isinstance(codec, CombinedCodec):
         return _kept(codec.first, size) & _kept(codec.second, size)
-    return codec.keep if isinstance(codec, Masking) else torch.ones(size, dtype=torch.bool)
+    return codec.keep if isinstance(codec, MaskCodec) else torch.ones(size, dtype=torch.bool)

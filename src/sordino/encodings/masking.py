@@ -7,28 +7,36 @@ the event as it is, whatever its rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from torch import Tensor
 
-from sordino.kernel.encoding import check_coordinates
+from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.states import PerExample, Private
 
-
-@dataclass(frozen=True)
-class Decoded(Private):
-    """What a codec made of a release, with the release itself and the mask: an encoding may learn from both."""
-
-    released: Private = field(repr=False)
-    keep: Tensor = field(repr=False)
+Learn: TypeAlias = Callable[[Private], State]  # the next state, from a release that a codec decodes
 
 
 @dataclass(frozen=True, repr=False)
-class Masking:
-    """Keeps the coordinates where `keep`, shape (d,), is True. The others add nothing, and get no noise."""
+class MaskCodec:
+    """Keeps the coordinates where `keep`, shape (d,), is True. The others add nothing, and get no noise.
+
+    `learn` makes the next state from the release before the mask: with the noise that fell on the other coordinates,
+    because zeros in its place would look like gradients that are exactly known.
+
+    >>> from sordino.kernel.states import Layout
+    >>> import torch
+    >>> codec = MaskCodec(torch.tensor([True, False]), learn=lambda released: {"sum": released.value})
+    >>> gradient, state = codec.decode(Private(torch.tensor([3.0, 4.0]), Layout(("w",), ((2,),))))
+    >>> gradient.value, state["sum"]
+    (tensor([3., 0.]), tensor([3., 4.]))
+    """
 
     keep: Tensor
+    learn: Learn
 
     @cached_property
     def keeps_all(self) -> bool:
@@ -38,10 +46,12 @@ class Masking:
         check_coordinates("a mask", self.keep.numel(), each.layout)
         return each if self.keeps_all else each.masked(self.keep)
 
-    def decode(self, private: Private) -> Decoded:
-        value = private.value if self.keeps_all else private.value.where(self.keep, 0.0)
-        noise_square = self._kept(private.noise_square)
-        return Decoded(value, private.layout, released=private, keep=self.keep, noise_square=noise_square)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        state = self.learn(released)
+        if self.keeps_all:
+            return released, state
+        noise_square = released.noise_square * self.keep.double()
+        return released.lift(lambda value: value.where(self.keep, 0.0), noise_square=noise_square), state
 
-    def _kept(self, noise_square: float | Tensor) -> float | Tensor:
-        return noise_square if self.keeps_all else noise_square * self.keep.double()
+    def without_masks(self, released: Private) -> Private:
+        return released

@@ -11,11 +11,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sordino.encodings.masking import Masking
+from sordino.encodings.masking import MaskCodec
 from sordino.encodings.rates import Cooling, RateSchedule, Sparsification
 from sordino.kernel.encoding import State
 from sordino.kernel.randomness import Stream
-from sordino.kernel.states import Layout, Private
+from sordino.kernel.states import Layout
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,8 @@ class RandomSparsify(Sparsification):
     def init(self, layout: Layout) -> State:
         return {"size": torch.tensor(layout.size)}
 
-    def codec(self, state: State, step: int, randomness: Stream) -> Masking:
-        return Masking(self._mask(step, int(state["size"]), randomness))
-
-    def update(self, state: State, private: Private) -> State:
-        return state
+    def codec(self, state: State, step: int, randomness: Stream) -> MaskCodec:
+        return MaskCodec(self._mask(step, int(state["size"]), randomness), learn=lambda released: state)
 
     def _mask(self, step: int, size: int, randomness: Stream) -> Tensor:
         return random_mask(randomness, self.mask_number(step), size, self.zeroed(step, size))

@@ -8,12 +8,12 @@ everywhere, the optimizer gets the noisy one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from sordino.encodings.masking import Decoded, Masking
+from sordino.encodings.masking import MaskCodec
 from sordino.encodings.rates import Sparsification
-from sordino.errors import UsageError
 from sordino.kernel.encoding import State
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, Private
@@ -31,7 +31,7 @@ class RankedSparsify(Sparsification):
     >>> ranked = RankedSparsify(final_rate=0.5, epochs=2, steps_per_epoch=1)
     >>> state, layout = ranked.init(Layout(("w",), ((4,),))), Layout(("w",), ((4,),))
     >>> codec = ranked.codec(state, 0, Stream(bytes(32)))
-    >>> state = ranked.update(state, codec.decode(Private(torch.tensor([3.0, -1.0, 0.5, -4.0]), layout)))
+    >>> _, state = codec.decode(Private(torch.tensor([3.0, -1.0, 0.5, -4.0]), layout))
     >>> ranked.codec(state, 1, Stream(bytes(32))).keep
     tensor([ True, False, False,  True])
     """
@@ -40,13 +40,11 @@ class RankedSparsify(Sparsification):
         keep = torch.ones(layout.size, dtype=torch.bool)
         return {"steps": torch.tensor(0), "keep": keep, "sum": torch.zeros(layout.size, dtype=torch.float64)}
 
-    def codec(self, state: State, step: int, randomness: Stream) -> Masking:
-        return Masking(state["keep"])
+    def codec(self, state: State, step: int, randomness: Stream) -> MaskCodec:
+        return MaskCodec(state["keep"], learn=partial(self._ranked, state))
 
-    def update(self, state: State, private: Private) -> State:
-        if not isinstance(private, Decoded):
-            raise UsageError("a ranking learns from what its own codec decoded.")
-        total, done = state["sum"] + private.released.value, int(state["steps"]) + 1
+    def _ranked(self, state: State, released: Private) -> State:
+        total, done = state["sum"] + released.value, int(state["steps"]) + 1
         if self.mask_number(done) == self.mask_number(done - 1):
             return {"steps": torch.tensor(done), "keep": state["keep"], "sum": total}
         keep = torch.ones_like(state["keep"])
