@@ -22,8 +22,8 @@ from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.communication.wire import Dense, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.combined import CombinedCodec
-from sordino.encodings.masking import MaskCodec
 from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget

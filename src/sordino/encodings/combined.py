@@ -23,7 +23,7 @@ class Combined:
     randomness of its own, the coding stream's `named("first")` and `named("second")`: with one, two masks would be one.
 
     >>> from sordino.encodings.freeze import Freeze
-    >>> from sordino.encodings.random_sparsify import RandomSparsify
+    >>> from sordino.encodings.sparsify import RandomSparsify
     >>> both = Combined(Freeze(["bias"]), RandomSparsify(0.5, epochs=3, steps_per_epoch=10))
     >>> sorted(both.init(Layout(("weight", "bias"), ((2,), (2,)))))
     ['first/keep', 'second/size']

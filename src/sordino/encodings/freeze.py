@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from sordino._input import validate
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude, Together, Weights
-from sordino.encodings.masking import MaskCodec
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
 from sordino.kernel.encoding import State

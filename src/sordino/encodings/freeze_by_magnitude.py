@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.encodings.masking import MaskCodec
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
 from sordino.kernel.encoding import State
@@ -81,7 +81,7 @@ class FreezeByMagnitude:
     run trains; it is read when a stage begins. Make it with `Freeze.by_magnitude`.
 
     Guarantee: parameters are post-processing of past releases, and so are masks made from them: they cost nothing (see
-    `masking`). A frozen coordinate takes no part in the clip, gets no noise, and is not moved (see `resting`).
+    `codecs`). A frozen coordinate takes no part in the clip, gets no noise, and is not moved (see `resting`).
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> with torch.no_grad():

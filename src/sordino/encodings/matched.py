@@ -17,8 +17,7 @@ from functools import partial
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.masking import Learn
-from sordino.encodings.transformed import Transformed
+from sordino.encodings.codecs import Learn, Transformed
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sordino._input import validate
+from sordino.encodings.codecs import Transformed
 from sordino.encodings.subspace import Basis, Subspace
-from sordino.encodings.transformed import Transformed
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private

@@ -16,7 +16,7 @@ from torch import nn
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.encodings.transformed import Transformed
+from sordino.encodings.codecs import Transformed
 from sordino.gradients.row_loss import Loss
 from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.encodings import RankedSparsify
-from sordino.encodings.masking import MaskCodec
-from sordino.encodings.random_sparsify import random_mask
+from sordino.encodings.codecs import MaskCodec
+from sordino.encodings.sparsify import random_mask
 from sordino.errors import UsageError
 from sordino.kernel.clipping import Clip
 from sordino.kernel.randomness import Key
