@@ -21,7 +21,7 @@ def test_two_masks_keep_what_both_keep() -> None:
     codec = both.codec(both.init(LAYOUT), 0, coding)
     [row] = codec.encode(Dense(torch.ones(1, LAYOUT.size), LAYOUT)).rows(1)
     assert torch.equal(row[0] != 0, masks[0] & masks[1])
-    decoded = codec.decode(Private(torch.ones(LAYOUT.size), LAYOUT))
+    decoded, _ = codec.decode(Private(torch.ones(LAYOUT.size), LAYOUT))
     assert torch.equal(decoded.value != 0, masks[0] & masks[1])
 
 
@@ -29,8 +29,8 @@ def test_each_learns_from_what_it_decoded() -> None:
     ranked = RankedSparsify(0.5, epochs=2, steps_per_epoch=3)
     both, alone = Combined(Freeze(["bias"]), ranked), ranked.init(LAYOUT)
     state, value = both.init(LAYOUT), torch.arange(8.0)
-    state = both.update(state, both.codec(state, 0, stream()).decode(Private(value, LAYOUT)))
-    alone = ranked.update(alone, ranked.codec(alone, 0, stream()).decode(Private(value, LAYOUT)))
+    _, state = both.codec(state, 0, stream()).decode(Private(value, LAYOUT))
+    _, alone = ranked.codec(alone, 0, stream()).decode(Private(value, LAYOUT))
     assert sorted(state) == ["first/keep", "second/keep", "second/steps", "second/sum"]
     assert torch.equal(state["second/sum"], alone["sum"])
 
@@ -40,7 +40,7 @@ def test_a_ranking_learns_from_all_that_was_released_whichever_of_two_it_is(mask
     ranked, value = RankedSparsify(0.5, epochs=2, steps_per_epoch=3), torch.arange(1.0, 9.0)
     for both, position in ((Combined(ranked, masks), "first"), (Combined(masks, ranked), "second")):
         state = both.init(LAYOUT)
-        state = both.update(state, both.codec(state, 0, stream()).decode(Private(value, LAYOUT)))
+        _, state = both.codec(state, 0, stream()).decode(Private(value, LAYOUT))
         assert torch.equal(state[f"{position}/sum"], value.double())
 
 
@@ -49,8 +49,7 @@ def test_a_scale_learns_from_noise_that_fell_where_another_masks() -> None:
     learnt = []
     for both, position in ((Combined(matched, HALF), "first"), (Combined(HALF, matched), "second")):
         state = both.init(LAYOUT)
-        decoded = both.codec(state, 0, stream()).decode(Private(value, LAYOUT, noise_square=4.0))
-        state = both.update(state, decoded)
+        _, state = both.codec(state, 0, stream()).decode(Private(value, LAYOUT, noise_square=4.0))
         learnt.append({name: x for name, x in state.items() if name.startswith(position)})
     for one, other in zip(*(state.values() for state in learnt), strict=True):
         assert torch.equal(one, other)
@@ -61,15 +60,10 @@ def test_what_one_leaves_where_it_was_another_does_not_prune() -> None:
     pruning = Freeze.by_magnitude(model, stages=(0,), final=0.9, prune=True)
     for both in (Combined(Freeze(["weight"]), pruning), Combined(pruning, Freeze(["weight"]))):
         state, layout = both.init(Layout.of(model)), Layout.of(model)
-        state = both.update(state, both.codec(state, 0, stream()).decode(Private(torch.ones(layout.size), layout)))
+        _, state = both.codec(state, 0, stream()).decode(Private(torch.ones(layout.size), layout))
         rest = both.rest(state)
         assert torch.equal(layout.split(rest.frozen)["weight"], torch.ones(2, 3, dtype=torch.bool))
         assert not layout.split(rest.pruned)["weight"].any()
-
-
-def test_a_gradient_that_another_codec_decoded_is_refused() -> None:
-    with pytest.raises(UsageError, match="their own codec"):
-        Combined(HALF, HALF).update({}, Private(torch.zeros(8), LAYOUT))
 
 
 def test_a_name_that_no_parameter_has_is_refused() -> None:

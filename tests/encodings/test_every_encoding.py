@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from contracts import LAYOUT, EncodingContract
+from contracts import LAYOUT, EncodingContract, stream
 from small_runs import ENCODINGS, INPUTS, LABELS, make_model, make_plan, released
 from small_trainings import killed, trained
+from torch import nn
 from training_commands import contents
 
 import sordino as so
+from sordino import encodings
 from sordino.encodings import (
     Combined,
     ConstantRate,
@@ -44,36 +46,48 @@ DIFFERENT = [
 ]  # the others have the codecs of these
 
 
-class TestRandomSparsify(EncodingContract):
-    encoding = RandomSparsify(0.5, epochs=2, steps_per_epoch=3, schedule=ConstantRate())
+# One of each class, for gradients of `LAYOUT`. Those below the line change the coordinates.
+KINDS = {
+    "Unchanged": Unchanged(),
+    "Freeze": Freeze(["bias"]),
+    "FreezeByMagnitude": Freeze.by_magnitude(nn.Linear(3, 2), stages=(0, 2), final=0.5),
+    "RandomSparsify": RandomSparsify(0.5, epochs=2, steps_per_epoch=3, schedule=ConstantRate()),
+    "RankedSparsify": RankedSparsify(0.5, epochs=4, steps_per_epoch=1),
+    "Matched": Matched(FromReleases(0.5)),
+    # ---
+    "MatchedBought": MatchedBought(memory=0.5),
+    "Project": Project(SUBSPACE),
+    "ProjectBiased": ProjectBiased(SUBSPACE),
+}
+CHANGING = {"MatchedBought", "Project", "ProjectBiased"}
+PAIRS = [(first, second) for first in KINDS for second in KINDS if first not in CHANGING or second == "Unchanged"]
+REFUSED = sorted({(first, second) for first in KINDS for second in KINDS} - set(PAIRS))
+
+for _name, _kind in KINDS.items():
+    globals()[f"Test{_name}"] = type(f"Test{_name}", (EncodingContract,), {"encoding": _kind})
+for _first, _second in PAIRS:
+    _name = f"Test{_first}And{_second}"
+    globals()[_name] = type(_name, (EncodingContract,), {"encoding": Combined(KINDS[_first], KINDS[_second])})
 
 
-class TestRankedSparsify(EncodingContract):
-    encoding = RankedSparsify(0.5, epochs=2, steps_per_epoch=3)
-
-
-class TestFreeze(EncodingContract):
-    encoding = Freeze(["bias"])
-
-
-class TestProject(EncodingContract):
-    encoding = Project(SUBSPACE)
-
-
-class TestProjectBiased(EncodingContract):
-    encoding = ProjectBiased(SUBSPACE)
-
-
-class TestMatched(EncodingContract):
+class TestMatchedByFixedWeights(EncodingContract):
     encoding = Matched(Fixed(torch.arange(1.0, 9.0)))
 
 
-class TestMatchedBought(EncodingContract):
-    encoding = MatchedBought()
-
-
-class TestCombined(EncodingContract):
+class TestThree(EncodingContract):
     encoding = Combined(Freeze(["bias"]), Combined(RandomSparsify(0.5, 2, 3), Project(SUBSPACE)))
+
+
+def test_every_class_of_encodings_keeps_the_contract() -> None:
+    classes = {x for x in vars(encodings).values() if isinstance(x, type) and {"init", "codec"} <= vars(x).keys()}
+    assert classes - {Combined, *map(type, KINDS.values())} == set()
+
+
+@pytest.mark.parametrize(("first", "second"), REFUSED)
+def test_all_other_pairs_are_refused(first: str, second: str) -> None:
+    codec = (both := Combined(KINDS[first], KINDS[second])).codec(both.init(LAYOUT), 0, stream())
+    with pytest.raises(so.UsageError, match="an encoding that changes the coordinates comes last"):
+        codec.encode(Dense(torch.ones(1, LAYOUT.size), LAYOUT))
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

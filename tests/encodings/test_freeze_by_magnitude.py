@@ -15,13 +15,13 @@ from training_commands import contents
 
 import sordino as so
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, Neurons
-from sordino.encodings.masking import Masking
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.resting import rest_of
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.randomness import Key
-from sordino.kernel.states import Layout, Private
+from sordino.kernel.states import Dense, Layout, Private
 from sordino.training.averaging import Ema
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant
@@ -137,7 +137,7 @@ def test_the_mask_comes_before_the_clip() -> None:
     model = network_of_two_by_three()
     freeze = FreezeByMagnitude(model, (0,), 0.5)
     codec = freeze.codec(freeze.init(LAYOUT), 0, stream())
-    each = so.ClipByNorm(1.0)(codec.encode(so.states.Dense(100 * torch.ones(1, LAYOUT.size), LAYOUT)))
+    each = so.ClipByNorm(1.0)(codec.encode(Dense(100 * torch.ones(1, LAYOUT.size), LAYOUT)))
     assert float(each.value.norm()) == pytest.approx(SCALED_TO, rel=1e-5)
 
 
@@ -229,8 +229,10 @@ def test_another_model_is_refused_before_anything_is_charged() -> None:
         so.PrivateRun(make_plan(Freeze.by_magnitude(nn.Linear(2, 2), stages=(1,))), make_model(), (INPUTS, LABELS))
 
 
-def test_freezing_learns_from_its_own_codec_only() -> None:
-    freeze = Freeze.by_magnitude(network_of_two_by_three(), stages=(1,))
-    with pytest.raises(UsageError, match="its own codec"):
-        freeze.update(freeze.init(LAYOUT), Private(torch.zeros(LAYOUT.size), LAYOUT))
-    assert isinstance(freeze.codec(freeze.init(LAYOUT), 0, stream()), Masking)
+def test_what_is_frozen_in_a_step_is_in_the_state_of_the_next() -> None:
+    freeze = Freeze.by_magnitude(network_of_two_by_three(), stages=(1,), final=0.5)
+    codec = freeze.codec(freeze.init(LAYOUT), 1, stream())
+    _, state = codec.decode(Private(torch.zeros(LAYOUT.size), LAYOUT))
+    assert int((~state["keep"]).sum()) == 4
+    after = freeze.codec(state, 2, stream())
+    assert isinstance(after, MaskCodec) and torch.equal(after.keep, state["keep"])

@@ -17,8 +17,12 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from sordino.accounting import privacy_of
+from sordino.encodings.combined import CombinedCodec
+from sordino.encodings.matched import ScaleCodec
+from sordino.encodings.matched_bought import BesideCodec
+from sordino.encodings.project import EmbeddingCodec, ResidualCodec
 from sordino.kernel.clipping import SCALED_TO, Clip
-from sordino.kernel.encoding import Encoding
+from sordino.kernel.encoding import Codec, Encoding
 from sordino.kernel.noise import Gaussian, Noise, NoiseAt
 from sordino.kernel.randomness import Key
 from sordino.kernel.sampling import Sampler
@@ -28,6 +32,11 @@ from sordino.verification import sampler_statistics
 LAYOUT = Layout(("weight", "bias"), ((2, 3), (2,)))
 
 any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
+rows_of_numbers = arrays(
+    np.float32,
+    st.tuples(st.integers(1, 6), st.just(LAYOUT.size)),
+    elements=st.floats(-(2.0**60), 2.0**60, width=32),
+)
 rows_of_anything = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(LAYOUT.size)), elements=any_float32)
 
 
@@ -242,10 +251,51 @@ class NoiseContract:
         assert epsilons == sorted(epsilons, reverse=True)
 
 
+def stretch_of(codec: Codec) -> float:
+    """By how much a codec may lengthen a vector, at most: 1, unless it takes gradients in smaller units."""
+    if isinstance(codec, CombinedCodec):
+        return stretch_of(codec.first) * stretch_of(codec.second)
+    if isinstance(codec, ResidualCodec):
+        return max(1 / codec.embedding_norm, 1 / codec.residual_norm)
+    return 1 / float(codec.scale.min()) if isinstance(codec, ScaleCodec | BesideCodec) else 1.0
+
+
+def obliqueness_of(codec: Codec) -> float:
+    """1, but for a projection that drops its residual behind a scale: in the units before the scale it is oblique."""
+    if isinstance(codec, CombinedCodec) and isinstance(codec.second, EmbeddingCodec):
+        return float(codec.first.scale.max()) * stretch_of(codec.first) if hasattr(codec.first, "scale") else 1.0
+    return 1.0
+
+
+def adversarial_units() -> Tensor:
+    """Sparse and dense, of one sign and of both, in each block of coordinates and in all, tiny and huge."""
+    dense = torch.randn(2, LAYOUT.size, generator=torch.Generator().manual_seed(4))
+    units, start = [torch.eye(LAYOUT.size), -torch.eye(LAYOUT.size), torch.ones(1, LAYOUT.size), dense], 0
+    for size in LAYOUT.sizes:
+        block = torch.zeros(2, LAYOUT.size)
+        block[:, start : start + size] = dense[:, start : start + size]
+        units.append(block)
+        start += size
+    return torch.cat([scale * torch.cat(units) for scale in (1e-10, 1.0, 1e18)])
+
+
 class EncodingContract:
-    """Encodes and decodes with one codec per step, and never makes a unit larger than it can decode."""
+    """Encodes each unit alone, makes none longer than it can decode, and learns from what it decodes and no more."""
 
     encoding: Encoding
+
+    def codecs(self) -> list[Codec]:
+        """Those of five steps, each made from the state that the one before handed on."""
+        state, made, generator = self.encoding.init(LAYOUT), [], torch.Generator().manual_seed(5)
+        for step in range(5):
+            made.append(self.encoding.codec(state, step, stream("coding")))
+            layout = made[-1].encode(Dense(torch.zeros(0, LAYOUT.size), LAYOUT)).layout
+            value = torch.randn(layout.size, generator=generator, dtype=torch.float64)
+            _, state = made[-1].decode(Private(value, layout, noise_square=0.5))
+        return made
+
+    def encoded(self, codec: Codec, rows: np.ndarray | Tensor) -> Tensor:
+        return torch.cat(list(codec.encode(Dense(torch.as_tensor(rows), LAYOUT)).rows(100)))
 
     def test_it_is_an_encoding(self):
         assert isinstance(self.encoding, Encoding)
@@ -257,9 +307,61 @@ class EncodingContract:
         assert all(torch.equal(a, b) for a, b in zip(once.rows(3), twice.rows(3), strict=True))
 
     def test_decoding_returns_to_the_layout_of_the_model(self):
-        state = self.encoding.init(LAYOUT)
-        codec = self.encoding.codec(state, 0, stream("coding"))
-        encoded = codec.encode(Dense(torch.ones(2, LAYOUT.size), LAYOUT))
-        decoded = codec.decode(Private(encoded.weighted_sum(torch.ones(2)), encoded.layout))
-        assert decoded.layout == LAYOUT
-        assert decoded.value.shape == (LAYOUT.size,)
+        for codec in self.codecs():
+            encoded = codec.encode(Dense(torch.ones(2, LAYOUT.size), LAYOUT))
+            decoded, _ = codec.decode(Private(encoded.weighted_sum(torch.ones(2)), encoded.layout))
+            assert type(decoded) is Private
+            assert decoded.layout == LAYOUT
+            assert decoded.value.shape == (LAYOUT.size,)
+
+    def test_no_unit_is_made_longer_than_it_can_decode(self):
+        units = adversarial_units()
+        for codec in self.codecs():
+            each = codec.encode(Dense(units, LAYOUT))
+            lengths, encoded = units.double().norm(dim=1), self.encoded(codec, units).double()
+            assert bool((encoded.norm(dim=1) <= lengths * stretch_of(codec) * (1 + 1e-5)).all())
+            torch.testing.assert_close(each.squared_norms().sum(dim=1).sqrt(), encoded.norm(dim=1), rtol=1e-5, atol=0)
+            for length, row in zip(lengths, encoded, strict=True):
+                decoded, _ = codec.decode(Private(row, each.layout))
+                assert float(decoded.value.norm()) <= float(length) * obliqueness_of(codec) * (1 + 1e-5)
+
+    @settings(deadline=None, max_examples=6)
+    @given(rows_of_numbers)
+    def test_each_unit_is_encoded_as_if_it_were_alone(self, rows):
+        for codec in self.codecs()[::4]:
+            together = self.encoded(codec, rows)
+            for unit in range(len(rows)):
+                alone = self.encoded(codec, rows[unit : unit + 1])[0]
+                margin = 1e-5 * float(np.linalg.norm(rows[unit].astype(np.float64))) * stretch_of(codec)
+                torch.testing.assert_close(together[unit], alone, rtol=0, atol=margin)  # products round by batch
+
+    @settings(deadline=None, max_examples=6)
+    @given(rows_of_anything, any_float32)
+    def test_no_unit_is_encoded_by_what_the_others_are(self, rows, other):
+        """Bit for bit, whatever the others hold."""
+        for codec in self.codecs()[::4]:
+            before = self.encoded(codec, rows).numpy()
+            for unit in range(len(rows)):
+                changed = np.full_like(rows, other)
+                changed[unit] = rows[unit]
+                after = self.encoded(codec, changed).numpy()
+                np.testing.assert_array_equal(before[unit], after[unit])  # NaN equals NaN
+
+    def test_what_is_decoded_and_learnt_is_a_function_of_the_release(self):
+        """A codec that has encoded anybody decodes as one that has encoded nobody, and as it did before."""
+        state, generator = self.encoding.init(LAYOUT), torch.Generator().manual_seed(6)
+        for step in range(4):
+            fresh, used = (self.encoding.codec(state, step, stream("coding")) for _ in range(2))
+            total = used.encode(Dense(adversarial_units(), LAYOUT))
+            total.weighted_sum(torch.ones(len(adversarial_units())))
+            value = torch.randn(total.layout.size, generator=generator, dtype=torch.float64)
+            released, before = Private(value, total.layout, noise_square=0.5), value.clone()
+            found = [codec.decode(released) for codec in (fresh, used, used)]
+            (gradient, state), others = found[0], found[1:]
+            for other, learnt in others:
+                assert torch.equal(other.value, gradient.value)
+                assert torch.equal(torch.as_tensor(other.noise_square), torch.as_tensor(gradient.noise_square))
+                assert learnt.keys() == state.keys()
+                assert all(torch.equal(learnt[name], state[name]) for name in state)
+            assert torch.equal(released.value, before)
+            assert state.keys() == self.encoding.init(LAYOUT).keys()

@@ -41,6 +41,7 @@ def mispair(model: nn.Module, data: tuple[Tensor, Tensor], each: Dense, total: s
     -total  # refused
     total - total  # refused
     total.bound = 0.1  # refused
+    total.lift(Tensor.abs)  # refused
     total + each  # refused
 
     # noise for another clip norm, and stages in the wrong state or order

@@ -579,9 +579,9 @@ def test_a_process_that_is_forked_while_a_thread_charges_is_refused_and_does_not
 
 SOURCES = Path(so.__file__).parent
 ADDS_NOISE = {  # what calls `add` of a noise, or makes an address for one
-    "budget.py": "the gate",
-    "noise.py": "the protocol",
-    "run.py": "asks what noise to expect, and what a step's address is",
+    "kernel/budget.py": "the gate",
+    "kernel/noise.py": "the protocol",
+    "kernel/run.py": "asks what noise to expect, and what a step's address is",
     "convex/fading.py": "a noise made of another",
     "verification/normal_statistics.py": "on synthetic rows",
     "verification/block_statistics.py": "on synthetic rows",
@@ -590,19 +590,21 @@ ADDS_NOISE = {  # what calls `add` of a noise, or makes an address for one
 
 
 def test_no_file_but_the_gate_addresses_noise_or_adds_it() -> None:
-    by_hand = re.compile(r"NoiseAt\(|noise\.add\(|_noise\.add\(|Gaussian\([^()]*\)\.add\(|unpaid\.add\(")
+    by_hand = re.compile(r"NoiseAt\(|noise\.add(_and_learn)?\(|Gaussian\([^()]*\)\.add\(|unpaid\.add\(")
     found = {
         str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if by_hand.search(path.read_text("utf-8"))
     }
-    assert found <= ADDS_NOISE.keys() | {f"optimized/{path.name}" for path in (SOURCES / "optimized").glob("*.py")}
+    assert found <= ADDS_NOISE.keys() | {
+        f"optimized_noise/{path.name}" for path in (SOURCES / "optimized_noise").glob("*.py")
+    }
 
 
 def test_whoever_makes_a_sum_of_private_rows_hands_it_to_the_gate() -> None:
     """A file that makes a bounded sum calls no `add` but that of a release, and makes none of its own."""
-    own = {"budget.py", "states.py", "clipping.py", *ADDS_NOISE}
+    own = {"kernel/budget.py", "kernel/states.py", "kernel/clipping.py", "kernel/encoding.py", *ADDS_NOISE}
     for path in SOURCES.rglob("*.py"):
         name, text = str(path.relative_to(SOURCES)), path.read_text("utf-8")
-        if "BoundedSum(" not in text or name in own:
+        if not re.search(r"BoundedSum[.(]", text) or name in own:
             continue
-        assert not re.search(r"\bRelease\(", text) or name == "single_release.py", name  # which may have no budget
+        assert not re.search(r"\bRelease\(", text) or name == "releases/vector.py", name  # which may have no budget
         assert re.search(r"\.release\(|\.open\(|PrivateRun\(", text), name

@@ -16,7 +16,7 @@ import sordino as so
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.records import Records
-from sordino.kernel.states import Dense, Layout, Private
+from sordino.kernel.states import Dense, Layout
 
 INPUTS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(1))
@@ -255,9 +255,6 @@ class KeepHalf:
     def codec(self, state, step, randomness):
         return _KeepHalfCodec(state)
 
-    def update(self, state, private):
-        return state
-
 
 class _KeepHalfCodec:
     def __init__(self, layout):
@@ -268,10 +265,13 @@ class _KeepHalfCodec:
         rows = torch.cat(list(each.rows(16)))[:, : 2 * (self.layout.size // 2) : 2]
         return Dense(rows.contiguous(), self.code)
 
-    def decode(self, private):
-        value = torch.zeros(self.layout.size, dtype=private.value.dtype)
-        value[: 2 * (self.layout.size // 2) : 2] = private.value
-        return Private(value, self.layout)
+    def decode(self, released):
+        return released.lift(self._spread, self.layout), self.layout
+
+    def _spread(self, value):
+        spread = torch.zeros(self.layout.size, dtype=value.dtype)
+        spread[: 2 * (self.layout.size // 2) : 2] = value
+        return spread
 
 
 class TestUnchanged(EncodingContract):
@@ -289,15 +289,26 @@ def test_noise_falls_only_on_kept_coordinates():
 
 
 def test_an_encoding_learns_from_released_gradients_only():
-    seen = []
+    """Each step's codec is made from the state that the codec before handed on."""
 
-    class Learning(KeepHalf):
-        def update(self, state, private):
-            seen.append(private)
-            return state
+    class Learning:
+        def init(self, layout):
+            return {"seen": torch.zeros(0, layout.size)}
 
-    values = released(make_plan(encoding=Learning()))
-    assert torch.equal(torch.stack([private.value for private in seen]), values)
+        def codec(self, state, step, randomness):
+            assert len(state["seen"]) == step
+            return LearningCodec(state)
+
+    class LearningCodec(Unchanged):
+        def __init__(self, state):
+            vars(self).update(state=state)
+
+        def decode(self, released):
+            return released, {"seen": torch.cat([self.state["seen"], released.value[None]])}
+
+    run = so.PrivateRun(make_plan(encoding=Learning()), make_model(), DATA, seed=0)
+    values = torch.stack([private.value for private in run])
+    assert torch.equal(run.coding_state["seen"], values)
 
 
 # --- going on after a stop ---

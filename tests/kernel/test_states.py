@@ -1,6 +1,6 @@
 """A gradient's privacy state is its type, and no state has arithmetic that could undo it."""
 
-from dataclasses import replace
+import math
 
 import pytest
 import torch
@@ -115,13 +115,44 @@ def test_a_quotient_is_a_release_like_any_other():
     assert half.tensors()["w"].tolist() == [0.75, 1.25]
     assert half.noise_square == 0.0
     assert "noise_square" not in repr(half)
-    other = replace(half, value=torch.tensor([1.0, 2.0]))
+    other = half.lift(lambda value: torch.tensor([1.0, 2.0]))
     assert other.value.tolist() == [1.0, 2.0] and other.divide(2).value.tolist() == [0.5, 1.0]
 
 
 def test_a_private_gradient_of_another_model_is_refused():
     with pytest.raises(UsageError, match="other trainable parameters"):
         Private(torch.zeros(8), Layout.of(nn.Linear(3, 2))).write_to(nn.Linear(2, 3))
+
+
+def test_rows_beyond_the_bound_are_scaled_down_and_the_others_left_as_they_are():
+    rows = torch.tensor([[3.0, 4.0], [0.25, 0.5], [math.nan, 0.0], [math.inf, 1.0], [1e300, 0.0], [0.0, 0.0]])
+    for kept in range(len(rows)):
+        one = BoundedSum.of_rows(rows[kept : kept + 1].double(), 1.0, LAYOUT)
+        assert float(one.value.norm()) <= one.bound == 1.0
+    assert BoundedSum.of_rows(rows[1:4], 1.0, LAYOUT).value.tolist() == [0.25, 0.5]
+    torch.testing.assert_close(BoundedSum.of_rows(rows[:1], 1.0, LAYOUT).value, torch.tensor([0.6, 0.8]).double())
+    assert BoundedSum.of_rows(rows[:0], 1.0, LAYOUT).value.tolist() == [0.0, 0.0]
+
+
+def test_a_sum_that_was_rounded_on_the_wire_is_within_the_bound_that_it_then_has():
+    """Two neighbours, each rounded to float32: all of 1000 units, and one less."""
+    units = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    units = 100 * units / units.norm(dim=1, keepdim=True) * units[:1].sign()
+    both = [
+        BoundedSum.from_wire(x.sum(dim=0).float(), 100.0, LAYOUT, units=1000) for x in (units.abs(), units.abs()[1:])
+    ]
+    assert 100.0 < both[0].bound < 100.02
+    assert float((both[0].value.double() - both[1].value.double()).norm()) <= both[0].bound
+
+
+def test_a_map_of_a_release_has_a_layout_of_its_own_and_keeps_no_noise_that_nobody_says():
+    released = Private(torch.tensor([1.0, 2.0]), LAYOUT, noise_square=4.0)
+    one = Layout(("norm",), ((1,),))
+    lifted = released.divide(2).lift(lambda value: value.sum()[None], one)
+    assert lifted.value.tolist() == [1.5] and lifted.layout == one and lifted.noise_square == 0.0
+    assert type(lifted) is type(released.divide(2)) is Private
+    with pytest.raises(UsageError, match=r"mapped must give a vector of 2 numbers, got one of shape \(1,\)"):
+        released.lift(lambda value: value.sum()[None])
 
 
 def test_frozen_parameters_have_no_place_in_the_layout():

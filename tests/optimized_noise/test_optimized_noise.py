@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from contracts import LAYOUT, NoiseContract, stream
+from contracts import NoiseContract, stream
 from small_trainings import killed, trained
 from stopped_runs import released_by
 from torch import nn
@@ -22,7 +22,7 @@ from sordino.accounting import PureDpEvent
 from sordino.encodings import ConstantRate, ProjectBiased, PublicGradients, RandomSparsify, Subspace
 from sordino.errors import UsageError
 from sordino.kernel.noise import HopelessNoise, NoiseAt
-from sordino.kernel.states import BoundedSum, Private
+from sordino.kernel.states import BoundedSum
 from sordino.optimized_noise import AbsoluteCost, SquaredCost, best_blocks, isotropic, weighted_laplace
 from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
 from sordino.optimized_noise.noise import OptimizedNoise
@@ -180,8 +180,7 @@ def test_it_learns_which_coordinates_are_large_from_what_it_released() -> None:
     noise, layout = OptimizedNoise(1.0, FromReleases(0.9)), total_of(values).layout
     state = noise.init(layout)
     for step in range(20):
-        release = noise.add(total_of(values), NoiseAt(stream(), step, state))
-        state = noise.update(state, release)
+        release, state = noise.add_and_learn(total_of(values), NoiseAt(stream(), step, state))
     squares = release.noise_square.reshape(2, 20).mean(dim=1)
     assert float(squares[0]) < 0.5 * float(squares[1])
 
@@ -260,7 +259,6 @@ def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
             ),
             "anchors must have 10 coordinates, got 15",
         ),
-        (lambda: OptimizedNoise(1.0).update({}, Private(torch.zeros(8), LAYOUT)), "noise learns from"),
         (
             lambda: so.PrivateRun(make_plan(OptimizedNoise(1.0, Fixed(torch.ones(3)))), make_model(), (INPUTS, LABELS)),
             "weights must be 10, one per coordinate, got 3",

@@ -85,9 +85,9 @@ def test_the_stages_are_passed_through():
     class Seen(Unchanged):
         steps = 0
 
-        def update(self, state, private):
+        def decode(self, released):
             Seen.steps += 1
-            return state
+            return super().decode(released)
 
     sampler, clip = so.Shuffled(4, 2), so.Normalise(2.0)
     fitted = fit(sampler=sampler, clip=clip, encoding=Seen(), steps=None, batch_size=150)

@@ -130,8 +130,7 @@ def _train(
         codec = encoding.codec(state, step, key.stream("coding"))
         total = _encoded_sum(model, records, comparison, step, codec, torch.from_numpy(indices), sum_of)
         # Private in name only: a codec decodes this type, and only weights leave this function.
-        private = codec.decode(replace(total, value=changed(total.value, step, codec)))
-        state = encoding.update(state, private)
+        private, state = codec.decode(replace(total, undivided=changed(total.value, step, codec)))
         private.divide(comparison.divisor).write_to(model)
         step_at_rest(optimizer, model, rest_of(encoding, state))
 

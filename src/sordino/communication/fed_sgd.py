@@ -6,9 +6,8 @@ of a step have one length: nothing can be learnt from the traffic. Masks are suc
 from the seed that they share with the server, or make them from the weights that all have.
 
 Guarantee: that of the plan on all clients' examples together. The messages are `BoundedSum`s of disjoint units, so
-their sum is one. But a message is rounded to float32, and a rounded sum is not quite a sum: rounding moves each value
-by at most 2^-24 of itself, so the message of a client with m examples, whose sum has a norm of at most m C, by at most
-m C 2^-24, and two neighbours by twice that. The bound that the noise reads is larger by this much.
+their sum is one. A message is rounded to float32, and the bound that the noise reads is larger by what that may move
+(`BoundedSum.from_wire`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.communication.wire import Dense, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.combined import CombinedCodec
-from sordino.encodings.masking import Masking
 from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
@@ -33,7 +32,6 @@ from sordino.kernel.run import Begun, Plan, PrivateRun
 from sordino.kernel.states import BoundedSum
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-_ROUNDING = 2.0**-24  # of float32, relative
 
 
 @dataclass(frozen=True)
@@ -138,9 +136,7 @@ class _Server:
         return self.run.bounded(begun, self.run.plan.contribution.of(self.model, batch, seeds))
 
     def _received(self, value: Tensor) -> BoundedSum:
-        rounding = 2 * self.largest_client * _ROUNDING
-        clip = self.run.plan.clip.bound
-        return BoundedSum(value, clip * (1 + rounding), self.run.layout)
+        return BoundedSum.from_wire(value, self.run.plan.clip.bound, self.run.layout, units=self.largest_client)
 
 
 def _check_masks(encoding: Encoding) -> None:
@@ -162,4 +158,4 @@ def _kept(codec: Codec, size: int) -> Tensor:
     """The mask of a step, which server and clients both know."""
     if isinstance(codec, CombinedCodec):
         return _kept(codec.first, size) & _kept(codec.second, size)
-    return codec.keep if isinstance(codec, Masking) else torch.ones(size, dtype=torch.bool)
+    return codec.keep if isinstance(codec, MaskCodec) else torch.ones(size, dtype=torch.bool)

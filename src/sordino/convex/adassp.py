@@ -51,8 +51,9 @@ class Releases:
 
     def smallest_eigenvalue(self, total: BoundedSum) -> BoundedSum:
         """Not a sum, and yet no unit moves it by more than the bound, which is what noise leans on."""
-        gram = self.summation.gram(total)
-        return BoundedSum(torch.linalg.eigvalsh(gram)[:1], self.eigenvalue_bound, Layout(("smallest",), ((1,),)))
+        smallest = torch.linalg.eigvalsh(self.summation.gram(total))[:1]
+        # Weyl's inequality: an eigenvalue moves by the spectral norm of what a unit adds, at most.
+        return BoundedSum.of_sensitivity(smallest, self.eigenvalue_bound, Layout(("smallest",), ((1,),)))
 
 
 def fit_adassp(

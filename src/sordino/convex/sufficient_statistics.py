@@ -108,7 +108,8 @@ class Summation:
             rows, labels = self.rows(feature_map, records.gather(indices))
             gram = dsyrk(1.0, rows.T.numpy(), beta=1.0, c=gram, overwrite_c=True)
             moment += rows.T @ labels
-        return BoundedSum(torch.cat([_packed(gram), moment.flatten()]), self.bound, self._layout)
+        # A unit adds x x^T and x y^T with |x| at most the features' bound and |y| at most 1, which `rows` sees to.
+        return BoundedSum.of_sensitivity(torch.cat([_packed(gram), moment.flatten()]), self.bound, self._layout)
 
     def rows(self, feature_map: FeatureMap, batch: Batch) -> tuple[Tensor, Tensor]:
         """X and Y of a batch, float64. A row that is invalid, or whose label does not exist, is zero in both."""

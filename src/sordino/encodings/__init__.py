@@ -10,8 +10,8 @@ from sordino.encodings.matched_bought import MatchedBought as MatchedBought
 from sordino.encodings.project import Project as Project
 from sordino.encodings.project import ProjectBiased as ProjectBiased
 from sordino.encodings.public_gradients import PublicGradients as PublicGradients
-from sordino.encodings.random_sparsify import RandomSparsify as RandomSparsify
-from sordino.encodings.ranked_sparsify import RankedSparsify as RankedSparsify
 from sordino.encodings.rates import ConstantRate as ConstantRate
 from sordino.encodings.rates import Cooling as Cooling
+from sordino.encodings.sparsify import RandomSparsify as RandomSparsify
+from sordino.encodings.sparsify import RankedSparsify as RankedSparsify
 from sordino.encodings.subspace import Subspace as Subspace

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.masking import Decoded
 from sordino.encodings.resting import Rest, both, rest_of
-from sordino.errors import UsageError
 from sordino.kernel.encoding import Codec, Encoding, State
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
@@ -24,7 +23,7 @@ class Combined:
     randomness of its own, the coding stream's `named("first")` and `named("second")`: with one, two masks would be one.
 
     >>> from sordino.encodings.freeze import Freeze
-    >>> from sordino.encodings.random_sparsify import RandomSparsify
+    >>> from sordino.encodings.sparsify import RandomSparsify
     >>> both = Combined(Freeze(["bias"]), RandomSparsify(0.5, epochs=3, steps_per_epoch=10))
     >>> sorted(both.init(Layout(("weight", "bias"), ((2,), (2,)))))
     ['first/keep', 'second/size']
@@ -43,31 +42,26 @@ class Combined:
         first = self.first.codec(_of("first", state), step, randomness.named("first"))
         return CombinedCodec(first, self.second.codec(_of("second", state), step, randomness.named("second")))
 
-    def update(self, state: State, private: Private) -> State:
-        if not isinstance(private, DecodedTwice):
-            raise UsageError("two encodings learn from what their own codec decoded.")
-        first = self.first.update(_of("first", state), private.by_first)
-        return _named(first, self.second.update(_of("second", state), private.by_second))
-
     def rest(self, state: State) -> Rest | None:
         return both(rest_of(self.first, _of("first", state)), rest_of(self.second, _of("second", state)))
 
 
-@dataclass(frozen=True)
-class DecodedTwice(Private):
-    """What two codecs made of a release, each for its own encoding to learn from.
+@runtime_checkable
+class Masks(Protocol):
+    """A codec that drops coordinates of a release, for good, when it decodes it."""
 
-    The first one learns from all that was released, whatever the second one masks: zeros in the place of noise would
-    look like gradients that are exactly known.
-    """
-
-    by_first: Private = field(repr=False)
-    by_second: Private = field(repr=False)
+    def without_masks(self, released: Private) -> Private:
+        """What it would make of the release if it kept all coordinates, with the noise that fell on the others."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
 class CombinedCodec:
-    """The codecs of one step, one after the other."""
+    """The codecs of one step, one after the other.
+
+    The first one learns from all that was released, whatever the second one masks: zeros in the place of noise would
+    look like gradients that are exactly known.
+    """
 
     first: Codec
     second: Codec
@@ -75,19 +69,17 @@ class CombinedCodec:
     def encode(self, each: PerExample) -> PerExample:
         return self.second.encode(self.first.encode(each))
 
-    def decode(self, private: Private) -> DecodedTwice:
-        by_second = self.second.decode(private)
-        by_first = self.first.decode(by_second)
-        seen = _unmasked(by_second)
-        learnt_from = by_first if seen is by_second else self.first.decode(seen)
-        return DecodedTwice(by_first.value, by_first.layout, learnt_from, by_second, noise_square=by_first.noise_square)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        by_second, second = self.second.decode(released)
+        gradient, first = self.first.decode(by_second)
+        if isinstance(self.second, Masks):
+            _, first = self.first.decode(self.second.without_masks(released))
+        return gradient, _named(first, second)
 
-
-def _unmasked(private: Private) -> Private:
-    """A release before masks dropped coordinates of it, with the noise that fell on them."""
-    if isinstance(private, Decoded):
-        return _unmasked(private.released)
-    return _unmasked(private.by_first) if isinstance(private, DecodedTwice) else private
+    def without_masks(self, released: Private) -> Private:
+        for codec in (self.second, self.first):
+            released = codec.without_masks(released) if isinstance(codec, Masks) else codec.decode(released)[0]
+        return released
 
 
 def _named(first: State, second: State) -> dict[str, Tensor]:

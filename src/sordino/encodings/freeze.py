@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from sordino._input import validate
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude, Together, Weights
-from sordino.encodings.masking import Masking
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
 from sordino.kernel.encoding import State
 from sordino.kernel.randomness import Stream
-from sordino.kernel.states import Layout, Private
+from sordino.kernel.states import Layout
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,8 @@ class Freeze:
         parts = [is_frozen.expand(size) for is_frozen, size in zip(frozen, layout.sizes, strict=True)]
         return {"keep": ~torch.cat(parts)}
 
-    def codec(self, state: State, step: int, randomness: Stream) -> Masking:
-        return Masking(state["keep"])
-
-    def update(self, state: State, private: Private) -> State:
-        return state
+    def codec(self, state: State, step: int, randomness: Stream) -> MaskCodec:
+        return MaskCodec(state["keep"], learn=lambda released: state)
 
     def rest(self, state: State) -> Rest:
         return Rest.of(~state["keep"])

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.encodings.masking import Decoded, Masking
+from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.resting import Rest
 from sordino.errors import UsageError
 from sordino.kernel.encoding import State
 from sordino.kernel.randomness import Stream
-from sordino.kernel.states import Layout, Private
+from sordino.kernel.states import Layout
 
 
 @runtime_checkable
@@ -81,7 +81,7 @@ class FreezeByMagnitude:
     run trains; it is read when a stage begins. Make it with `Freeze.by_magnitude`.
 
     Guarantee: parameters are post-processing of past releases, and so are masks made from them: they cost nothing (see
-    `masking`). A frozen coordinate takes no part in the clip, gets no noise, and is not moved (see `resting`).
+    `codecs`). A frozen coordinate takes no part in the clip, gets no noise, and is not moved (see `resting`).
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> with torch.no_grad():
@@ -120,14 +120,9 @@ class FreezeByMagnitude:
             raise UsageError("freezing needs the model that is trained, got one with other trainable parameters.")
         return {"keep": torch.ones(layout.size, dtype=torch.bool)}
 
-    def codec(self, state: State, step: int, randomness: Stream) -> Masking:
-        keep = state["keep"]
-        return Masking(self._smallest_frozen(keep, step) if step in self.stages else keep)
-
-    def update(self, state: State, private: Private) -> State:
-        if not isinstance(private, Decoded):
-            raise UsageError("freezing goes on from what its own codec decoded.")
-        return {"keep": private.keep}
+    def codec(self, state: State, step: int, randomness: Stream) -> MaskCodec:
+        keep = self._smallest_frozen(state["keep"], step) if step in self.stages else state["keep"]
+        return MaskCodec(keep, learn=lambda released: {"keep": keep})
 
     def rest(self, state: State) -> Rest:
         return Rest.of(~state["keep"], pruned=self.prune)

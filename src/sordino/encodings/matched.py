@@ -12,12 +12,12 @@ noise of standard deviations s_i is worth min_i s_i, and isotropic noise at that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.transformed import Transformed
-from sordino.errors import UsageError
+from sordino.encodings.codecs import Learn, Transformed
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
@@ -54,14 +54,9 @@ class Matched:
     def init(self, layout: Layout) -> State:
         return self.source.init(layout)
 
-    def codec(self, state: State, step: int, randomness: Stream) -> Scaling:
+    def codec(self, state: State, step: int, randomness: Stream) -> ScaleCodec:
         used = self.source.magnitudes(state, Look(step, randomness, encode=lambda each: each))
-        return Scaling(matched_scale(used, self.cost), used)
-
-    def update(self, state: State, private: Private) -> State:
-        if not isinstance(private, Rescaled):
-            raise UsageError("a matched scale learns from what its own codec decoded.")
-        return self.source.update(state, private.used, private)
+        return ScaleCodec(matched_scale(used, self.cost), learn=partial(self.source.update, state, used))
 
 
 def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
@@ -76,19 +71,12 @@ def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
     return shape * ((squares / shape.square()).sum() / squares.sum()).sqrt()
 
 
-@dataclass(frozen=True)
-class Rescaled(Private):
-    """A release in the units of the gradient, with the magnitudes that its scale was made from."""
-
-    used: Magnitudes = field(repr=False)
-
-
 @dataclass(frozen=True, repr=False)
-class Scaling:
-    """Divides by `scale`, shape (d,), and multiplies by it."""
+class ScaleCodec:
+    """Divides by `scale`, shape (d,), and multiplies by it. It learns from the gradient in its own units."""
 
     scale: Tensor
-    used: Magnitudes
+    learn: Learn
 
     def encode(self, each: PerExample) -> Transformed:
         check_coordinates("a scale", self.scale.numel(), each.layout)
@@ -97,7 +85,8 @@ class Scaling:
     def scaled(self, rows: Tensor) -> Tensor:
         return rows / self.scale.to(rows)
 
-    def decode(self, private: Private) -> Rescaled:
-        scale = self.scale.to(private.value.device)
-        noise_square = private.noise_square * scale.square()
-        return Rescaled(private.value * scale, private.layout, self.used, noise_square=noise_square)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        scale = self.scale.to(released.value.device)
+        noise_square = released.noise_square * scale.square()
+        gradient = released.lift(lambda value: value * scale, noise_square=noise_square)
+        return gradient, self.learn(gradient)

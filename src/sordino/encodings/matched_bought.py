@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from sordino._input import validate
+from sordino.encodings.codecs import Learn, Transformed
 from sordino.encodings.matched import matched_scale
-from sordino.encodings.transformed import Transformed
-from sordino.errors import UsageError
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
@@ -57,12 +56,10 @@ class MatchedBought:
         return RunningMeans(self.memory).init(layout)
 
     def codec(self, state: State, step: int, randomness: Stream) -> BesideCodec:
-        return BesideCodec(matched_scale(self._magnitudes(state), self.cost), self.share)
+        def learn(sizes: Private) -> State:
+            return RunningMeans(self.memory).added(state, sizes.value, sizes.noise_square)
 
-    def update(self, state: State, private: Private) -> State:
-        if not isinstance(private, WithSizes):
-            raise UsageError("a matched scale learns from what its own codec decoded.")
-        return RunningMeans(self.memory).added(state, private.sizes.value, private.sizes.noise_square)
+        return BesideCodec(matched_scale(self._magnitudes(state), self.cost), self.share, learn)
 
     def _magnitudes(self, state: State) -> Magnitudes:
         means = RunningMeans(self.memory).read(state)
@@ -72,19 +69,13 @@ class MatchedBought:
         return Magnitudes(sizes, sizes.square())
 
 
-@dataclass(frozen=True)
-class WithSizes(Private):
-    """A release in the units of the gradient, with the sizes that were released beside it."""
-
-    sizes: Private = field(repr=False)
-
-
 @dataclass(frozen=True, repr=False)
 class BesideCodec:
-    """Divides by `scale`, puts absolute values beside, and takes both apart again."""
+    """Divides by `scale`, puts absolute values beside, and takes both apart again. It learns from the sizes alone."""
 
     scale: Tensor
     share: float
+    learn: Learn
 
     @property
     def shrink(self) -> float:
@@ -101,13 +92,13 @@ class BesideCodec:
         scaled = rows / (self.scale / self.shrink).to(rows)
         return torch.cat([scaled, self.share * scaled.abs()], dim=1)
 
-    def decode(self, private: Private) -> WithSizes:
-        half = len(private.layout.names) // 2
-        layout = Layout(private.layout.names[:half], private.layout.shapes[:half])
-        scale = self.scale.to(private.value.device) / self.shrink
-        noise = torch.as_tensor(private.noise_square, device=scale.device).expand(2 * layout.size)
-        gradient, sizes = torch.split(private.value, [layout.size] * 2)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        half = len(released.layout.names) // 2
+        layout = Layout(released.layout.names[:half], released.layout.shapes[:half])
+        scale = self.scale.to(released.value.device) / self.shrink
+        noise = torch.as_tensor(released.noise_square, device=scale.device).expand(2 * layout.size)
         noise, of_sizes = torch.split(noise, [layout.size] * 2)
         beside = scale / self.share
-        released = Private(sizes * beside, layout, noise_square=of_sizes * beside.square())
-        return WithSizes(gradient * scale, layout, released, noise_square=noise * scale.square())
+        gradient = released.lift(lambda x: x[: layout.size] * scale, layout, noise_square=noise * scale.square())
+        sizes = released.lift(lambda x: x[layout.size :] * beside, layout, noise_square=of_sizes * beside.square())
+        return gradient, self.learn(sizes)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sordino._input import validate
+from sordino.encodings.codecs import Transformed
 from sordino.encodings.subspace import Basis, Subspace
-from sordino.encodings.transformed import Transformed
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
@@ -51,9 +51,6 @@ class Project:
     def codec(self, state: State, step: int, randomness: Stream) -> ResidualCodec:
         return ResidualCodec(self.subspace.basis(step, randomness), self.embedding_norm, self.residual_norm)
 
-    def update(self, state: State, private: Private) -> State:
-        return state
-
 
 @dataclass(frozen=True)
 class ProjectBiased:
@@ -73,9 +70,6 @@ class ProjectBiased:
     def codec(self, state: State, step: int, randomness: Stream) -> EmbeddingCodec:
         return EmbeddingCodec(self.subspace.basis(step, randomness))
 
-    def update(self, state: State, private: Private) -> State:
-        return state
-
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingCodec:
@@ -94,9 +88,9 @@ class EmbeddingCodec:
     def rows(self, rows: Tensor) -> Tensor:
         return self.basis.embed(rows)
 
-    def decode(self, private: Private) -> Private:
-        noise_square = self.basis.lift_squares(private.noise_square)
-        return Private(self.basis.lift(private.value), self.basis.layout, noise_square=noise_square)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        noise_square = self.basis.lift_squares(released.noise_square)
+        return released.lift(self.basis.lift, self.basis.layout, noise_square=noise_square), {}
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,10 +114,12 @@ class ResidualCodec:
         residual = rows - self.basis.lift(embedded)
         return torch.cat([embedded / self.embedding_norm, residual / self.residual_norm], dim=1)
 
-    def decode(self, private: Private) -> Private:
-        embedded, residual = torch.split(private.value, list(self.layout.sizes))
-        value = self.basis.lift(embedded * self.embedding_norm) + residual * self.residual_norm
-        noise = torch.as_tensor(private.noise_square).expand(private.value.shape)
+    def decode(self, released: Private) -> tuple[Private, State]:
+        noise = torch.as_tensor(released.noise_square).expand(released.value.shape)
         inside, outside = torch.split(noise, list(self.layout.sizes))
         noise_square = self.basis.lift_squares(inside * self.embedding_norm**2) + outside * self.residual_norm**2
-        return Private(value, self.basis.layout, noise_square=noise_square)
+        return released.lift(self._added, self.basis.layout, noise_square=noise_square), {}
+
+    def _added(self, value: Tensor) -> Tensor:
+        embedded, residual = torch.split(value, list(self.layout.sizes))
+        return self.basis.lift(embedded * self.embedding_norm) + residual * self.residual_norm

@@ -23,7 +23,7 @@ from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEv
 from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
-from sordino.kernel.noise import Noise, NoiseAt, check_tail
+from sordino.kernel.noise import LearningNoise, Noise, NoiseAt, check_tail
 from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Records, as_records
 from sordino.kernel.states import BoundedSum, PerExample, Private
@@ -80,21 +80,27 @@ class Release:
         """Where the noise of a step comes from."""
         return NoiseAt(self._noise, step, state or {}, encode)
 
-    def add(
-        self,
-        total: BoundedSum,
-        step: int = 0,
-        *,
-        state: Mapping[str, Tensor] | None = None,
-        encode: Callable[[PerExample], PerExample] = lambda each: each,
-    ) -> Private:
+    def add(self, total: BoundedSum, step: int = 0) -> Private:
         """Adds the noise of a step to its sum. A second sum with this noise would show the difference of the two."""
+        self._draw_once(step)
+        return self.noise.add(total, self.noise_at(step))
+
+    def add_and_learn(
+        self, total: BoundedSum, step: int, state: Mapping[str, Tensor], encode: Callable[[PerExample], PerExample]
+    ) -> tuple[Private, Mapping[str, Tensor]]:
+        """Adds the noise of a step as `add` does, for noise that may learn: with what it knows then."""
+        self._draw_once(step)
+        at = self.noise_at(step, state, encode)
+        if isinstance(self.noise, LearningNoise):
+            return self.noise.add_and_learn(total, at)
+        return self.noise.add(total, at), state
+
+    def _draw_once(self, step: int) -> None:
         self.check_process()
         with self._drawing:
             if step < self._next:
                 raise UsageError(f"the noise of step {step} has been drawn: a step has one sum.")
             self._next = step + 1
-        return self.noise.add(total, self.noise_at(step, state, encode))
 
     def check_process(self) -> None:
         """Refuses to go on in a forked process, which would draw the noise that its parent draws."""

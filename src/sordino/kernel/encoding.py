@@ -2,7 +2,8 @@
 
 Random sparsification, freezing, projection and anisotropic scaling are one concept: encode before the clip, decode
 after the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No signature
-here has data in it: whatever an encoding learns, it learns from past `Private` values, so it cannot cost privacy.
+here has data in it: whatever an encoding learns, a codec learns from the release that it decodes, and hands on as the
+state of the next step. So learning is post-processing and cannot cost privacy.
 """
 
 from __future__ import annotations
@@ -15,29 +16,47 @@ from torch import Tensor
 
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
-from sordino.kernel.states import Layout, PerExample, Private
+from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 
 State = Mapping[str, Tensor]  # by names of the encoding's own choosing: it is saved with the checkpoint
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """One step's pair of maps. `encode` acts on each unit alone; `decode` sees only the released vector."""
+    """One step's pair of maps. It holds what it needs of the encoding's state, and is not changed by use.
+
+    Guarantee: `encode` maps each unit from that unit alone, and a mapped unit is not larger than what `decode` makes a
+    gradient of: the clip bounds all that leaves. `decode` is a function of the released vector and of public values.
+    """
 
     def encode(self, each: PerExample) -> PerExample: ...
 
-    def decode(self, private: Private) -> Private: ...
+    def decode(self, released: Private) -> tuple[Private, State]:
+        """The gradient in the coordinates of the model, and the state that the next step's codec is made from."""
+        ...
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """Makes one codec per step from its state, the step and its own randomness, and learns from what was released."""
+    """Makes one codec per step from its state, the step and its own randomness. The run keeps the state."""
 
     def init(self, layout: Layout) -> State: ...
 
     def codec(self, state: State, step: int, randomness: Stream) -> Codec: ...
 
-    def update(self, state: State, private: Private) -> State: ...
+
+def decoded_without_noise(codec: Codec, total: BoundedSum) -> Tensor:
+    """What a codec makes of a sum that has no noise: as private as the rows it was made from.
+
+    For audits and verification, which compare it with a release. It is a tensor and no `Private`, so that no optimizer
+    is given it by mistake, and the state that was learnt from it is dropped.
+
+    >>> layout = Layout(("w",), ((2,),))
+    >>> decoded_without_noise(Unchanged(), BoundedSum.of_nobody(1.0, layout))
+    tensor([0., 0.], dtype=torch.float64)
+    """
+    gradient, _ = codec.decode(Private(total.value.double(), total.layout))
+    return gradient.value
 
 
 def check_coordinates(what: str, size: int, layout: Layout) -> None:
@@ -81,11 +100,8 @@ class Unchanged:
     def codec(self, state: State, step: int, randomness: Stream) -> Codec:
         return self
 
-    def update(self, state: State, private: Private) -> State:
-        return state
-
     def encode(self, each: PerExample) -> PerExample:
         return each
 
-    def decode(self, private: Private) -> Private:
-        return private
+    def decode(self, released: Private) -> tuple[Private, State]:
+        return released, {}

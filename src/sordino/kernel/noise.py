@@ -77,8 +77,8 @@ class LearningNoise(Noise, Protocol):
         """What it knows before the first step, for vectors of this layout."""
         ...
 
-    def update(self, state: Mapping[str, Tensor], released: Private) -> Mapping[str, Tensor]:
-        """What it knows after a step, from what `add` returned."""
+    def add_and_learn(self, total: BoundedSum, at: NoiseAt) -> tuple[Private, Mapping[str, Tensor]]:
+        """What `add` releases, and what it knows after this step: a function of the release and of public values."""
         ...
 
     def expected_norm(self, bound: float, at: NoiseAt) -> float:

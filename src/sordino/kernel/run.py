@@ -281,11 +281,9 @@ class PrivateRun:
         if begun is not self._unfinished:
             raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
         self._unfinished = None
-        released = self._release.add(total, begun.step, state=self._noise_state, encode=begun.codec.encode)
-        if isinstance(self.plan.noise, LearningNoise):
-            self._noise_state = self.plan.noise.update(self._noise_state, released)
-        private = begun.codec.decode(released)
-        self._coding_state = self.plan.encoding.update(self._coding_state, private)
+        at, known = begun.step, self._noise_state
+        released, self._noise_state = self._release.add_and_learn(total, at, known, begun.codec.encode)
+        private, self._coding_state = begun.codec.decode(released)
         return private
 
     def next_from(self, start: Tensor) -> Private:

@@ -24,6 +24,8 @@ from sordino.errors import UsageError
 WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
 
 _ROWS_AT_A_TIME = 32
+_OF_FLOAT32 = 2.0**-24  # by how much a number moves when it is rounded to float32, relative to it
+_ROUNDED = 2.0**-30  # more than norms in float64 are rounded by, for rows of up to 2^20 numbers
 NUMBERS_AT_A_TIME = 1 << 18  # of a vector that several passes go over: two megabytes in float64 stay in cache
 
 
@@ -162,6 +164,57 @@ class BoundedSum:
     def __post_init__(self) -> None:
         validate.positive(bound=self.bound)
 
+    @classmethod
+    def of_nobody(cls, bound: float, layout: Layout) -> BoundedSum:
+        """The sum over no units, which is zero: where sums begin that grow batch by batch.
+
+        >>> BoundedSum.of_nobody(1.0, Layout(("w",), ((2,),))).value
+        tensor([0., 0.], dtype=torch.float64)
+        """
+        return cls(torch.zeros(layout.size, dtype=torch.float64), bound, layout)
+
+    @classmethod
+    def of_rows(cls, rows: Tensor, bound: float, layout: Layout) -> BoundedSum:
+        """The sum of the rows, one per unit, shape (b, d), each scaled down to L2 norm at most `bound`.
+
+        Guarantee: the bound is enforced, not claimed. A row within it is added as it is, one beyond it is scaled to a
+        little less, and one that is not finite counts as absent. Norms and sums are taken in float64. They are exact
+        for rows of one number that is a multiple of 2^-20, as counts and scores are. For others use a clip, which pays
+        for rounding.
+
+        >>> BoundedSum.of_rows(torch.tensor([[0.5], [1.0], [300.0]]), 1.0, Layout(("w",), ((1,),))).value
+        tensor([2.5000], dtype=torch.float64)
+        """
+        rows = rows.double()
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        shrunk = torch.where(norms > bound, bound * (1 - _ROUNDED) / norms, 1.0) * rows
+        return cls(torch.where(norms.isfinite(), shrunk, 0.0).sum(dim=0), bound, layout)
+
+    @classmethod
+    def of_sensitivity(cls, value: Tensor, sensitivity: float, layout: Layout) -> BoundedSum:
+        """A value that need not be a sum, and that leaving out one unit moves by at most `sensitivity` in L2.
+
+        Noise leans on nothing else. Nothing here can check it: whoever calls this proves it.
+
+        >>> BoundedSum.of_sensitivity(torch.tensor([120.0, 80.0]), 1.0, Layout(("counts",), ((2,),))).bound
+        1.0
+        """
+        return cls(value, sensitivity, layout)
+
+    @classmethod
+    def from_wire(cls, value: Tensor, bound: float, layout: Layout, *, units: int) -> BoundedSum:
+        """A sum that arrived as float32: it was rounded by who sent it.
+
+        Guarantee: rounding moves each number by at most 2^-24 of itself, so a sum of at most `units` vectors of norm
+        at most `bound` by `units * bound * 2^-24`, and two neighbours by twice that. The bound is larger by this much.
+        What must hold, and nothing here can check: the sender clipped each of its units to `bound`, adds up no more
+        than `units` of them, and shares none with another sender.
+
+        >>> BoundedSum.from_wire(torch.zeros(2), 1.0, Layout(("w",), ((2,),)), units=2**20).bound
+        1.125
+        """
+        return cls(value, bound * (1 + 2 * units * _OF_FLOAT32), layout)
+
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
         return BoundedSum(add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
@@ -189,20 +242,48 @@ def add_(total: Tensor, part: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Private:
-    """A released vector. Whatever happens to it from here on is post-processing and costs no privacy.
+    """A released vector, `undivided` / `divisor`. Whatever is computed from it costs no privacy: it is post-processing.
 
     `noise_square` is the mean square of the noise in it, for all coordinates or by coordinate, and 0 where nobody says.
     It is as public as the plan, and what learns from releases takes it off.
+
+    >>> Private(torch.tensor([1.0, 3.0]), Layout(("w",), ((2,),))).divide(2).value
+    tensor([0.5000, 1.5000])
     """
 
-    value: Tensor
+    undivided: Tensor
     layout: Layout
     noise_square: float | Tensor = field(default=0.0, kw_only=True, repr=False)
+    divisor: float = field(default=1.0, kw_only=True)
+
+    @cached_property
+    def value(self) -> Tensor:
+        """The vector itself. A model is given a quotient without it, in the precision of its parameters."""
+        return self.undivided if self.divisor == 1.0 else self.undivided / self.divisor
 
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""
         validate.positive(public_number=public_number)
-        return _Quotient.of(self.value, public_number, self.layout)
+        return Private(self.value, self.layout, divisor=public_number)
+
+    def lift(
+        self, mapped: Callable[[Tensor], Tensor], layout: Layout | None = None, *, noise_square: float | Tensor = 0.0
+    ) -> Private:
+        """`mapped` of the value, as a vector of `layout`, or of the layout that it had.
+
+        Guarantee: post-processing. `mapped` is given the released vector, and holds public values and earlier releases
+        only. So its result is as private as the release and costs nothing, whether the map is linear or not. Noise is
+        not kept track of: after a linear map, the caller knows its mean square and gives it as `noise_square`.
+
+        >>> released = Private(torch.tensor([1.0, 3.0]), Layout(("w",), ((2,),)), noise_square=1.0)
+        >>> doubled = released.lift(lambda value: 2 * value, noise_square=4.0)
+        >>> doubled.value, doubled.noise_square
+        (tensor([2., 6.]), 4.0)
+        """
+        layout, value = layout or self.layout, mapped(self.value)
+        if value.shape != (layout.size,):
+            raise UsageError(f"mapped must give a vector of {layout.size} numbers, got one of shape {(*value.shape,)}.")
+        return Private(value, layout, noise_square=noise_square)
 
     def tensors(self) -> dict[str, Tensor]:
         """One tensor per trainable parameter, by name."""
@@ -214,31 +295,7 @@ class Private:
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         if Layout(tuple(trained), tuple(tuple(parameter.shape) for parameter in trained.values())) != self.layout:
             raise UsageError("this gradient belongs to a model with other trainable parameters.")
-        dividend, divisor = self._fraction()
-        for parameter, part in zip(trained.values(), self.layout.split(dividend).values(), strict=True):
+        for parameter, part in zip(trained.values(), self.layout.split(self.undivided).values(), strict=True):
             if parameter.grad is None or parameter.grad.layout is not torch.strided or parameter.grad.is_inference():
                 parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(part).div_(divisor)
-
-    def _fraction(self) -> tuple[Tensor, float]:
-        return self.value, 1.0
-
-
-class _Quotient(Private):
-    """A release divided by a number, when somebody asks for it: a model is given it without a vector in between."""
-
-    @classmethod
-    def of(cls, dividend: Tensor, divisor: float, layout: Layout) -> _Quotient:
-        quotient = object.__new__(cls)
-        vars(quotient).update(layout=layout, noise_square=0.0, _undivided=(dividend, divisor))
-        return quotient
-
-    @cached_property
-    def value(self) -> Tensor:
-        dividend, divisor = self._fraction()
-        return dividend / divisor
-
-    def _fraction(self) -> tuple[Tensor, float]:
-        """One that was made by `dataclasses.replace` has a value of its own."""
-        fraction: tuple[Tensor, float] = vars(self)["_undivided"] if "_undivided" in vars(self) else super()._fraction()
-        return fraction
+            parameter.grad.copy_(part).div_(self.divisor)

@@ -43,13 +43,6 @@ class Law:
     used: Magnitudes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Shaped(Private):
-    """A release, with the magnitudes that its noise was fitted to."""
-
-    used: Magnitudes = field(repr=False)
-
-
 @dataclass(frozen=True, repr=False)
 class OptimizedNoise:
     """Noise of the `fit` family that costs least with the weights of the step; one unit's whole bound is worth
@@ -102,19 +95,20 @@ class OptimizedNoise:
             raise UsageError(f"fit must give a slope of at most {steepest:.6g}, got {density.lipschitz:.6g}.")
         return Law(density, used)
 
-    def add(self, total: BoundedSum, at: NoiseAt) -> Shaped:
-        law = self.law(total.bound, at if at.state else replace(at, state=self.init(total.layout)))
+    def add(self, total: BoundedSum, at: NoiseAt) -> Private:
+        released, _ = self.add_and_learn(total, at)
+        return released
+
+    def add_and_learn(self, total: BoundedSum, at: NoiseAt) -> tuple[Private, Mapping[str, Tensor]]:
+        at = at if at.state else replace(at, state=self.init(total.layout))
+        law = self.law(total.bound, at)
         if law.density.dimension != total.layout.size:
             raise UsageError(f"weights must be {total.layout.size}, one per coordinate, got {law.density.dimension}.")
         squares = law.density.expected_square()
         scales, spacings = law.density.scales(at.stream, step=at.step), spacings_of(squares.sqrt().numpy())
-        released = rounded_sum(total.value, scales, spacings, stream=at.stream, step=at.step)
-        return Shaped(released, total.layout, law.used, noise_square=squares.to(total.value.device))
-
-    def update(self, state: Mapping[str, Tensor], released: Private) -> Mapping[str, Tensor]:
-        if not isinstance(released, Shaped):
-            raise UsageError("noise learns from what it was added to itself.")
-        return self.weights.update(state, released.used, released)
+        value = rounded_sum(total.value, scales, spacings, stream=at.stream, step=at.step)
+        released = Private(value, total.layout, noise_square=squares.to(total.value.device))
+        return released, self.weights.update(at.state, law.used, released)
 
     def expected_norm(self, bound: float, at: NoiseAt) -> float:
         return self.law(bound, at).density.expected_norm()

@@ -16,7 +16,7 @@ from torch import nn
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.encodings.transformed import Transformed
+from sordino.encodings.codecs import Transformed
 from sordino.gradients.row_loss import Loss
 from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm
@@ -71,7 +71,7 @@ def release_sensitivity(
 
 def _sum_of_sizes(budget: Budget, model: nn.Module, gradient: LossGradient, clip: ClipByNorm) -> BoundedSum:
     records, layout = budget.records, Layout.of(model)
-    total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), clip.bound, layout)
+    total = BoundedSum.of_nobody(clip.bound, layout)
     for units in torch.split(torch.arange(records.num_units), max(1, _ROWS_AT_A_TIME // records.rows_per_unit)):
         batch = records.gather(units)
         each = gradient.of(model, batch, torch.arange(len(batch.units)))

@@ -124,7 +124,7 @@ class _Scale:
 def _bounded_sum(records: Records, scale: _Scale) -> BoundedSum:
     layout, clip = scale.layout, ClipByNorm(scale.bound)
     units = torch.split(torch.arange(records.num_units), max(1, _ROWS_AT_A_TIME // records.rows_per_unit))
-    total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), clip.bound, layout)
+    total = BoundedSum.of_nobody(clip.bound, layout)
     for indices in units:
         batch = records.gather(indices)
         rows = scale.rows(batch)

@@ -99,7 +99,8 @@ def release(
     key = Key.fresh() if seed is None else Key.from_seed(seed)
 
     def total() -> BoundedSum:
-        return BoundedSum(chosen.held(value), sensitivity / _moves(adjacency), Layout(("vector",), ((len(value),),)))
+        layout = Layout(("vector",), ((len(value),),))
+        return BoundedSum.of_sensitivity(chosen.held(value), sensitivity / _moves(adjacency), layout)
 
     if budget is None:
         check_tail(noise, adjacency, steps=1, delta=delta)

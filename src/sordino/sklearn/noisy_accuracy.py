@@ -57,7 +57,7 @@ class NoisyAccuracy:
             right = (np.asarray(estimator.predict(_without(X, absent))) == np.asarray(y)) & ~absent
             if right.shape != (len(y),):
                 raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
-            return BoundedSum(torch.tensor([right.sum()], dtype=torch.float64), bound=1.0, layout=_COUNT)
+            return BoundedSum.of_rows(torch.from_numpy(right)[:, None], 1.0, _COUNT)
 
         noise, adjacency = Gaussian(self.noise_multiplier), Adjacency.ZERO_OUT
         private = self.budget.release("score", noise=noise, adjacency=adjacency, key=Key.fresh(), total_of=count)

@@ -163,10 +163,11 @@ class Charged:
         self._release.check_process()
         with self._evaluating:  # one thread at a time, in the order of steps
             step = self._begin_evaluation()
-            total, at = torch.zeros(1, dtype=torch.float64), ReadAt(self._release.stream("rows"), step)
+            total, at = BoundedSum.of_nobody(1.0, _SUM), ReadAt(self._release.stream("rows"), step)
             for units in torch.split(torch.arange(self._records.num_units), batch_size):
-                total += scores_of_units(model, self._records.gather(units, at)).sum().cpu()
-            private = self._release.add(BoundedSum(total, bound=1.0, layout=_SUM), step)
+                scores = scores_of_units(model, self._records.gather(units, at)).cpu()
+                total += BoundedSum.of_rows(scores[:, None], 1.0, _SUM)
+            private = self._release.add(total, step)
         return float(private.divide(self._expected).value)
 
     def _begin_evaluation(self) -> int:

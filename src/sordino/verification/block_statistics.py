@@ -107,6 +107,6 @@ def _drawn_from(
     layout = Layout(("probe",), ((size,),))
     at = NoiseAt(stream, 0, noise.init(layout))
     density = noise.law(bound, at).density
-    value = noise.add(BoundedSum(torch.zeros(size, dtype=torch.float64), bound, layout), at).value.numpy()
+    value = noise.add(BoundedSum.of_nobody(bound, layout), at).value.numpy()
     spacings = spacings_of(density.expected_square().sqrt().numpy())
     return value, density.scales(stream, step=0).of(slice(0, size)), spacings

@@ -55,7 +55,7 @@ def _resolution(noise: NormalNoise, bound: float) -> Finding:
     other = noise.with_multiplier(_FRACTION / fraction * noise.std(bound) / bound)
     assert isinstance(other, NormalNoise)
     size = _DRAWS_FOR_RESOLUTION
-    total = BoundedSum(torch.zeros(size, dtype=torch.float64), bound, Layout(("probe",), ((size,),)))
+    total = BoundedSum.of_nobody(bound, Layout(("probe",), ((size,),)))
     value = other.add(total, NoiseAt(Key.from_seed(0).stream("noise"), 0)).value.numpy()
     return resolution(value, other.std(bound), spacing_of(other.std(bound)))
 
@@ -74,7 +74,7 @@ def _tail(plan: Plan, noise_std: float, delta: float) -> Finding:
 def generator_end(plan: Plan, noise_std: float) -> float:
     """The largest draw, in standard deviations."""
     layout = Layout(("probe",), ((64,),))
-    total = BoundedSum(torch.zeros(64, dtype=torch.float64), plan.clip.bound, layout)
+    total = BoundedSum.of_nobody(plan.clip.bound, layout)
     return float(plan.noise.add(total, NoiseAt(LowestStream(b""), 0)).value.abs().max()) / noise_std
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sordino.kernel.budget import Budget
 from sordino.kernel.contribution import SlowGradients
-from sordino.kernel.encoding import Codec, Encoding, State
+from sordino.kernel.encoding import Codec, Encoding, State, decoded_without_noise
 from sordino.kernel.noise import HopelessNoise, NoiseAt
 from sordino.kernel.randomness import Stream
 from sordino.kernel.records import Batch, Records, as_records
@@ -121,7 +121,7 @@ def noise_of(run: PrivateRun) -> Iterator[Drawn]:
         released = next(run, None)
         if released is None:  # fewer steps than planned: the ledger's check says so
             return
-        yield Drawn(released.value - codec.decode(replace(released, value=bare.value)).value, at)
+        yield Drawn(released.value - decoded_without_noise(codec, bare), at)
 
 
 def fresh_run(
@@ -139,7 +139,7 @@ def fresh_run(
 
 @dataclass(frozen=True)
 class _Undecoded:
-    """An encoding whose releases are shown as they are. It learns nothing: that would need what is decoded."""
+    """An encoding whose releases are shown as they are. It learns nothing from them."""
 
     encoding: Encoding
 
@@ -147,21 +147,19 @@ class _Undecoded:
         return self.encoding.init(layout)
 
     def codec(self, state: State, step: int, randomness: Stream) -> Codec:
-        return _UndecodedCodec(self.encoding.codec(state, step, randomness))
-
-    def update(self, state: State, private: Private) -> State:
-        return state
+        return _UndecodedCodec(self.encoding.codec(state, step, randomness), state)
 
 
 @dataclass(frozen=True)
 class _UndecodedCodec:
     codec: Codec
+    state: State
 
     def encode(self, each: PerExample) -> PerExample:
         return self.codec.encode(each)
 
-    def decode(self, private: Private) -> Private:
-        return private
+    def decode(self, released: Private) -> tuple[Private, State]:
+        return released, self.state
 
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:

@@ -55,14 +55,17 @@ def mutant(name: str, caught_by: str, among: list[Mutant] = MUTANTS) -> Callable
     return register
 
 
-def scaled_noise(patch: Patches, factor: Callable[[BoundedSum], float], kind: Any = Gaussian) -> None:
-    honest = kind.add
+def scaled_noise(patch: Patches, factor: Callable[[BoundedSum], float]) -> None:
+    honest = Gaussian.add
 
     def add(self: Any, total: Any, at: Any) -> Private:
-        released: Private = honest(self, total, at)
-        return replace(released, value=total.value + factor(total) * (released.value - total.value))
+        return scaled(honest(self, total, at), total, factor(total))
 
-    patch.set(kind, "add", add)
+    patch.set(Gaussian, "add", add)
+
+
+def scaled(released: Private, total: BoundedSum, factor: float) -> Private:
+    return replace(released, undivided=total.value + factor * (released.value - total.value))
 
 
 def other_normals(patch: Patches, draw: Draw) -> None:
@@ -121,7 +124,7 @@ def _no_noise_on_the_bias(patch: Patches) -> None:
         last = total.layout.sizes[-1]
         if len(total.layout.sizes) > 1:
             value[-last:] = total.value[-last:]
-        return replace(released, value=value)
+        return replace(released, undivided=value)
 
     patch.set(Gaussian, "add", add)
 
@@ -312,7 +315,13 @@ def _a_memory_of_the_micro_batch_before(patch: Patches) -> None:
 
 @mutant("optimised noise times 0.9", SCALE, OF_OPTIMIZED_NOISE)
 def _optimised_noise_times_0_9(patch: Patches) -> None:
-    scaled_noise(patch, lambda total: 0.9, OptimizedNoise)
+    honest = OptimizedNoise.add_and_learn
+
+    def add_and_learn(self: Any, total: Any, at: Any) -> Any:
+        released, state = honest(self, total, at)
+        return scaled(released, total, 0.9), state
+
+    patch.set(OptimizedNoise, "add_and_learn", add_and_learn)
 
 
 @mutant("optimised noise forgets the clip norm", SCALE, OF_OPTIMIZED_NOISE)
@@ -323,12 +332,12 @@ def _optimised_noise_forgets_the_clip_norm(patch: Patches) -> None:
 
 @mutant("weights from the sum that noise is to hide", SCALE, OF_OPTIMIZED_NOISE)
 def _weights_from_the_sum_that_noise_is_to_hide(patch: Patches) -> None:
-    honest = OptimizedNoise.add
+    honest = OptimizedNoise.add_and_learn
 
-    def add(self: Any, total: Any, at: Any) -> Private:
+    def add_and_learn(self: Any, total: Any, at: Any) -> Any:
         return honest(replace(self, weights=Fixed(total.value.abs() + 0.01)), total, at)
 
-    patch.set(OptimizedNoise, "add", add)
+    patch.set(OptimizedNoise, "add_and_learn", add_and_learn)
 
 
 @mutant("the same directions in every step", INDEPENDENCE, OF_OPTIMIZED_NOISE)

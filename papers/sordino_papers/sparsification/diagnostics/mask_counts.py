@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.encodings import RankedSparsify
-from sordino.encodings.masking import Masking
-from sordino.encodings.random_sparsify import random_mask
+from sordino.encodings.codecs import MaskCodec
+from sordino.encodings.sparsify import random_mask
 from sordino.errors import UsageError
 from sordino.kernel.clipping import Clip
 from sordino.kernel.randomness import Key
@@ -56,16 +56,16 @@ def count_masks(exposed: ExposedRun, *, seed: int = 0) -> MaskCounts:
         raise UsageError(f"encoding must be a RankedSparsify, got {type(ranked).__name__}.")
     validate.count(at_least=exposed.plan.steps, steps_on_view=len(exposed.at))
     ranks, ranks_without_noise = list[Tensor](), list[Tensor]()
-    state = ranked.init(layout)
+    state, coding = ranked.init(layout), Key.from_seed(seed).stream("coding")
     for shown in exposed:
-        if ranked.mask_number(shown.step) == len(ranks) and isinstance(shown.codec, Masking):
+        if ranked.mask_number(shown.step) == len(ranks) and isinstance(shown.codec, MaskCodec):
             ranks.append(shown.codec.keep)
             ranks_without_noise.append(state["keep"])
         # Private in name only: a ranking learns from this type, and only counts leave this function, with a warning.
         clipped = Private(_sum_without_mask(shown, exposed.plan.clip), layout)
-        state = ranked.update(state, Masking(state["keep"]).decode(clipped))
+        _, state = ranked.codec(state, shown.step, coding).decode(clipped)
     # A ranking keeps all under its first mask, whatever its schedule: so do the others that it is compared with.
-    zeroed, coding = [int((~keep).sum()) for keep in ranks], Key.from_seed(seed).stream("coding")
+    zeroed = [int((~keep).sum()) for keep in ranks]
     return MaskCounts(
         ranked=times_zeroed(ranks),
         random=times_zeroed(random_mask(coding, number, layout.size, each) for number, each in enumerate(zeroed)),

@@ -22,6 +22,7 @@ from sordino.attacks.audit.coins import coins
 from sordino.attacks.audit.likelihood import Ratios, law_of
 from sordino.attacks.audit.places import with_empty_places
 from sordino.attacks.audit.scores import Scores
+from sordino.kernel.encoding import decoded_without_noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
 from sordino.kernel.run import Begun, Plan, PrivateRun
@@ -103,7 +104,7 @@ class _Watched:
     def _ratios(self, run: PrivateRun, begun: Begun, private: Private, others: BoundedSum) -> Ratios:
         """l of each canary, from what is left of the release when the others are taken off."""
         signal, known = (
-            begun.codec.decode(Private(total.value.double(), total.layout)).value  # in name only: it stays in here
+            decoded_without_noise(begun.codec, total)
             for total in (run.bounded(begun, self._canaries.everybody), others)
         )
         variance = torch.as_tensor(private.noise_square, dtype=torch.float64).expand_as(signal)
