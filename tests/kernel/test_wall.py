@@ -49,16 +49,19 @@ def made_in(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call):
             if _name(node.func) in MADE_IN_THE_KERNEL:
                 yield node.lineno, _name(node.func)
-            elif isinstance(node.func, ast.Attribute) and node.func.attr == "add" and _adds_noise(node):
+            elif _adds_noise(node):
                 yield node.lineno, ADDS_NOISE
 
 
 def _adds_noise(call: ast.Call) -> bool:
     """A noise adds to a total, at an address; a `Release` knows the address, and adds at a step."""
-    assert isinstance(call.func, ast.Attribute)
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("add", "add_and_learn"):
+        return False
     receiver = _name(call.func.value).lower()
-    takes_two = len(call.args) == 2 or "at" in {each.arg for each in call.keywords}
-    return "noise" in receiver or (takes_two and receiver != "torch" and not receiver.endswith("release"))
+    if receiver == "torch" or receiver.endswith("release"):
+        return False
+    takes_address = len(call.args) == 2 or "at" in {each.arg for each in call.keywords}
+    return takes_address or "noise" in receiver or call.func.attr == "add_and_learn"
 
 
 def _name(expression: ast.expr) -> str:
@@ -79,6 +82,8 @@ def _name(expression: ast.expr) -> str:
         ("Gaussian(1.0).add(total, at)", {ADDS_NOISE}),
         ("self.plan.noise.add(total, at=at)", {ADDS_NOISE}),
         ("noise.add(*both)", {ADDS_NOISE}),
+        ("learning.add_and_learn(*both)", {ADDS_NOISE}),
+        ("noise.add(total, release.noise_at(step))", {ADDS_NOISE}),
         ("whatever.add(BoundedSum(total, 1.0, layout), NoiseAt(stream, 0))", {ADDS_NOISE, "BoundedSum", "NoiseAt"}),
         ("Release(noise, address).add(total)", {"Release"}),
         ("'''\n>>> Private(total, layout)\n'''  # BoundedSum(", set()),

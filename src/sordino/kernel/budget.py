@@ -71,6 +71,15 @@ class Release:
         """What the release draws beside its noise: who joins, coding, dropout."""
         return self.key.stream(name)
 
+    def noise_at(
+        self,
+        step: int,
+        state: Mapping[str, Tensor] | None = None,
+        encode: Callable[[PerExample], PerExample] = lambda each: each,
+    ) -> NoiseAt:
+        """Where the noise of a step comes from."""
+        return NoiseAt(self._noise, step, state or {}, encode)
+
     def add(
         self,
         total: BoundedSum,
@@ -85,7 +94,7 @@ class Release:
             if step < self._next:
                 raise UsageError(f"the noise of step {step} has been drawn: a step has one sum.")
             self._next = step + 1
-        return self.noise.add(total, NoiseAt(self._noise, step, state or {}, encode))
+        return self.noise.add(total, self.noise_at(step, state, encode))
 
     def check_process(self) -> None:
         """Refuses to go on in a forked process, which would draw the noise that its parent draws."""
