@@ -18,7 +18,7 @@ from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Batch, Records, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
-from sordino.kernel.states import Layout, PerExample, Private
+from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import Begun, Plan, Streams, begin, bounded_sum, sum_of_nobody
 
 _ORDINARY_UNITS = 4
@@ -148,14 +148,14 @@ class SyntheticRun:
         """Step `number` as it begins if these join, with what the run knows now."""
         return begin(self.run.plan, self.run.state, number, joined, self.streams)
 
-    def bounded_sum(self, begun: Begun) -> Tensor:
+    def bounded_sum(self, begun: Begun) -> BoundedSum:
         """The sum that noise is added to."""
         plan, size = self.run.plan, self.run.physical_batch_size
-        return bounded_sum(plan, self.model, self.records, begun, self.streams, size).value
+        return bounded_sum(plan, self.model, self.records, begun, self.streams, size)
 
     def sum_of(self, joined: Tensor) -> Tensor:
         """The sum of the first step, if these join."""
-        return self.bounded_sum(self.begun(joined, 0)).double()
+        return self.bounded_sum(self.begun(joined, 0)).value.double()
 
     def noise(self) -> Iterator[Drawn]:
         """The noise of each step: what was released, minus what the same codec makes of the bare sum."""
@@ -167,7 +167,7 @@ class SyntheticRun:
             released = next(self.run, None)
             if released is None:  # fewer steps than planned: the ledger's check says so
                 return
-            yield Drawn(released.value - begun.codec.decode(replace(released, value=bare)).value, at)
+            yield Drawn(released.value - begun.codec.decode(replace(released, value=bare.value)).value, at)
 
 
 @dataclass(frozen=True)
