@@ -25,7 +25,7 @@ from bench.step import origin
 _NOISE = """
 import json, torch
 from bench.step import noise_milliseconds, _ALL
-from sordino.kernel.heap import keep_what_is_freed
+from sordino.kernel.micro_batches import keep_what_is_freed
 keep_what_is_freed()
 print(json.dumps(noise_milliseconds(_ALL[{name!r}].make(), 31)))
 """

@@ -16,8 +16,8 @@ from torch import Tensor
 
 import sordino as so
 from bench.step import milliseconds, origin
-from sordino.kernel.heap import keep_what_is_freed
 from sordino.kernel.lattice import spacing_of
+from sordino.kernel.micro_batches import keep_what_is_freed
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import NORMALS_PER_BLOCK
 from sordino.kernel.records import as_records

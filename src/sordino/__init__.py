@@ -31,7 +31,6 @@ from sordino.kernel.noise import Gaussian as Gaussian
 from sordino.kernel.randomness import Key as Key
 from sordino.kernel.records import as_records as as_records
 from sordino.kernel.records import by_user as by_user
-from sordino.kernel.run import Plan as Plan
 from sordino.kernel.run import PrivateRun as PrivateRun
 from sordino.kernel.sampling import BallsInBins as BallsInBins
 from sordino.kernel.sampling import Cyclic as Cyclic
@@ -43,6 +42,7 @@ from sordino.kernel.states import BoundedSum as BoundedSum
 from sordino.kernel.states import Layout as Layout
 from sordino.kernel.states import PerExample as PerExample
 from sordino.kernel.states import Private as Private
+from sordino.kernel.step import Plan as Plan
 from sordino.models.batchnorm import replace_batchnorm as replace_batchnorm
 from sordino.optimized_noise.noise import OptimizedNoise as OptimizedNoise
 from sordino.releases.gradient_sizes import release_sensitivity as release_sensitivity

@@ -174,8 +174,8 @@ def test_the_same_script_gives_the_same_bits(name: str) -> None:
 def test_two_runs_of_one_seed_share_neither_batches_nor_masks_nor_dropout() -> None:
     budget = budget_of()
     one, other = (so.PrivateRun(plan(), linear(), budget, seed=0) for _ in range(2))
-    for name in ("_sampling", "_coding", "_dropout"):
-        assert getattr(one, name) != getattr(other, name)
+    for name in ("sampling", "coding", "dropout", "rows"):
+        assert getattr(one._streams, name) != getattr(other._streams, name)
 
 
 def test_the_difference_of_two_runs_with_one_seed_has_noise() -> None:
@@ -573,38 +573,3 @@ def test_a_process_that_is_forked_while_a_thread_charges_is_refused_and_does_not
         may_end.set()
         thread.join()
     assert said.startswith("UsageError")
-
-
-# The gate is the only one.
-
-SOURCES = Path(so.__file__).parent
-ADDS_NOISE = {  # what calls `add` of a noise, or makes an address for one
-    "kernel/budget.py": "the gate",
-    "kernel/noise.py": "the protocol",
-    "kernel/run.py": "asks what noise to expect, and what a step's address is",
-    "convex/fading.py": "a noise made of another",
-    "verification/normal_statistics.py": "on synthetic rows",
-    "verification/block_statistics.py": "on synthetic rows",
-    "verification/synthetic.py": "on synthetic rows",
-}
-
-
-def test_no_file_but_the_gate_addresses_noise_or_adds_it() -> None:
-    by_hand = re.compile(r"NoiseAt\(|noise\.add(_and_learn)?\(|Gaussian\([^()]*\)\.add\(|unpaid\.add\(")
-    found = {
-        str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if by_hand.search(path.read_text("utf-8"))
-    }
-    assert found <= ADDS_NOISE.keys() | {
-        f"optimized_noise/{path.name}" for path in (SOURCES / "optimized_noise").glob("*.py")
-    }
-
-
-def test_whoever_makes_a_sum_of_private_rows_hands_it_to_the_gate() -> None:
-    """A file that makes a bounded sum calls no `add` but that of a release, and makes none of its own."""
-    own = {"kernel/budget.py", "kernel/states.py", "kernel/clipping.py", "kernel/encoding.py", *ADDS_NOISE}
-    for path in SOURCES.rglob("*.py"):
-        name, text = str(path.relative_to(SOURCES)), path.read_text("utf-8")
-        if not re.search(r"BoundedSum[.(]", text) or name in own:
-            continue
-        assert not re.search(r"\bRelease\(", text) or name == "releases/vector.py", name  # which may have no budget
-        assert re.search(r"\.release\(|\.open\(|PrivateRun\(", text), name

@@ -262,9 +262,11 @@ def moved(make_model: Callable[[], nn.Module], loss: Any = None) -> float:
         _forgotten_by_hand()
         gradient = so.LossGradient(loss() if loss else F.cross_entropy)
         plan = so.Plan(so.Poisson(1.0, 1), gradient, so.ClipByNorm(1e-3), so.Gaussian(1.0))
-        run = so.PrivateRun(plan, make_model(), records(decisive), seed=0, physical_batch_size=1)
+        model = make_model()
+        run = so.PrivateRun(plan, model, records(decisive), seed=0)
         begun = run.begin()
-        sums.append(run._bounded_sum(begun.indices, begun.codec, begun.step).value)
+        rows = (run.bounded(begun, gradient.of(model, *run.drawn(begun, row))) for row in torch.split(begun.indices, 1))
+        sums.append(sum(rows, next(rows)).value)
     return float((sums[0] - sums[1]).norm()) / 1e-3
 
 
@@ -355,12 +357,12 @@ def test_a_number_that_a_model_reads_of_its_rows_does_not_leave_a_pass(read: Cal
 def test_what_a_transform_keeps_cannot_be_used_on_other_rows() -> None:
     bank: list[Tensor] = []
 
-    class Mixing(so.views.Flip):
+    class Mixing(so.Flip):
         def apply(self, picture: Tensor) -> Tensor:
             bank.append(picture)
             return picture * bank[0].sum().sign()
 
-    views = so.views.Views(1, (Mixing(),))
+    views = so.Views(1, (Mixing(),))
     views._made(torch.ones(3, 1, 2, 2), torch.arange(3))
     with pytest.raises(UsageError, match="kept from rows that it saw before"):
         views._made(torch.ones(3, 1, 2, 2), torch.arange(3))

@@ -1,4 +1,4 @@
-"""The step itself: what a run hands out, and what it does not let anybody do."""
+"""The step and the run around it: what a run hands out, and what it does not let anybody do."""
 
 import copy
 import os
@@ -13,10 +13,14 @@ from scipy import stats
 from torch import nn
 
 import sordino as so
+from sordino.encodings.ranked_sparsify import RankedSparsify
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.records import Records
 from sordino.kernel.states import Dense, Layout
+from sordino.kernel.step import StepState, Streams
+from sordino.kernel.step import step as step_of
+from sordino.optimized_noise.learnt import FromReleases
 
 INPUTS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(1))
@@ -309,6 +313,64 @@ def test_an_encoding_learns_from_released_gradients_only():
     run = so.PrivateRun(make_plan(encoding=Learning()), make_model(), DATA, seed=0)
     values = torch.stack([private.value for private in run])
     assert torch.equal(run.coding_state["seen"], values)
+
+
+# --- the step as a function ---
+
+
+def carried_out(plan, model, *, seed=0):
+    """The releases of a run, each by one call of the function, with all that it uses as an argument."""
+    budget = so.Budget(DATA)
+    key = so.Key.from_seed(seed)
+    release = budget.open("steps", noise=plan.noise, adjacency=plan.adjacency, key=key, steps=plan.steps)
+    streams, state = Streams.of(release.key), so.PrivateRun(plan, model, DATA, seed=seed).state
+    for number, joined in enumerate(plan.sampler.batches(40, streams.sampling)):
+        arguments = {"streams": streams, "release": release, "units_at_a_time": 9}
+        private, state = step_of(plan, model, budget.records, state, number, torch.from_numpy(joined), **arguments)
+        yield private, state
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        {},
+        {"encoding": RankedSparsify(0.5, epochs=2, steps_per_epoch=3)},
+        {"noise": so.OptimizedNoise(0.03, FromReleases(0.8))},
+    ],
+    ids=["plain", "encoding that learns", "noise that learns"],
+)
+def test_a_run_releases_what_the_step_gives_for_its_arguments(stages):
+    plan, model = make_plan(**stages), nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.5), nn.Linear(30, 3))
+    run = so.PrivateRun(plan, model, DATA, seed=0, physical_batch_size=9)
+    states = [run.state]
+    for private, state in carried_out(plan, model):
+        assert torch.equal(private.value, next(run).value)
+        states.append(state)
+        saved = state.by_name()
+        assert saved.keys() == run.coding_state.keys()
+        assert all(torch.equal(saved[name], learnt) for name, learnt in run.coding_state.items())
+    assert run.steps == len(run) == len(states) - 1
+
+
+def test_a_step_changes_nothing_that_it_is_given():
+    plan = make_plan(noise=so.OptimizedNoise(0.03, FromReleases(0.8)))
+    model = make_model()
+    run = so.PrivateRun(plan, model, DATA, seed=0)
+    before = {name: x.clone() for name, x in run.state.by_name().items()}
+    weights = [parameter.clone() for parameter in model.parameters()]
+    held = run.state
+    next(run)
+    assert held.by_name().keys() == before.keys()
+    assert all(torch.equal(held.by_name()[name], x) for name, x in before.items())
+    assert all(torch.equal(one, other) for one, other in zip(weights, model.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_state_that_was_saved_comes_back():
+    state = StepState({"keep": torch.ones(2)}, {"sum": torch.zeros(1), "keep": torch.zeros(3)})
+    again = StepState.of_names(state.by_name())
+    assert (again.encoding.keys(), again.noise.keys()) == (state.encoding.keys(), state.noise.keys())
+    assert torch.equal(again.noise["keep"], torch.zeros(3)) and torch.equal(again.encoding["keep"], torch.ones(2))
 
 
 # --- going on after a stop ---

@@ -85,7 +85,7 @@ def test_batches_are_poisson_at_the_rate_of_the_batch_size():
 def test_the_batches_are_those_of_the_sampler():
     _, module, optimizer, loader = made_private(data=Rows())
     run = loader.session.run
-    expected = run.plan.sampler.batches(ROWS, run._sampling)
+    expected = run.plan.sampler.batches(ROWS, run._streams.sampling)
     for inputs, labels in loader:
         rows = next(expected)
         assert inputs[:, 0].tolist() == rows.tolist()

@@ -202,10 +202,11 @@ def test_an_empty_batch_may_have_no_backward_but_needs_its_step():
 
 def test_a_step_of_the_kernel_is_finished_once_and_before_the_next():
     plan = so.Plan(so.Poisson(0.5, 3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
-    run = so.PrivateRun(plan, network(), data_set(), seed=0)
+    model = network()
+    run = so.PrivateRun(plan, model, data_set(), seed=0)
     first, second = run.begin(), run.begin()
     assert run.steps == 2
-    total = run._bounded_sum(second.indices, second.codec, second.step)
+    total = run.bounded(second, plan.contribution.of(model, *run.drawn(second, second.indices)))
     with pytest.raises(UsageError, match="a step has one sum"):
         run.finish(first, total)
     run.finish(second, total)

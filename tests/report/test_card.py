@@ -289,7 +289,7 @@ def test_facts_that_json_cannot_hold_become_null(tmp_path):
 
 
 def test_a_run_that_was_trained_gets_a_card_in_its_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("sordino.report.card.SECTIONS", (measured,))  # the others know no more than what the fixtures have
+    monkeypatch.setattr("sordino.report.card.SECTIONS", (measured,))  # others need more files
     recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=2)
     folder = carry_out(recipe, tmp_path / "run", progress=False)
     assert write_card(tmp_path / "run") == tmp_path / "run" / "report.html"

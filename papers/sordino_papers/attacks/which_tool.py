@@ -29,8 +29,8 @@ from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
-from sordino.kernel.run import Plan
 from sordino.kernel.sampling import Poisson
+from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
 from sordino_papers.harness.origin import kept_numbers, write_numbers

@@ -25,9 +25,9 @@ from sordino.kernel.encoding import Codec, Encoding, Unchanged
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records, as_records
-from sordino.kernel.run import row_seeds
 from sordino.kernel.sampling import Sampler
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+from sordino.kernel.step import row_seeds
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
 from sordino.training.not_private import NotPrivate

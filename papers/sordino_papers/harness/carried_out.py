@@ -9,7 +9,8 @@ from torch import nn
 
 from sordino.kernel.budget import Budget
 from sordino.kernel.randomness import Key
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging
 from sordino.training.loop import Training, measured
 from sordino.training.schedules import Constant

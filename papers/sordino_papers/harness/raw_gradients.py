@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
-from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, PerExample
+from sordino.kernel.step import Begun, Plan
 from sordino.training.loop import Training
 from sordino.training.not_private import NOT_PRIVATE, NotPrivate
 from sordino.training.schedules import Constant, Schedule

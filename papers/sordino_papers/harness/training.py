@@ -24,8 +24,8 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian
-from sordino.kernel.run import Plan
 from sordino.kernel.sampling import Poisson, Sampler, steps_per_epoch
+from sordino.kernel.step import Plan
 from sordino.recipes.spelled import parse_averaging
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings

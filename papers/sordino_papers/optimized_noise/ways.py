@@ -17,7 +17,7 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian, Noise
-from sordino.kernel.run import Plan
+from sordino.kernel.step import Plan
 from sordino.optimized_noise.costs import AbsoluteCost, Cost
 from sordino.optimized_noise.fits import best_blocks
 from sordino.optimized_noise.learnt import FromPublicRows, FromReleases

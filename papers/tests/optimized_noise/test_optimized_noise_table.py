@@ -14,8 +14,8 @@ from sordino.kernel.calibration import calibrate
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian
-from sordino.kernel.run import Plan
 from sordino.kernel.sampling import Poisson
+from sordino.kernel.step import Plan
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.reproduce import reproduce

@@ -28,8 +28,9 @@ from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.encoding import Codec, Encoding, Unchanged
-from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum
+from sordino.kernel.step import Begun, Plan
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -33,8 +33,9 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
+from sordino.kernel.step import Plan
 from sordino.training.evaluation import Public
 from sordino.training.interruption import interruption
 from sordino.training.journal import Journal, described, digest_of

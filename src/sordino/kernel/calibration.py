@@ -14,7 +14,7 @@ from sordino.accounting.answer import check_delta
 from sordino.accounting.pure import is_pure
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
-from sordino.kernel.run import Plan
+from sordino.kernel.step import Plan
 
 WEAKEST_EPSILON = 20.0
 

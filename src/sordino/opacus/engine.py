@@ -22,7 +22,8 @@ from sordino.kernel.model_checks import check_model
 from sordino.kernel.noise import Gaussian, check_tail
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.step import Plan
 from sordino.opacus.loader import PrivateLoader, check_loader, sampler_for
 from sordino.opacus.module import PrivateModule
 from sordino.opacus.scripted import ScriptedGradient

@@ -23,8 +23,9 @@ from sordino.gradients.surroundings import device_of, pinned
 from sordino.gradients.tape import Unrecorded
 from sordino.kernel.contribution import LossGradient, without_failing_rows
 from sordino.kernel.records import Batch, Records
-from sordino.kernel.run import Begun, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+from sordino.kernel.step import Begun
 from sordino.opacus.constants import appearance, contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
 from sordino.opacus.row_program import RowProgram

@@ -18,8 +18,8 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian
-from sordino.kernel.run import Plan
 from sordino.kernel.sampling import steps_per_epoch
+from sordino.kernel.step import Plan
 from sordino.recipes.defaults import Settings, defaults_for
 from sordino.recipes.planning import SamplerName, make_sampler
 from sordino.recipes.spelled import parse_averaging

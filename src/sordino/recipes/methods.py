@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sordino.convex.noisy_cgd import NoisyCGD
-from sordino.kernel.run import Plan
+from sordino.kernel.step import Plan
 from sordino.recipes.defaults import Settings
 from sordino.recipes.dp_sgd import DpSgd
 from sordino.recipes.hidden_state import HiddenState

@@ -26,8 +26,9 @@ from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.randomness import Key
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson, Sampler, steps_for
+from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging
 from sordino.training.evaluation import Charged, Public
 from sordino.training.interruption import interruption

@@ -18,8 +18,9 @@ from sordino.gradients.surroundings import device_of
 from sordino.kernel.budget import RunIdentity
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Sampler
+from sordino.kernel.step import Plan
 from sordino.training.checkpoint import Checkpoint, Checkpoints, Progress, digest_of_tensors
 from sordino.training.gradient_fingerprint import rehearsal
 from sordino.training.loop import Training

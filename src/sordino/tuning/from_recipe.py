@@ -7,7 +7,7 @@ import copy
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.noise import Gaussian
-from sordino.kernel.run import Plan
+from sordino.kernel.step import Plan
 from sordino.recipes.dp_sgd import gradient_of, sparsifying
 from sordino.recipes.planning import make_sampler
 from sordino.recipes.prepared import Prepared

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.kernel.clipping import ClipByNorm
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging
 from sordino.training.evaluation import Public
 from sordino.training.loop import Training

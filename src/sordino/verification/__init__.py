@@ -12,8 +12,8 @@ from torch import nn
 
 from sordino._input import validate
 from sordino.kernel.records import as_records
-from sordino.kernel.run import Plan
-from sordino.verification import accountant, gradients, ledger, noise_statistics, sampler_statistics, sensitivity
+from sordino.kernel.step import Plan
+from sordino.verification import ledger, noise_statistics, sampler_statistics, sensitivity
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict
 
@@ -36,11 +36,11 @@ def verify(plan: Plan, model: nn.Module, data: object, *, delta: float = 1e-5, s
 
 def _findings(plan: Plan, model: nn.Module, data: object, delta: float, seed: int) -> Iterator[Finding]:
     records = as_records(data)
-    yield from gradients.compare(plan, model, records)
+    yield from sensitivity.compare_gradients(plan, model, records)
     yield from sensitivity.replay(plan, model, records, seed=seed)
     yield from noise_statistics.examine(plan, model, records, seed=seed, delta=delta)
     yield from sampler_statistics.examine(plan.sampler, seed=seed)
     yield from ledger.count_steps(plan, model, records, seed=seed)
     yield from ledger.compare_constants(plan, model, records, seed=seed)
     yield from ledger.compare_releases(plan, model, records, seed=seed)
-    yield from accountant.compare()
+    yield from ledger.compare_golden_epsilons()

@@ -19,8 +19,8 @@ from sordino.accounting import Adjacency
 from sordino.kernel.lattice import spacings_of
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import Key, Stream
-from sordino.kernel.run import Plan
 from sordino.kernel.states import BoundedSum, Layout
+from sordino.kernel.step import Plan
 from sordino.optimized_noise.block_norm import BlockNorm
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed

@@ -18,10 +18,10 @@ from sordino.convex.hidden_run import kernel_plan
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
 from sordino.kernel.records import Records, as_records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.step import Plan
 from sordino.training.schedules import Constant
 from sordino.verification import verify
-from sordino.verification.synthetic import bounded_sum, fresh_run, hostile, with_poisson
+from sordino.verification.synthetic import SyntheticRun, hostile, with_poisson
 from sordino.verification.verdict import Finding, Verdict, at_most, equal
 
 NAME = "contraction of steps"
@@ -66,14 +66,14 @@ def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) 
     A step on one row moves along that row's gradient only, and a clipped one does not bend: so the two are taken apart
     along the gradient, where it is shorter than the clip.
     """
-    run = fresh_run(with_poisson(lasting_kernel(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
+    run = SyntheticRun.fresh(with_poisson(lasting_kernel(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
     rate = max(plan.learning_rate_at(step) for step in range(plan.steps))
     ratios = []
-    for unit in range(0, run._records.num_units, _EVERY):
-        here, slope = _unclipped(plan, run, model, unit)
+    for unit in range(0, run.records.num_units, _EVERY):
+        here, slope = _unclipped(plan, run, unit)
         if float(slope.norm()) > 0:
             there = here + plan.clip / 4 * slope / slope.norm()
-            moved = rate * (slope - _gradient(run, model, there, unit))
+            moved = rate * (slope - _gradient(run, there, unit))
             apart = (1 - rate * plan.strength) * (here - there) - moved
             ratios.append(float(apart.norm() / (here - there).norm()))
     claimed = plan.loss.curvature(plan.model.feature_bound, plan.clip).contraction(rate, plan.strength)
@@ -82,17 +82,17 @@ def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) 
     yield at_most(NAME, "distance of two iterates after a step, over that before", worst, claimed + _ROUNDING)
 
 
-def _unclipped(plan: NoisyCGD, run: PrivateRun, model: nn.Module, unit: int) -> tuple[Tensor, Tensor]:
+def _unclipped(plan: NoisyCGD, run: SyntheticRun, unit: int) -> tuple[Tensor, Tensor]:
     """By descent from zero: an iterate at which the row's gradient is at most half the clip, and that gradient."""
-    iterate = torch.zeros(run.layout.size, dtype=torch.float64)
+    iterate = torch.zeros(run.run.layout.size, dtype=torch.float64)
     for _ in range(_MOST_DESCENT):
-        slope = _gradient(run, model, iterate, unit)
+        slope = _gradient(run, iterate, unit)
         if float(slope.norm()) <= plan.clip / 2:
             return iterate, slope
         iterate = iterate - slope / 2
     return iterate, torch.zeros_like(iterate)
 
 
-def _gradient(run: PrivateRun, model: nn.Module, iterate: Tensor, unit: int) -> Tensor:
-    nn.utils.vector_to_parameters(iterate.float(), model.parameters())
-    return bounded_sum(run, torch.tensor([unit]))
+def _gradient(run: SyntheticRun, iterate: Tensor, unit: int) -> Tensor:
+    nn.utils.vector_to_parameters(iterate.float(), run.model.parameters())
+    return run.sum_of(torch.tensor([unit]))

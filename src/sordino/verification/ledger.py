@@ -1,4 +1,4 @@
-"""Steps planned, taken and counted are one number; what is released depends on no secret size, and shares no noise."""
+"""Steps planned, taken and counted are one number, and its epsilon is right; releases share no noise and no secret."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from sordino.accounting import Adjacency
+from sordino.accounting import Adjacency, privacy_of
 from sordino.kernel.budget import Budget
+from sordino.kernel.noise import Gaussian
 from sordino.kernel.records import Records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.sampling import Poisson, Sampler, Shuffled
+from sordino.kernel.step import Plan
 from sordino.verification.synthetic import fresh_run, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, equal
 
 STEPS, CONSTANTS, RELEASES = "step ledger", "constants on neighbours", "releases of one budget"
+ACCOUNTANT = "accountant golden values"
 _STEPS, _RATE_OF_NOBODY = 30, 1e-3
+
+_GOLDEN: tuple[tuple[Sampler, float, float, float, float], ...] = (
+    # sampler, noise multiplier, delta, lowest and highest epsilon that are true
+    (Poisson(256 / 60_000, 14_062), 1.1, 1e-5, 2.371456, 2.391744),
+    (Poisson(0.01, 10_000), 4.0, 1e-5, 0.936809, 0.956936),
+    (Poisson(0.004, 1_000), 0.8, 1e-5, 1.273898, 1.294200),
+    (Poisson(1.0, 100), 10.0, 1e-5, 4.377178, 4.377179),
+    (Shuffled(50, 4), 2.0, 1e-5, 4.377178, 4.377179),
+    (Shuffled(7, 100, Adjacency.REPLACE_ONE), 20.0, 1e-5, 4.377178, 4.377179),
+)
 
 
 def count_steps(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
@@ -53,6 +67,24 @@ def compare_releases(plan: Plan, model: nn.Module, records: Records, *, seed: in
     released = [[private.value for private in run] for run in runs]
     equals = [torch.equal(one, other) for one, other in zip(*released, strict=False) if len(one)]
     yield equal(RELEASES, "two runs of one seed with the same noise", float(bool(equals) and all(equals)), 0.0)
+
+
+def compare_golden_epsilons() -> Iterator[Finding]:
+    """The path from sampler and noise to epsilon gives known values. Intervals are rigorous two-sided bounds.
+
+    Source: numerical composition of the privacy loss with error bars (Gopi, Lee and Wutschitz 2021, error 0.01), and
+    the closed form of the Gaussian mechanism (Balle and Wang 2018).
+    """
+    for sampler, multiplier, delta, low, high in _GOLDEN:
+        event = sampler.compose(Gaussian(multiplier).event, sampler.steps)
+        epsilon = privacy_of(event, sampler.adjacency).epsilon(delta)
+        yield Finding(
+            ACCOUNTANT,
+            f"epsilon of {sampler.steps} {sampler.name} steps at noise {multiplier:g}",
+            epsilon,
+            f"[{low}, {high}]",
+            low <= epsilon <= high,
+        )
 
 
 def _constants(run: PrivateRun) -> dict[str, float]:

@@ -18,8 +18,8 @@ from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import as_records
-from sordino.kernel.run import Plan
 from sordino.kernel.states import Layout
+from sordino.kernel.step import Plan
 from sordino.verification.noise_statistics import watch
 from sordino.verification.normal_statistics import generator_end
 

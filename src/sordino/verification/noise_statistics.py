@@ -15,11 +15,11 @@ from torch import nn
 from sordino.errors import UsageError
 from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Records
-from sordino.kernel.run import Plan
 from sordino.kernel.states import Layout
+from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import block_statistics, normal_statistics
-from sordino.verification.synthetic import Drawn, encoded_layout, fresh_run, noise_of, ordinary, undecoded, with_poisson
+from sordino.verification.synthetic import Drawn, SyntheticRun, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding
 
 _UNITS, _RATE = 12, 0.15  # batches of nobody to about five, so that a scale that follows the batch is seen
@@ -38,8 +38,8 @@ def watch(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Watch
     """The noise of many steps over batches of different sizes, the empty one included."""
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
     watched = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
-    run = fresh_run(watched, model, ordinary(records, _UNITS), seed=seed)
-    return Watched(list(noise_of(run)), encoded_layout(run))
+    run = SyntheticRun.fresh(watched, model, ordinary(records, _UNITS), seed=seed)
+    return Watched(list(run.noise()), run.encoded_layout)
 
 
 def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from sordino.accounting import Adjacency
 from sordino.kernel.lattice import spacing_of
 from sordino.kernel.noise import NoiseAt, NormalNoise
 from sordino.kernel.randomness import Key
-from sordino.kernel.run import Plan
 from sordino.kernel.states import BoundedSum, Layout
+from sordino.kernel.step import Plan
 from sordino.verification.noise_findings import SCALE, TAIL, LowestStream, independence, last_bits, resolution
 from sordino.verification.synthetic import Drawn
 from sordino.verification.verdict import Finding, at_most, probable

@@ -1,4 +1,8 @@
-"""Neighbour replay: the same step on D and on D', with the randomness frozen, and how far the sum moved."""
+"""Neighbour replay: the same step on D and on D', with the randomness frozen, and how far the sum moved.
+
+Before that, the fast way to a row's gradient against autograd's. A wrong rule is no leak, because norm and sum are of
+the same gradient; but a model would train on it without a word.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,24 @@ from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
 from sordino.gradients.surroundings import device_of
+from sordino.kernel.contribution import LossGradient
 from sordino.kernel.records import Records
-from sordino.kernel.run import Plan, PrivateRun
-from sordino.verification.synthetic import FAILING_AMONG, bounded_sum, failing, fresh_run, hostile, with_poisson
+from sordino.kernel.step import Plan
+from sordino.verification.synthetic import FAILING_AMONG, SyntheticRun, failing, hostile, with_poisson
 from sordino.verification.verdict import Finding, at_most
 
-NAME = "sensitivity replay"
+NAME, GRADIENTS = "sensitivity replay", "gradients of rows"
+
+
+def compare_gradients(plan: Plan, model: nn.Module, records: Records) -> Iterator[Finding]:
+    """Compares on synthetic rows. Nothing is found where gradients are not those of a loss, or are autograd's own."""
+    if not isinstance(plan.contribution, LossGradient):
+        return
+    found = plan.contribution.agreement(model, records)
+    if found is not None:
+        yield at_most(
+            GRADIENTS, f"relative difference from autograd in {found.parameter!r}", found.error, found.tolerance
+        )
 
 
 def replay(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
@@ -25,20 +41,20 @@ def replay(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iter
     units = hostile(records)
     everybody = torch.arange(units.num_units)
     for physical in (units.num_units, 5):
-        run = fresh_run(with_poisson(plan, rate=1.0, steps=1), model, units, seed=seed, physical=physical)
+        run = SyntheticRun.fresh(with_poisson(plan, rate=1.0, steps=1), model, units, seed=seed, physical=physical)
         yield from _neighbours(run, plan, everybody)
-    nobody = bounded_sum(run, everybody[:0])
+    nobody = run.sum_of(everybody[:0])
     yield at_most(NAME, "norm of the sum over nobody", float(nobody.norm()), 0.0)
     yield from _failing(plan, model, records)
 
 
-def _neighbours(run: PrivateRun, plan: Plan, everybody: Tensor) -> Iterator[Finding]:
-    bound, held = plan.clip.bound, f"{run.physical_batch_size} at a time"
-    whole = bounded_sum(run, everybody)
+def _neighbours(run: SyntheticRun, plan: Plan, everybody: Tensor) -> Iterator[Finding]:
+    bound, held = plan.clip.bound, f"{run.run.physical_batch_size} at a time"
+    whole = run.sum_of(everybody)
     yield at_most(NAME, "non-finite coordinates of the sum", float((~whole.isfinite()).sum()), 0.0)
-    alone = [bounded_sum(run, unit[None]) for unit in everybody]
+    alone = [run.sum_of(unit[None]) for unit in everybody]
     yield at_most(NAME, f"what one unit adds alone ({held})", _largest(alone), bound)
-    others = [bounded_sum(run, everybody[everybody != unit]) for unit in everybody]
+    others = [run.sum_of(everybody[everybody != unit]) for unit in everybody]
     moved = [whole - rest for rest in others]
     yield at_most(NAME, f"what one unit adds to the rest ({held})", _largest(moved), bound)
     if plan.adjacency is Adjacency.REPLACE_ONE:

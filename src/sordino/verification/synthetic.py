@@ -14,11 +14,12 @@ from sordino.kernel.budget import Budget
 from sordino.kernel.contribution import SlowGradients
 from sordino.kernel.encoding import Codec, Encoding, State, decoded_without_noise
 from sordino.kernel.noise import HopelessNoise, NoiseAt
-from sordino.kernel.randomness import Stream
+from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Batch, Records, as_records
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
-from sordino.kernel.states import Layout, PerExample, Private
+from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+from sordino.kernel.step import Begun, Plan, Streams, begin, bounded_sum, sum_of_nobody
 
 _ORDINARY_UNITS = 4
 FAILING_AMONG = 24
@@ -35,12 +36,6 @@ def with_poisson(plan: Plan, *, rate: float, steps: int) -> Plan:
 def undecoded(plan: Plan) -> Plan:
     """The same stages up to the noise: what is decoded from a release may be short of noise, or mix it."""
     return replace(plan, encoding=_Undecoded(plan.encoding))
-
-
-def encoded_layout(run: PrivateRun) -> Layout:
-    """The coordinates that noise falls on."""
-    codec = run.plan.encoding.codec(run._coding_state, 0, run._coding)
-    return run._bounded_sum(torch.zeros(0, dtype=torch.int64), codec, 0).layout
 
 
 def ordinary(records: Records, num_units: int) -> Records:
@@ -99,29 +94,12 @@ def cancelling_places(places: int) -> Tensor:
     return numbers
 
 
-def bounded_sum(run: PrivateRun, indices: Tensor, step: int = 0) -> Tensor:
-    """The sum that noise is added to: the quantity that never leaves a run."""
-    return run._bounded_sum(indices, run.plan.encoding.codec(run._coding_state, step, run._coding), step).value.double()
-
-
 @dataclass(frozen=True, repr=False)
 class Drawn:
     """The noise of one step, and where it came from, with what was known before the step."""
 
     noise: Tensor
     at: NoiseAt
-
-
-def noise_of(run: PrivateRun) -> Iterator[Drawn]:
-    """The noise of each step of a run: what was released, minus what the same codec makes of the bare sum."""
-    plan, num_units = run.plan, run._records.num_units
-    for step, indices in enumerate(plan.sampler.batches(num_units, run._sampling)):
-        codec = plan.encoding.codec(run._coding_state, step, run._coding)
-        bare, at = run._bounded_sum(torch.from_numpy(indices), codec, step), run._noise_at(step, codec)
-        released = next(run, None)
-        if released is None:  # fewer steps than planned: the ledger's check says so
-            return
-        yield Drawn(released.value - decoded_without_noise(codec, bare), at)
 
 
 def fresh_run(
@@ -135,6 +113,61 @@ def fresh_run(
         for expected in (HopelessNoise, SlowGradients):
             warnings.simplefilter("ignore", expected)
         return PrivateRun(plan, model, data, seed=seed, physical_batch_size=physical)
+
+
+@dataclass(frozen=True, repr=False)
+class SyntheticRun:
+    """A run on synthetic records, beside all that its steps are a function of.
+
+    So the sum that a step adds noise to, which never leaves a run, is computed again by the function that computed it.
+    """
+
+    run: PrivateRun
+    model: nn.Module
+    records: Records
+    key: Key
+
+    @classmethod
+    def fresh(
+        cls, plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | Literal["auto"] = "auto"
+    ) -> SyntheticRun:
+        """A run whose randomness is frozen by the seed, at its first step."""
+        run = fresh_run(plan, model, records, seed=seed, physical=physical)
+        return cls(run, model, records, Key.from_seed(seed).of_release(run.number))
+
+    @property
+    def streams(self) -> Streams:
+        return Streams.of(self.key)
+
+    @property
+    def encoded_layout(self) -> Layout:
+        """The coordinates that noise falls on."""
+        return sum_of_nobody(self.run.plan, self.model, self.records, self.run.state, self.streams).layout
+
+    def begun(self, joined: Tensor, number: int) -> Begun:
+        """Step `number` as it begins if these join, with what the run knows now."""
+        return begin(self.run.plan, self.run.state, number, joined, self.streams)
+
+    def bounded_sum(self, begun: Begun) -> BoundedSum:
+        """The sum that noise is added to."""
+        plan, size = self.run.plan, self.run.physical_batch_size
+        return bounded_sum(plan, self.model, self.records, begun, self.streams, size)
+
+    def sum_of(self, joined: Tensor) -> Tensor:
+        """The sum of the first step, if these join."""
+        return self.bounded_sum(self.begun(joined, 0)).value.double()
+
+    def noise(self) -> Iterator[Drawn]:
+        """The noise of each step: what was released, minus what the same codec makes of the bare sum."""
+        plan, streams = self.run.plan, self.streams
+        for number, joined in enumerate(plan.sampler.batches(self.records.num_units, streams.sampling)):
+            begun = self.begun(torch.from_numpy(joined), number)
+            at = NoiseAt(self.key.stream("noise"), number, self.run.state.noise, begun.codec.encode)
+            bare = self.bounded_sum(begun)
+            released = next(self.run, None)
+            if released is None:  # fewer steps than planned: the ledger's check says so
+                return
+            yield Drawn(released.value - decoded_without_noise(begun.codec, bare), at)
 
 
 @dataclass(frozen=True)

@@ -23,22 +23,23 @@ from sordino.gradients.linear import Linear
 from sordino.gradients.norms import Lengths
 from sordino.gradients.norms import lengths_of_products as honest_lengths
 from sordino.gradients.taped import Taped
-from sordino.kernel import clipping, contribution, sampling
+from sordino.kernel import clipping, contribution, run, sampling, step
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.randomness import Key, Stream
-from sordino.kernel.run import Begun, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.states import BoundedSum, Dense, Private
+from sordino.kernel.step import Begun
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
-from sordino.verification import accountant, gradients, ledger, sampler_statistics, sensitivity
+from sordino.verification import ledger, sampler_statistics, sensitivity
 from sordino.verification.noise_findings import INDEPENDENCE, SCALE, TAIL
 
-SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, accountant.NAME
+SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, ledger.ACCOUNTANT
 LEDGER, CONSTANTS, RELEASES = ledger.STEPS, ledger.CONSTANTS, ledger.RELEASES
-GRADIENTS = gradients.NAME
+GRADIENTS = sensitivity.GRADIENTS
 
 Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
@@ -103,14 +104,14 @@ def _noise_forgets_the_clip_norm(patch: Patches) -> None:
 
 @mutant("noise divided by the batch size", SCALE)
 def _noise_divided_by_the_batch_size(patch: Patches) -> None:
-    honest = PrivateRun._begun
-    drawn: list[int] = []
+    honest, drawn = step.begin, list[int]()
 
-    def begun(self: Any, step: int, indices: Any) -> Begun:
-        drawn.append(max(1, len(indices)))
-        return honest(self, step, indices)
+    def begin(plan: Any, state: Any, number: int, joined: Tensor, streams: Any) -> Begun:
+        drawn.append(max(1, len(joined)))
+        return honest(plan, state, number, joined, streams)
 
-    patch.set(PrivateRun, "_begun", begun)
+    for caller in (step, run):
+        patch.set(caller, "begin", begin)
     scaled_noise(patch, lambda total: 1 / drawn[-1] if drawn else 1.0)
 
 
@@ -216,12 +217,14 @@ def _shuffled_batches_accounted_as_poisson(patch: Patches) -> None:
 
 @mutant("divides by the batch that was drawn", SCALE)
 def _divides_by_the_batch_that_was_drawn(patch: Patches) -> None:
-    honest = PrivateRun.finish
+    honest = step.finish
 
-    def finish(self: Any, begun: Begun, total: BoundedSum) -> Private:
-        return honest(self, begun, total).divide(max(1, len(begun.indices)))
+    def finish(plan: Any, begun: Begun, total: BoundedSum, state: Any, release: Any) -> tuple[Private, Any]:
+        private, after = honest(plan, begun, total, state, release)
+        return private.divide(max(1, len(begun.indices))), after
 
-    patch.set(PrivateRun, "finish", finish)
+    for caller in (step, run):
+        patch.set(caller, "finish", finish)
 
 
 @mutant("divides by the size of the data times the rate", CONSTANTS)
@@ -242,11 +245,14 @@ def _an_operation_across_examples(patch: Patches) -> None:
 
 @mutant("skips empty batches", LEDGER)
 def _skips_empty_batches(patch: Patches) -> None:
-    def somebody(run: Any) -> Any:
-        return next(indices for indices in run._batches if len(indices))
+    honest = PrivateRun._next_batch
 
-    patch.set(PrivateRun, "__next__", lambda self: self._private_gradient(somebody(self)))
-    patch.set(PrivateRun, "begin", lambda self: self._begun(self._begin_step(), somebody(self)))
+    def somebody(self: Any) -> Tensor:
+        while not len(joined := honest(self)):
+            pass
+        return joined
+
+    patch.set(PrivateRun, "_next_batch", somebody)
 
 
 @mutant("accounts for half the rate", ACCOUNTANT)

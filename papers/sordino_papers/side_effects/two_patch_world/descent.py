@@ -16,8 +16,9 @@ from sordino.kernel.calibration import calibrate
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian, NormalNoise
-from sordino.kernel.run import Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
+from sordino.kernel.step import Plan
 from sordino.training.not_private import NotPrivate
 from sordino_papers.harness.ablations import Comparison, clipped_sgd
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork

@@ -25,8 +25,9 @@ from sordino.attacks.audit.scores import Scores
 from sordino.kernel.encoding import decoded_without_noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
-from sordino.kernel.run import Begun, Plan, PrivateRun
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Private
+from sordino.kernel.step import Begun, Plan
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant, Schedule
 

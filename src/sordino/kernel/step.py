@@ -1,0 +1,218 @@
+"""One step, from who joins to a private gradient. Read this first.
+
+ indices           PerExample          PerExample          BoundedSum        Private           Private
+Sampler --> Contribution --> encode --> Clip (+ sum) --> Noise --> decode --> | any torch optimizer
+   |                                                        |                 |
+   '-- compose(release, steps) <------------- noise.event --'                 '-- the privacy boundary
+
+A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. `step` carries out one
+step of it and is a function: all that it uses is an argument. `PrivateRun` is the count and the budget around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from dp_accounting.dp_event import DpEvent
+from torch import Tensor, nn
+
+from sordino._input import validate
+from sordino.accounting import Adjacency, Guarantee, Unit
+from sordino.kernel.budget import Release
+from sordino.kernel.clipping import Clip
+from sordino.kernel.contribution import Contribution
+from sordino.kernel.encoding import Codec, Encoding, State, Unchanged
+from sordino.kernel.micro_batches import split
+from sordino.kernel.noise import Noise, check_tail
+from sordino.kernel.randomness import Key, Stream
+from sordino.kernel.records import Batch, Records
+from sordino.kernel.rows import ReadAt
+from sordino.kernel.sampling import Sampler
+from sordino.kernel.states import BoundedSum, PerExample, Private
+
+_OF_NOISE = "noise/"  # before the names of what noise has learnt, among those of the encoding
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is released in each step, and how often.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.01, steps=100), gradient, clip, noise)
+    >>> plan.guarantee(delta=1e-5).adjacency
+    <Adjacency.ZERO_OUT: 'zero-out'>
+    """
+
+    sampler: Sampler
+    contribution: Contribution
+    clip: Clip
+    noise: Noise
+    encoding: Encoding = field(default_factory=Unchanged)
+
+    def __post_init__(self) -> None:
+        validate.instance(Sampler, sampler=self.sampler)
+        validate.instance(Contribution, contribution=self.contribution)
+        validate.instance(Clip, clip=self.clip)
+        validate.instance(Noise, noise=self.noise)
+        validate.instance(Encoding, encoding=self.encoding)
+
+    @property
+    def stages(self) -> tuple[object, ...]:
+        """Stages that must be the same when a run is resumed. The contribution is rehearsed instead."""
+        return (self.sampler, self.clip, self.noise, self.encoding)
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.steps
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.sampler.adjacency
+
+    @property
+    def event(self) -> DpEvent:
+        """What all steps together are worth. Derived from the stages; there is nothing to pass."""
+        return self.sampler.compose(self.noise.event, self.steps)
+
+    def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
+        """What the plan promises once it is carried out, whether or not it is stopped early."""
+        promise = Guarantee.of(self.event, self.adjacency, delta=delta, unit=unit, assumptions=assumptions)
+        self.check_noise(delta)
+        return promise
+
+    def check_noise(self, delta: float) -> None:
+        """Refuses a plan that the generator cannot carry out at this delta."""
+        check_tail(self.noise, self.adjacency, steps=self.steps, delta=delta)
+
+
+@dataclass(frozen=True)
+class StepState:
+    """What the encoding and the noise know before a step: a function of earlier releases, and as public as they are."""
+
+    encoding: State
+    noise: State = field(default_factory=dict)
+
+    @classmethod
+    def of_names(cls, saved: Mapping[str, Tensor]) -> StepState:
+        """The state that was saved under these names."""
+        noise = {name.removeprefix(_OF_NOISE): x for name, x in saved.items() if name.startswith(_OF_NOISE)}
+        return cls({name: x for name, x in saved.items() if not name.startswith(_OF_NOISE)}, noise)
+
+    def by_name(self) -> State:
+        """All of it in one mapping, for a checkpoint.
+
+        >>> StepState({"keep": torch.ones(1)}, {"sum": torch.ones(1)}).by_name().keys()
+        dict_keys(['keep', 'noise/sum'])
+        """
+        return {**self.encoding, **{_OF_NOISE + name: x for name, x in self.noise.items()}}
+
+
+@dataclass(frozen=True, repr=False)
+class Streams:
+    """All that a run draws beside its noise: who joins, codecs, dropout, and rows that draw when they are read."""
+
+    sampling: Stream
+    coding: Stream
+    dropout: Stream
+    rows: Stream
+
+    @classmethod
+    def of(cls, key: Key) -> Streams:
+        """The streams of a release with this key."""
+        return cls(key.stream("sampling"), key.stream("coding"), key.stream("dropout"), key.stream("rows"))
+
+
+@dataclass(frozen=True, repr=False)
+class Begun:
+    """A step that has been counted: who joins it, and the codec that its sum is made with. Its indices are private."""
+
+    step: int
+    indices: Tensor
+    codec: Codec
+
+
+def step(
+    plan: Plan,
+    model: nn.Module,
+    records: Records,
+    state: StepState,
+    number: int,
+    joined: Tensor,
+    *,
+    streams: Streams,
+    release: Release,
+    units_at_a_time: int,
+) -> tuple[Private, StepState]:
+    """Carries out step `number` for the units that `joined`: the private gradient, and the state after it.
+
+    Guarantee: that of `plan`, if `joined` is batch `number` that its sampler draws from `streams.sampling`, and
+    `release` adds noise at an address that nothing else has.
+    """
+    begun = begin(plan, state, number, joined, streams)
+    total = bounded_sum(plan, model, records, begun, streams, units_at_a_time)
+    return finish(plan, begun, total, state, release)
+
+
+def begin(plan: Plan, state: StepState, number: int, joined: Tensor, streams: Streams) -> Begun:
+    """Makes the codec of the step."""
+    return Begun(number, joined, plan.encoding.codec(state.encoding, number, streams.coding))
+
+
+def bounded_sum(
+    plan: Plan, model: nn.Module, records: Records, begun: Begun, streams: Streams, units_at_a_time: int
+) -> BoundedSum:
+    """What all who joined add together, each at most the clip's bound. It never leaves the run.
+
+    Sums of micro-batches are added up, which neither the codec nor the step count sees.
+    """
+
+    def micro_batch(part: Tensor) -> BoundedSum:
+        batch, seeds = gathered(records, part, begun.step, streams)
+        return clipped(plan, begun, plan.contribution.of(model, batch, seeds))
+
+    first, *others = split(begun.indices, units_at_a_time)
+    total = micro_batch(first)
+    for part in others:
+        total += micro_batch(part)
+    return total
+
+
+def gathered(records: Records, units: Tensor, number: int, streams: Streams) -> tuple[Batch, Tensor]:
+    """The records of some of the units that joined, and a seed per row."""
+    batch = records.gather(units, ReadAt(streams.rows, number))
+    return batch, row_seeds(streams.dropout, number, records, units, batch)
+
+
+def row_seeds(dropout: Stream, number: int, records: Records, indices: Tensor, batch: Batch) -> Tensor:
+    """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
+    base = int(dropout.words(1, step=number).astype("int64")[0])
+    if records.rows_per_unit == 1:
+        return base + (indices << 20)
+    rows = torch.arange(len(batch.units))
+    first_row = torch.full((batch.num_units,), len(rows)).scatter_reduce(0, batch.units, rows, "amin")
+    row_of_unit = rows - first_row[batch.units]
+    return base + (indices[batch.units] << 20) + row_of_unit
+
+
+def clipped(plan: Plan, begun: Begun, each: PerExample) -> BoundedSum:
+    """What some of the units that joined add together. Sums of disjoint units may be added up."""
+    return plan.clip(begun.codec.encode(each))
+
+
+def finish(
+    plan: Plan, begun: Begun, total: BoundedSum, state: StepState, release: Release
+) -> tuple[Private, StepState]:
+    """Adds the step's noise to its sum, decodes the release, and learns from it. All after the noise is free."""
+    released, known_by_noise = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
+    private, known_by_encoding = begun.codec.decode(released)
+    return private, StepState(known_by_encoding, known_by_noise)
+
+
+def sum_of_nobody(plan: Plan, model: nn.Module, records: Records, state: StepState, streams: Streams) -> BoundedSum:
+    """The sum of step 0 if nobody joins it: its layout is that of the coordinates that noise falls on."""
+    nobody = begin(plan, state, 0, torch.zeros(0, dtype=torch.int64), streams)
+    return bounded_sum(plan, model, records, nobody, streams, 1)
