@@ -254,10 +254,11 @@ class KeepHalf:
     """An encoding that keeps every other coordinate, in the way of all codecs to come."""
 
     def init(self, layout):
-        return layout
+        self.layout = layout
+        return {}
 
     def codec(self, state, step, randomness):
-        return _KeepHalfCodec(state)
+        return _KeepHalfCodec(self.layout)
 
 
 class _KeepHalfCodec:
@@ -270,7 +271,7 @@ class _KeepHalfCodec:
         return Dense(rows.contiguous(), self.code)
 
     def decode(self, released):
-        return released.lift(self._spread, self.layout), self.layout
+        return released.lift(self._spread, self.layout), {}
 
     def _spread(self, value):
         spread = torch.zeros(self.layout.size, dtype=value.dtype)
