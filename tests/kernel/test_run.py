@@ -13,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 import sordino as so
-from sordino.encodings.ranked_sparsify import RankedSparsify
+from sordino.encodings import RankedSparsify
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.records import Records

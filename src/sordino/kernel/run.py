@@ -214,7 +214,7 @@ class PrivateRun:
         if begun is not self._unfinished:
             raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
         self._unfinished = None
-        private, self._state = finish(self.plan, begun, total, self._state, self._release)
+        private, self._state = finish(begun, total, self._state, self._release)
         return private
 
     def next_from(self, start: Tensor) -> Private:

@@ -154,7 +154,7 @@ def step(
     """
     begun = begin(plan, state, number, joined, streams)
     total = bounded_sum(plan, model, records, begun, streams, units_at_a_time)
-    return finish(plan, begun, total, state, release)
+    return finish(begun, total, state, release)
 
 
 def begin(plan: Plan, state: StepState, number: int, joined: Tensor, streams: Streams) -> Begun:
@@ -203,13 +203,11 @@ def clipped(plan: Plan, begun: Begun, each: PerExample) -> BoundedSum:
     return plan.clip(begun.codec.encode(each))
 
 
-def finish(
-    plan: Plan, begun: Begun, total: BoundedSum, state: StepState, release: Release
-) -> tuple[Private, StepState]:
+def finish(begun: Begun, total: BoundedSum, state: StepState, release: Release) -> tuple[Private, StepState]:
     """Adds the step's noise to its sum, decodes the release, and learns from it. All after the noise is free."""
-    released, known_by_noise = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
-    private, known_by_encoding = begun.codec.decode(released)
-    return private, StepState(known_by_encoding, known_by_noise)
+    released, learnt = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
+    private, next_coding = begun.codec.decode(released)
+    return private, StepState(next_coding, learnt)
 
 
 def sum_of_nobody(plan: Plan, model: nn.Module, records: Records, state: StepState, streams: Streams) -> BoundedSum:

@@ -219,8 +219,8 @@ def _shuffled_batches_accounted_as_poisson(patch: Patches) -> None:
 def _divides_by_the_batch_that_was_drawn(patch: Patches) -> None:
     honest = step.finish
 
-    def finish(plan: Any, begun: Begun, total: BoundedSum, state: Any, release: Any) -> tuple[Private, Any]:
-        private, after = honest(plan, begun, total, state, release)
+    def finish(begun: Begun, total: BoundedSum, state: Any, release: Any) -> tuple[Private, Any]:
+        private, after = honest(begun, total, state, release)
         return private.divide(max(1, len(begun.indices))), after
 
     for caller in (step, run):
