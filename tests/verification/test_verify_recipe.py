@@ -11,7 +11,7 @@ from mutants import MUTANTS, planted
 from torch import nn
 
 import sordino as so
-from sordino.cli.verify import verify
+from sordino.cli.checks import verify
 from sordino.convex.model import ConvexModel, GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import loading

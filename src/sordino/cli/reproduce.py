@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sordino.errors import UsageError
-
-GROUP = "sordino.commands"
 
 
 def reproduce(
@@ -20,8 +17,3 @@ def reproduce(
         "`sordino reproduce` is in the package sordino-papers, which is not installed: run `pip install -e papers` in "
         "a checkout of the repository."
     )
-
-
-def installed() -> dict[str, Any]:
-    """The commands that other packages register, by name."""
-    return {entry.name: entry.load() for entry in entry_points(group=GROUP)}

@@ -14,7 +14,7 @@ from sordino.attacks.audit.black_box import InputCanaries, black_box_values, fro
 from sordino.attacks.audit.last_iterate import last_iterate_scores, on_canaries_alone
 from sordino.attacks.audit.methods import GAUSSIAN, METHODS
 from sordino.attacks.audit.pages import write_audit
-from sordino.cli.audit import audit as command
+from sordino.cli.checks import audit as command
 from sordino.convex import Linear, NoisyCGD
 from sordino.errors import SordinoError, UsageError
 from sordino.kernel.randomness import Key
