@@ -74,6 +74,16 @@ def test_the_verdict_has_a_line_for_each_check(capsys, tmp_path):
     assert numbers["verdict"] == "not refuted" and len(numbers["noise"]["scales"]) == 2
 
 
+def test_a_run_folder_is_verified_as_its_recipe_is(capsys, tmp_path):
+    run = carry_out(replace(LINEAR, steps=2), tmp_path / "run", progress=False)
+    for path in (run.path, run.path / "recipe.toml"):
+        verify(path, as_json=True)
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    with pytest.raises(UsageError, match="there is no run in"):
+        verify(tmp_path)
+
+
 def test_a_bug_in_the_kernel_refutes_with_exit_code_one(capsys):
     poisoned = next(mutant for mutant in MUTANTS if mutant.name == "a record that is not finite poisons the sum")
     with planted(poisoned), pytest.raises(typer.Exit) as ended:

@@ -87,15 +87,13 @@ def reconstruct(
 
     Gradients are plain, with noise, or with noise and a mask. Ctrl-C ends it and shows the images done so far.
     """
-    from rich.console import Console
-    from rich.progress import Progress, TimeRemainingColumn
-
     from sordino.attacks.reconstruction import Inverting, Recursive, public_pictures
     from sordino.attacks.reconstruction.known import known_network
     from sordino.attacks.reconstruction.linear import FirstLayer
     from sordino.attacks.reconstruction.pages import HEADINGS, NO_EPSILON, Outcome, write_outcome
     from sordino.attacks.reconstruction.reconstructed import Sent
     from sordino.attacks.reconstruction.reconstructed import reconstruct as carry_out
+    from sordino.training.progress import progress_bar
 
     ways: dict[str, Attack] = {
         "inverting": Inverting(iterations, restarts, total_variation),
@@ -109,8 +107,7 @@ def reconstruct(
     pixels, target, facts = public_pictures(data, pictures)
     known = known_network(name, facts, seed=seed)
     found = []
-    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet or as_json) as bar:
+    with progress_bar(not quiet and not as_json) as bar:
         task = bar.add_task("picture 1", total=pictures * way.ticks)
         attacked = carry_out(
             way, known, pixels, target, sent, rows=range(pictures), seed=seed, tick=lambda: bar.advance(task)

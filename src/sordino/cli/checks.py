@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino._input import validate
 from sordino.cli.options import number, print_columns, whole_number
 
+if TYPE_CHECKING:
+    from sordino.recipes import Recipe
+
 
 def verify(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options override it.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe, as TOML, or a run folder. Options override it.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="A name from `sordino data list`, or a path.")] = None,
     schema: Annotated[str | None, typer.Option(help="The public facts of a table or of arrays, as TOML.")] = None,
     model: Annotated[str | None, typer.Option(help="A name from `sordino models`.")] = None,
@@ -36,7 +41,8 @@ def verify(
     validate.count(at_least=0, at_most=2**32, seed=seed)
     said = {"data": data, "schema": schema, "model": model, "method": method, "epsilon": epsilon, "delta": delta}
     settings = {name: value for name, value in said.items() if value is not None}
-    found = verify_recipe(recipe_of(recipe, settings), seed=seed)
+    wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
+    found = verify_recipe(wanted, seed=seed)
     verdict = found.verdict
     page = None if out is None else write_verdict(out, found.title, verdict, found.noise, found.not_checked)
     if as_json:
@@ -54,8 +60,10 @@ def verify(
 
 
 def audit(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, as TOML. It is trained anew, with canaries.")],
-    canaries: Annotated[int, whole_number("How many canaries each training has.")] = 1000,
+    recipe: Annotated[Path, typer.Argument(help="A recipe, as TOML, or a run folder. It is trained anew.")],
+    canaries: Annotated[
+        int | None, whole_number("Canaries in each training; default: 1000, or as many as fit if that is less.")
+    ] = None,
     box: Annotated[str, typer.Option(help="white (every release is seen) or black (the final model).")] = "white",
     method: Annotated[
         str, typer.Option(help="Method whose bound decides: one-run, f-dp, gaussian or clopper-pearson.")
@@ -78,17 +86,14 @@ def audit(
 
     Exit code 1 means refuted. The result is not private.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from sordino.attacks.audit.audit import audit as carry_out
     from sordino.attacks.audit.pages import HEADINGS, bound_rows, check_place, facts, write_audit
-    from sordino.recipes import Recipe
     from sordino.report.card import facts_as_json
+    from sordino.training.progress import progress_bar
 
-    wanted, folder = Recipe.read(recipe), out or _beside(recipe)
+    wanted, folder = _recipe_at(recipe), out or _beside(recipe)
     check_place(folder)
-    with Progress(console=Console(stderr=True), disable=quiet or as_json) as bar:
+    with progress_bar(not quiet and not as_json) as bar:
         task = bar.add_task("training with canaries", total=None)
         found = carry_out(
             wanted,
@@ -110,6 +115,8 @@ def audit(
         print()
         print_columns([HEADINGS, *bound_rows(found)])
         print()
+        if canaries is None:
+            print(f"{found.canaries // repeats} canaries in each training: 1000, or as many as fit if that is less.")
         for note in found.notes:
             print(note)
         print(f"{found.title}: {found.says}. What was written is {found.warning}.")
@@ -119,10 +126,22 @@ def audit(
 
 
 def _beside(recipe: Path) -> Path:
-    """Beside the recipe, or beside the run that it is the recipe of."""
+    """The internal folder beside the recipe, or beside the run that it is the recipe of."""
     from sordino.training.run_folder import RunFolder
 
-    folder = recipe.resolve().parent
+    folder = recipe.resolve() if recipe.is_dir() else recipe.resolve().parent
     if RunFolder(folder).may_leave:
         return folder.with_name(f"{folder.name}.internal")
     return recipe.with_name(f"{recipe.stem}.internal")
+
+
+def _recipe_at(path: Path) -> Recipe:
+    """The recipe in a file, or the one that a run was begun with. A run keeps the schema of its table itself."""
+    from sordino.recipes import Recipe
+    from sordino.training.run_folder import RunFolder
+
+    if not path.is_dir():
+        return Recipe.read(path)
+    folder = RunFolder(path)
+    recipe = Recipe.of_run(folder)
+    return recipe if folder.schema is None else recipe.changed(schema=str(folder.schema))
