@@ -24,6 +24,7 @@ from sordino.errors import UsageError
 WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
 
 _ROWS_AT_A_TIME = 32
+_NAMES_SHOWN = 8
 NUMBERS_AT_A_TIME = 1 << 18  # of a vector that several passes go over: two megabytes in float64 stay in cache
 
 
@@ -97,6 +98,13 @@ class PerExample(Protocol):
         ...
 
 
+def _repr(kind: str, values: Tensor, layout: Layout, also: str = "") -> str:
+    """Shape, dtype and names. Never a value: messages and logs must not show what a gradient holds."""
+    shown, more = ", ".join(layout.names[:_NAMES_SHOWN]), len(layout.names) - _NAMES_SHOWN
+    names = f"{shown} and {more} more" if more > 0 else shown
+    return f"{kind}({also}shape={tuple(values.shape)}, dtype={values.dtype}, of={names})"
+
+
 def by_block(weights: Tensor, layout: Layout) -> Tensor:
     """Weights as (b, p), whether they were given per unit or per unit and block."""
     return weights if weights.ndim == 2 else weights[:, None].expand(-1, len(layout.sizes))
@@ -113,6 +121,9 @@ class Dense:
 
     matrix: Tensor
     layout: Layout
+
+    def __repr__(self) -> str:
+        return _repr("Dense", self.matrix, self.layout)
 
     def squared_norms(self) -> Tensor:
         columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
@@ -162,6 +173,9 @@ class BoundedSum:
     def __post_init__(self) -> None:
         validate.positive(bound=self.bound)
 
+    def __repr__(self) -> str:
+        return _repr("BoundedSum", self.value, self.layout, f"bound={self.bound}, ")
+
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
         return BoundedSum(add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
@@ -198,6 +212,9 @@ class Private:
     value: Tensor
     layout: Layout
     noise_square: float | Tensor = field(default=0.0, kw_only=True, repr=False)
+
+    def __repr__(self) -> str:
+        return _repr("Private", self._fraction()[0], self.layout)
 
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""
