@@ -99,7 +99,7 @@ def test_help_begins_with_what_the_command_does(run, path, monkeypatch):
 def test_every_option_is_named_as_it_is_typed(path):
     parameters = command(path).params
     for parameter in parameters:
-        typed = next((each for each in parameter.opts if each.startswith("--")), parameter.name.upper())
+        typed = next((each for each in parameter.opts if each.startswith("--")), parameter.name)
         assert in_options(f"{parameter.name} must be 1, got 2.", parameters) == f"{typed} must be 1, got 2."
 
 

@@ -106,14 +106,14 @@ def in_options(message: str, parameters: Iterable[Any]) -> str:
         if "_" in name:  # no English word
             message = re.sub(word, option, message)
         else:
-            message = re.sub(rf"^{name}(?= (must|goes|and \S+ exclude))", option, message)
+            message = re.sub(rf"^{name}(?=(\[\d+\])? (must|goes|and \S+ exclude))", option, message)
             message = re.sub(rf"(?<= and ){name}(?= exclude)", option, message)
     return message
 
 
 def _shown(parameter: Any) -> str:
-    options = [each for each in parameter.opts if each.startswith("--")]
-    return options[0] if options else str(parameter.name).upper()
+    """The option as it is typed. An argument has its own name, as in the line of usage."""
+    return next((each for each in parameter.opts if each.startswith("--")), str(parameter.name))
 
 
 def _registered() -> Mapping[str, EntryPoint]:
