@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino.recipes.execution import carry_out
     from sordino.recipes.networks import names
     from sordino.recipes.predict import Saved
     from sordino.recipes.recipe import Recipe
+    from sordino.recipes.run import carry_out
 
 __all__ = ["Recipe", "Saved", "carry_out", "names"]
 
 if not TYPE_CHECKING:
-    _HOMES = {"Recipe": "recipe", "Saved": "predict", "carry_out": "execution", "names": "networks"}
+    _HOMES = {"Recipe": "recipe", "Saved": "predict", "carry_out": "run", "names": "networks"}
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
