@@ -2,63 +2,180 @@
 
 The names follow the pipeline: who joins each step, what each contributes, how it is bounded, what noise is added, what
 that is worth. `fit` does all of it at once.
+
+A name is imported from its module when it is first used, so that `import sordino` is fast and imports no torch.
+
+>>> import sordino as so
+>>> so.Gaussian(1.1).event
+GaussianDpEvent(noise_multiplier=1.1)
 """
 
-from sordino.accounting import Adjacency as Adjacency
-from sordino.accounting import Guarantee as Guarantee
-from sordino.accounting import Unit as Unit
-from sordino.accounting import View as View
-from sordino.errors import BudgetError as BudgetError
-from sordino.errors import DataError as DataError
-from sordino.errors import Interrupted as Interrupted
-from sordino.errors import SordinoError as SordinoError
-from sordino.errors import StateError as StateError
-from sordino.errors import UnsupportedEvent as UnsupportedEvent
-from sordino.errors import UsageError as UsageError
-from sordino.gradients.registered import register_gradient as register_gradient
-from sordino.kernel.augmentation import Crop as Crop
-from sordino.kernel.augmentation import Flip as Flip
-from sordino.kernel.augmentation import Jitter as Jitter
-from sordino.kernel.augmentation import Views as Views
-from sordino.kernel.budget import Budget as Budget
-from sordino.kernel.calibration import calibrate as calibrate
-from sordino.kernel.clipping import ClipByNorm as ClipByNorm
-from sordino.kernel.clipping import ClipPerLayer as ClipPerLayer
-from sordino.kernel.clipping import Normalise as Normalise
-from sordino.kernel.contribution import LossGradient as LossGradient
-from sordino.kernel.encoding import Unchanged as Unchanged
-from sordino.kernel.noise import Gaussian as Gaussian
-from sordino.kernel.randomness import Key as Key
-from sordino.kernel.records import as_records as as_records
-from sordino.kernel.records import by_user as by_user
-from sordino.kernel.run import PrivateRun as PrivateRun
-from sordino.kernel.sampling import BallsInBins as BallsInBins
-from sordino.kernel.sampling import Cyclic as Cyclic
-from sordino.kernel.sampling import FixedSize as FixedSize
-from sordino.kernel.sampling import Poisson as Poisson
-from sordino.kernel.sampling import Shuffled as Shuffled
-from sordino.kernel.sampling import TruncatedPoisson as TruncatedPoisson
-from sordino.kernel.states import BoundedSum as BoundedSum
-from sordino.kernel.states import Layout as Layout
-from sordino.kernel.states import PerExample as PerExample
-from sordino.kernel.states import Private as Private
-from sordino.kernel.step import Plan as Plan
-from sordino.models.batchnorm import replace_batchnorm as replace_batchnorm
-from sordino.optimized_noise.noise import OptimizedNoise as OptimizedNoise
-from sordino.releases.gradient_sizes import release_sensitivity as release_sensitivity
-from sordino.releases.moments import release_moments as release_moments
-from sordino.releases.vector import Released as Released
-from sordino.releases.vector import release as release
-from sordino.training.averaging import Ema as Ema
-from sordino.training.averaging import Tail as Tail
-from sordino.training.evaluation import Charged as Charged
-from sordino.training.evaluation import Public as Public
-from sordino.training.evaluation import accuracy as accuracy
-from sordino.training.fit import Fitted as Fitted
-from sordino.training.fit import fit as fit
-from sordino.training.run_folder import RunFolder as RunFolder
-from sordino.training.schedules import Cosine as Cosine
-from sordino.training.schedules import Step as Step
-from sordino.training.schedules import Warmup as Warmup
-from sordino.verification import Verdict as Verdict
-from sordino.verification import verify as verify
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.accounting import Adjacency, Guarantee, Unit, View
+    from sordino.convex.noisy_cgd import NoisyCGD
+    from sordino.encodings.freeze import Freeze
+    from sordino.encodings.sparsify import RandomSparsify
+    from sordino.errors import (
+        BudgetError,
+        DataError,
+        Interrupted,
+        SordinoError,
+        StateError,
+        UnsupportedEvent,
+        UsageError,
+    )
+    from sordino.gradients.registered import register_gradient
+    from sordino.kernel.augmentation import Crop, Flip, Jitter, Views
+    from sordino.kernel.budget import Budget
+    from sordino.kernel.calibration import calibrate
+    from sordino.kernel.clipping import ClipByNorm, ClipPerLayer, Normalise
+    from sordino.kernel.contribution import LossGradient
+    from sordino.kernel.encoding import Unchanged
+    from sordino.kernel.noise import Gaussian
+    from sordino.kernel.randomness import Key
+    from sordino.kernel.records import as_records, by_user
+    from sordino.kernel.run import PrivateRun
+    from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
+    from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+    from sordino.kernel.step import Plan
+    from sordino.models.batchnorm import replace_batchnorm
+    from sordino.optimized_noise.noise import OptimizedNoise
+    from sordino.releases.gradient_sizes import release_sensitivity
+    from sordino.releases.moments import release_moments
+    from sordino.releases.vector import Released, release
+    from sordino.training.averaging import Ema, Tail
+    from sordino.training.evaluation import Charged, Public, accuracy
+    from sordino.training.fit import Fitted, fit
+    from sordino.training.run_folder import RunFolder
+    from sordino.training.schedules import Cosine, Step, Warmup
+    from sordino.verification import Verdict, verify
+
+__all__ = [  # noqa: RUF022, they follow the pipeline
+    # who joins each step
+    "Poisson",
+    "TruncatedPoisson",
+    "BallsInBins",
+    "Shuffled",
+    "Cyclic",
+    "FixedSize",
+    # the records of a unit, and how a record is shown to the model
+    "as_records",
+    "by_user",
+    "Views",
+    "Flip",
+    "Crop",
+    "Jitter",
+    # what each unit contributes
+    "LossGradient",
+    "register_gradient",
+    "replace_batchnorm",
+    # how it is encoded
+    "Unchanged",
+    "RandomSparsify",
+    "Freeze",
+    # how it is bounded
+    "ClipByNorm",
+    "ClipPerLayer",
+    "Normalise",
+    # what noise is added
+    "Gaussian",
+    "OptimizedNoise",
+    "Key",
+    # the privacy states of a gradient
+    "Layout",
+    "PerExample",
+    "BoundedSum",
+    "Private",
+    # the steps together
+    "Plan",
+    "PrivateRun",
+    "NoisyCGD",
+    # what that is worth
+    "calibrate",
+    "Budget",
+    "Adjacency",
+    "Unit",
+    "View",
+    "Guarantee",
+    # training
+    "fit",
+    "Fitted",
+    "Warmup",
+    "Cosine",
+    "Step",
+    "Ema",
+    "Tail",
+    "Public",
+    "Charged",
+    "accuracy",
+    "RunFolder",
+    # other releases
+    "release",
+    "Released",
+    "release_moments",
+    "release_sensitivity",
+    # checks of a plan
+    "verify",
+    "Verdict",
+    # errors
+    "SordinoError",
+    "UsageError",
+    "DataError",
+    "BudgetError",
+    "StateError",
+    "UnsupportedEvent",
+    "Interrupted",
+]
+
+_MODULES = {  # where each name is imported from when it is first used
+    "accounting": "Adjacency Guarantee Unit View",
+    "convex.noisy_cgd": "NoisyCGD",
+    "encodings.freeze": "Freeze",
+    "encodings.sparsify": "RandomSparsify",
+    "errors": "BudgetError DataError Interrupted SordinoError StateError UnsupportedEvent UsageError",
+    "gradients.registered": "register_gradient",
+    "kernel.augmentation": "Crop Flip Jitter Views",
+    "kernel.budget": "Budget",
+    "kernel.calibration": "calibrate",
+    "kernel.clipping": "ClipByNorm ClipPerLayer Normalise",
+    "kernel.contribution": "LossGradient",
+    "kernel.encoding": "Unchanged",
+    "kernel.noise": "Gaussian",
+    "kernel.randomness": "Key",
+    "kernel.records": "as_records by_user",
+    "kernel.run": "PrivateRun",
+    "kernel.sampling": "BallsInBins Cyclic FixedSize Poisson Shuffled TruncatedPoisson",
+    "kernel.states": "BoundedSum Layout PerExample Private",
+    "kernel.step": "Plan",
+    "models.batchnorm": "replace_batchnorm",
+    "optimized_noise.noise": "OptimizedNoise",
+    "releases.gradient_sizes": "release_sensitivity",
+    "releases.moments": "release_moments",
+    "releases.vector": "Released release",
+    "training.averaging": "Ema Tail",
+    "training.evaluation": "Charged Public accuracy",
+    "training.fit": "Fitted fit",
+    "training.run_folder": "RunFolder",
+    "training.schedules": "Cosine Step Warmup",
+    "verification": "Verdict verify",
+}
+_HOMES = {name: f"sordino.{module}" for module, names in _MODULES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # a type checker takes the names from the imports above, and refuses all others
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+        elif not name.startswith("_") and find_spec(f"sordino.{name}"):
+            value = import_module(f"sordino.{name}")
+        else:
+            raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

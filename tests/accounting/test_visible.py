@@ -97,7 +97,7 @@ def test_a_multiplier_that_is_no_number_is_refused(multiplier):
 
 
 def test_a_string_is_not_an_adjacency():
-    with pytest.raises(UsageError, match="adjacency must be a Adjacency"):
+    with pytest.raises(UsageError, match="adjacency must be an Adjacency"):
         privacy_of(GaussianDpEvent(1.0), "zero-out")
 
 

@@ -36,7 +36,7 @@ def test_the_command_answers_the_standard_question():
 def test_the_command_refuses_in_one_line():
     ended = in_a_process_of_its_own(*MNIST, "--noise-multiplier", "nan")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "sordino: noise_multiplier must be a finite number above 0, got nan.\n"
+    assert ended.stderr == "sordino: --noise-multiplier must be a finite number above 0, got nan.\n"
 
 
 def test_json_holds_everything_that_an_epsilon_means_nothing_without(run):
@@ -117,7 +117,7 @@ def test_without_a_delta_the_usual_one_is_taken_and_said(run):
 
 def test_epochs_and_steps_exclude_each_other(refused):
     said = refused(*SMALL, "--epochs", 2, "--steps", 20, "--noise-multiplier", 1)
-    assert said == "sordino: epochs and steps exclude each other.\n"
+    assert said == "sordino: --epochs and --steps exclude each other.\n"
 
 
 def test_epochs_are_as_many_steps_as_they_need(run):

@@ -140,7 +140,7 @@ def test_data_that_is_far_from_singular_gets_less_of_a_ridge():
         ({"epsilon": 50.0}, "epsilon must be at most 20"),
         ({"delta": 0.1}, "delta must be below 1 / examples"),
         ({"adjacency": Adjacency.ADD_OR_REMOVE}, "say zero-out or replace-one"),
-        ({"adjacency": "zero-out"}, "adjacency must be a Adjacency"),
+        ({"adjacency": "zero-out"}, "adjacency must be an Adjacency"),
         ({"num_classes": 1}, "num_classes must be a whole number from 2"),
     ],
 )

@@ -72,5 +72,5 @@ def test_a_name_that_no_parameter_has_is_refused() -> None:
 
 
 def test_only_encodings_combine() -> None:
-    with pytest.raises(UsageError, match="second must be a Encoding, got float"):
+    with pytest.raises(UsageError, match="second must be an Encoding, got float"):
         Combined(HALF, 0.5)

@@ -170,7 +170,7 @@ def test_a_scale_behind_a_projection_is_refused_before_any_charge() -> None:
     ("make", "said"),
     [
         (lambda: Matched(0.5), "source must be a Source"),
-        (lambda: Matched(Flat(), "absolute"), "cost must be a AbsoluteCost or SquaredCost"),
+        (lambda: Matched(Flat(), "absolute"), "cost must be an AbsoluteCost or SquaredCost"),
         (lambda: Fixed(torch.zeros(3)), "weights must not all be 0"),
         (lambda: Fixed(torch.ones(3), torch.ones(2)), "squares must be 3"),
         (lambda: Fixed(torch.tensor([1.0, float("nan")])), "weights must be finite, got 1"),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sordino import BoundedSum, Layout, Private, UsageError
-from sordino.kernel.states import NUMBERS_AT_A_TIME
+from sordino.kernel.states import NUMBERS_AT_A_TIME, Dense
 
 LAYOUT = Layout(("w",), ((2,),))
 
@@ -167,3 +167,19 @@ def test_a_tied_parameter_counts_once():
     model.second = nn.Linear(3, 3, bias=False)
     model.second.weight = model.first.weight
     assert Layout.of(model).names == ("first.weight",)
+
+
+@pytest.mark.parametrize("many", [1, 20])
+def test_no_repr_shows_a_value(many):
+    layout = Layout(tuple(f"layer{i}" for i in range(many)), ((2,),) * many)
+    values = torch.full((2 * many,), 0.6180339)
+    private = Private(values, layout)
+    states = [Dense(values[None], layout), BoundedSum(values.double(), 1.5, layout), private, private.divide(4.0)]
+    for state in states:
+        shown = repr(state)
+        assert shown.startswith(f"{type(state).__name__.replace('_Quotient', 'Private')}(")
+        assert "layer0" in shown and f"{2 * many}" in shown and "torch.float" in shown and len(shown) < 200
+        assert "0.6" not in shown and "0.15" not in shown
+    assert ("12 more" in repr(private)) == (many == 20)
+    assert "bound=1.5" in repr(states[1])
+    assert "value" not in vars(states[3])  # nothing was computed to show it

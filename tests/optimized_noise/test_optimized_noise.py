@@ -249,7 +249,7 @@ def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
         (lambda: OptimizedNoise(0.0), "noise_multiplier must be"),
         (lambda: OptimizedNoise(1e7), "noise_multiplier must be in"),
         (lambda: OptimizedNoise(1.0, torch.ones(3)), "weights must be a Source"),
-        (lambda: OptimizedNoise(1.0, Flat(), 1), "cost must be a AbsoluteCost or SquaredCost"),
+        (lambda: OptimizedNoise(1.0, Flat(), 1), "cost must be an AbsoluteCost or SquaredCost"),
         (lambda: OptimizedNoise(1.0, Flat(), AbsoluteCost(), "laplace"), "fit must be"),
         (
             lambda: so.PrivateRun(

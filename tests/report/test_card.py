@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from sordino.accounting import GaussianCurve
 from sordino.accounting.guarantee import rounded_up
-from sordino.cli.report import report
+from sordino.cli.runs import report
 from sordino.errors import DataError, StateError, UsageError
 from sordino.recipes import Recipe, Saved, carry_out
 from sordino.report import Section, register_section, sections, write_card

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sordino.accounting.guarantee import rounded_up
-from sordino.cli.report import report
+from sordino.cli.runs import report
 from sordino.errors import StateError
 from sordino.report import write_comparison
 

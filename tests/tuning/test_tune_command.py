@@ -227,7 +227,7 @@ def test_private_rows_are_not_public_by_another_name(private, refused, monkeypat
     Path("linked.npz").symlink_to("rows.npz")
     monkeypatch.setattr("sordino.tuning.by_recipe.prepare", lambda *_, **__: pytest.fail("data was touched"))
     said = refused(*TUNE, "--data", private, "--schema", "public.toml", *options, "--out", "out")
-    assert "public_data must be other rows than the private ones, got 'rows.npz' for both" in said
+    assert "--public-data must be other rows than the private ones, got 'rows.npz' for both" in said
 
 
 def test_public_rows_are_tried_in_their_own_number(run):
@@ -333,12 +333,12 @@ def test_a_second_signal_in_the_last_trial_ends_at_once_and_the_trial_is_repeate
         (["--payment", "free"], "payment must be one of compose, repeat, public"),
         (["--trials", "4"], "trials goes with payment repeat"),
         (["--payment", "repeat", "--trials", "0.5"], "mean must be in"),
-        (["--payment", "public"], "public_data goes with payment public"),
-        (["--public-data", "mnist"], "public_data goes with payment public"),
-        (["--momenta", "0,1"], "momenta[1] must be in"),
+        (["--payment", "public"], "--public-data goes with payment public"),
+        (["--public-data", "mnist"], "--public-data goes with payment public"),
+        (["--momenta", "0,1"], "--momenta[1] must be in"),
         (["--momenta", "0,x"], "must be numbers with commas"),
         (["--factors", "0"], "factors[0] must be"),
-        (["--score-std", "0"], "score_std must be in"),
+        (["--score-std", "0"], "--score-std must be in"),
         (["--epsilon", "0"], "epsilon must be"),
         (["--resume", "out"], "give nothing but --resume"),
         (["--payment", "public", "--public-data", "digits"], "other rows than the private ones, got 'digits'"),

@@ -11,7 +11,7 @@ from mutants import MUTANTS, planted
 from torch import nn
 
 import sordino as so
-from sordino.cli.verify import verify
+from sordino.cli.checks import verify
 from sordino.convex.model import ConvexModel, GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import loading
@@ -72,6 +72,16 @@ def test_the_verdict_has_a_line_for_each_check(capsys, tmp_path):
     assert page.count("<svg") == 3 and "<script" not in page and "verified" not in page
     numbers = json.loads((tmp_path / "page" / "verification.json").read_text())
     assert numbers["verdict"] == "not refuted" and len(numbers["noise"]["scales"]) == 2
+
+
+def test_a_run_folder_is_verified_as_its_recipe_is(capsys, tmp_path):
+    run = carry_out(replace(LINEAR, steps=2), tmp_path / "run", progress=False)
+    for path in (run.path, run.path / "recipe.toml"):
+        verify(path, as_json=True)
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    with pytest.raises(UsageError, match="there is no run in"):
+        verify(tmp_path)
 
 
 def test_a_bug_in_the_kernel_refutes_with_exit_code_one(capsys):

@@ -168,8 +168,8 @@ def test_no_seeds_are_refused(tmp_path):
     ("arguments", "message"),
     [
         (["nothing"], "sordino: experiment must be one of hidden-state"),
-        (["hidden-state", "--scale", "huge"], "sordino: scale must be one of quick, cpu, paper, got 'huge'."),
-        (["hidden-state", "--seeds", "0"], "sordino: seeds must be"),
+        (["hidden-state", "--scale", "huge"], "sordino: --scale must be one of quick, cpu, paper, got 'huge'."),
+        (["hidden-state", "--seeds", "0"], "sordino: --seeds must be"),
     ],
 )
 def test_the_command_line_refuses_in_one_line(arguments, message, capsys, tmp_path):

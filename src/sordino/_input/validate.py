@@ -13,6 +13,7 @@ sordino.errors.UsageError: clip_norm must be a finite number above 0, got -1.0.
 from __future__ import annotations
 
 import enum
+import inspect
 import sys
 from numbers import Integral, Real
 
@@ -45,12 +46,25 @@ def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> No
 
 
 def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
-    """Each argument is an instance of `expected`. A class is none, even of a protocol whose methods it has."""
+    """Each argument is an instance of `expected`. A class is none, even of a protocol whose methods it has.
+
+    A value that has part of what a protocol asks for is told what it lacks.
+
+    >>> from typing import Protocol, runtime_checkable
+    >>> @runtime_checkable
+    ... class Noise(Protocol):
+    ...     def add(self, total, at): ...
+    >>> instance(Noise, noise=1.0)
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: noise must be a Noise, got float, which lacks the method `add(total, at)`.
+    """
     types = expected if isinstance(expected, tuple) else (expected,)
     names = " or ".join(kind.__name__ for kind in types)
+    article = "an" if names[0] in "AEIO" else "a"
     for name, value in arguments.items():
         if not isinstance(value, types) or (isinstance(value, type) and type not in types):
-            raise UsageError(f"{name} must be a {names}, got {described(value)}.")
+            raise UsageError(f"{name} must be {article} {names}, got {described(value)}{_hint(types[0], value)}.")
 
 
 def interval(low: float, high: float, **arguments: object) -> None:
@@ -116,6 +130,30 @@ def described(value: object) -> str:
     if isinstance(value, (str, bytes, bytearray, tuple, list, set, frozenset, dict)):
         return f"{kind} of length {len(value)}"
     return kind
+
+
+def _hint(expected: type, value: object) -> str:
+    """What to do about a class in place of its instance, and what a value lacks of a protocol."""
+    if isinstance(value, type):
+        return f": make one, as {value.__name__}(...)"
+    lacking = [shown for name, shown in _members(expected).items() if not hasattr(value, name)]
+    return f", which lacks {' and '.join(lacking)}" if lacking else ""
+
+
+def _members(protocol: type) -> dict[str, str]:
+    """The methods and attributes that a protocol asks for, by name, each in words. None of any other type."""
+    found = {}
+    for base in protocol.__mro__:
+        if getattr(base, "_is_protocol", False) and base.__module__ != "typing":
+            for name in getattr(base, "__annotations__", {}):
+                found[name] = f"the attribute `{name}`"
+            for name, member in vars(base).items():
+                if inspect.isfunction(member) and name not in ("__init__", "__subclasshook__"):
+                    arguments = ", ".join(list(inspect.signature(member).parameters)[1:])
+                    found[name] = f"the method `{name}({arguments})`"
+                elif isinstance(member, property):
+                    found[name] = f"the attribute `{name}`"
+    return {name: found[name] for name in sorted(found)}
 
 
 def _given(name: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""The smallest noise for a target, rounded to the safe side."""
+"""The smallest noise for a target, rounded to the safe side, and which targets and multipliers mean something."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from dp_accounting.dp_event import DpEvent
 
 from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.answer import privacy_of
+from sordino.accounting.answer import check_delta, privacy_of
+from sordino.accounting.pure import is_pure
 from sordino.errors import UsageError
 
 RELATIVE_TOLERANCE = 2e-5
 HOPELESS = 1e15
+WEAKEST_EPSILON = 20.0
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
 
 
 def smallest(
@@ -55,6 +58,39 @@ def smallest(
             f"which is above the largest allowed, {high:g}."
         )
     return found
+
+
+def check_target(epsilon: float, delta: float, *, allow_weak: bool = False, release: DpEvent | None = None) -> None:
+    """Refuses targets that mean nothing, and weak ones unless they are asked for.
+
+    A delta of 0 means something where each step is a pure `release`.
+    """
+    validate.positive(epsilon=epsilon)
+    check_delta(delta, is_pure=release is not None and is_pure(release))
+    if epsilon > WEAKEST_EPSILON and not allow_weak:
+        raise UsageError(
+            f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {validate.shown(epsilon)}; "
+            "pass allow_weak (--allow-weak) to go on all the same."
+        )
+
+
+def check_delta_for(examples: int, delta: float, *, allow_large_delta: bool = False) -> None:
+    """Refuses a delta that allows one example in the (public) number of them to be published outright."""
+    if delta >= 1 / examples and not allow_large_delta:
+        raise UsageError(
+            f"delta must be below 1 / examples = {1 / examples:.2g}, got {validate.shown(delta)}; "
+            "pass allow_large_delta (--allow-large-delta) to go on all the same."
+        )
+
+
+def check_multiplier(noise_multiplier: float) -> None:
+    """Refuses multipliers that protect nobody, or that no sum survives."""
+    validate.positive(noise_multiplier=noise_multiplier)
+    if not SMALLEST_MULTIPLIER <= noise_multiplier <= LARGEST_MULTIPLIER:
+        raise UsageError(
+            f"noise_multiplier must be in [{SMALLEST_MULTIPLIER:g}, {LARGEST_MULTIPLIER:g}], "
+            f"got {validate.shown(noise_multiplier)}."
+        )
 
 
 def _first_to_meet(excess: Callable[[float], float], start: float) -> float:

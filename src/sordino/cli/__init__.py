@@ -1,39 +1,35 @@
 """The command line: reads arguments, calls the library, prints. No arithmetic happens here.
 
-Exit codes: 0 done, 2 wrong argument, 3 data, 4 budget, 5 corrupt state, 75 stopped and resumable. An error is one
-line: what, got, allowed.
+Exit codes: 0 done, 1 refuted, 2 wrong argument, 3 data, 4 budget, 5 corrupt state, 75 stopped and resumable. An error
+is one line: what is wrong, what was given, what is allowed.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from sordino.cli import attack, data
-from sordino.cli.audit import audit
-from sordino.cli.effects import effects
-from sordino.cli.plan import plan
-from sordino.cli.pretrain import pretrain
-from sordino.cli.report import report
-from sordino.cli.reproduce import reproduce
-from sordino.cli.runs import models, predict, runs
-from sordino.cli.train import train
-from sordino.cli.tune import tune
-from sordino.cli.verify import verify
+from sordino.cli.commands import Commands
 from sordino.errors import SordinoError
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (plan, train, tune, pretrain, runs, predict, report, effects, verify, audit, models):
-    app.command()(command)
-passed_on = {"ignore_unknown_options": True, "help_option_names": []}  # to the command that is installed, as they are
-app.command(context_settings=passed_on)(reproduce)
-app.add_typer(data.app, name="data")
-app.add_typer(attack.app, name="attack")
+app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sordino {version('sordino')}, torch {version('torch')}, Python {sys.version.split()[0]}")
+        raise typer.Exit
 
 
 @app.callback()
-def sordino() -> None:
+def sordino(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Train neural networks on sensitive data with a proof of differential privacy."""
 
 
@@ -49,9 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise
     except OSError as error:
         place = "" if error.filename is None else f" {str(error.filename)!r}"
-        _fail(
-            f"the system refuses:{place} {error.strerror or error}. What was kept so far stays, and can be resumed.", 3
-        )
+        _fail(f"I/O error:{place} {error.strerror or error}. What was kept so far stays, and can be resumed.", 3)
     except Exception as error:
         if not hasattr(error, "format_message"):  # click's own family of usage errors, wherever typer keeps it
             raise

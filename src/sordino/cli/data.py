@@ -1,4 +1,4 @@
-"""`sordino data`: which data sets are here, fetching one, and drafting the schema of a table."""
+"""`sordino data`: lists and fetches datasets, and drafts the schema of a table."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from typing import Annotated
 import typer
 
 from sordino._input.files import write_atomically
+from sordino.cli.commands import Command
 from sordino.cli.options import print_columns
 from sordino.data import fetch, root
 from sordino.data.published import SOURCES
 from sordino.data.standard import NAMES, is_complete
 from sordino.errors import UsageError
 
-app = typer.Typer(rich_markup_mode=None, help="Data sets: list, fetch, and draft the schema of a table.")
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="List and fetch datasets, and draft the schema of a table."
+)
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_sets() -> None:
-    """List the standard data sets, and where they are."""
+    """List the standard datasets and where they are."""
     folder = root()
     print_columns([("name", "where", "size"), *((name, _where(name, folder), _size(name)) for name in NAMES)])
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 def fetch_set(name: Annotated[str, typer.Argument(help="A name from `sordino data list`.")]) -> None:
-    """Download a standard data set from where it is published, and verify it."""
+    """Download a standard dataset and verify its checksum."""
     print(fetch(name))
 
 
-@app.command()
+@app.command(cls=Command)
 def schema(
     file: Annotated[Path, typer.Argument(help="A table, .csv or .parquet.")],
     out: Annotated[Path | None, typer.Option(help="Write the draft here; an existing file is kept.")] = None,
 ) -> None:
-    """Draft the schema of a table. It is read off the file: a person must confirm that each fact is public."""
+    """Draft the schema of a table. It is read from private rows: a person must confirm that each fact is public."""
     from sordino.data.schema import draft
 
     if out is not None and out.exists():

@@ -1,4 +1,4 @@
-"""`sordino effects`: what a trained model does to groups and under attack, and what privacy took from whom."""
+"""`sordino effects`: accuracy by group, calibration and robustness of a trained model, and the cost of privacy."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 def effects(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[str | None, typer.Option(help="Whose public rows to use; the run's own unless said.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Dataset whose public rows are used; default: that of the run.")
+    ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(help="A column that tells groups apart; may be repeated. All declared, unless said."),
+        typer.Option(help="Column of groups; may be repeated. Default: all declared ones."),
     ] = None,
     twin: Annotated[
-        bool, typer.Option("--twin", help="Compare with a twin trained on the private rows. Not private: kept apart.")
+        bool, typer.Option("--twin", help="Compare with a model trained without privacy. Not private: kept apart.")
     ] = False,
-    attacked: Annotated[int, whole_number("How many public pictures are attacked; 0 for none.")] = 500,
-    seed: Annotated[int, whole_number("Of starts, intervals and public networks.")] = 0,
+    attacked: Annotated[int, whole_number("Number of public images to attack; 0 for none.")] = 500,
+    seed: Annotated[int, whole_number("Seed for attacks, intervals and public networks.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to write; the run itself unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself.")] = None,
 ) -> None:
-    """Show on public rows whom a model serves how well, how sure it is, and what attacks do to it."""
+    """Measure accuracy by group and robustness on public rows. Calibration is measured too."""
     from sordino.effects.measured import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin

@@ -1,4 +1,4 @@
-"""`sordino runs`, `sordino predict` and `sordino models`: what was trained, what it says, and what can be trained."""
+"""`sordino runs`, `sordino report` and `sordino predict`: what was trained, what it promises, and what it predicts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, Saved, names
+from sordino.recipes import Recipe, Saved
 from sordino.training.run_folder import RunFolder
 
 
 def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Runs, or folders of them; runs/ unless said.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders that hold them; default: runs/.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List and compare runs: what was promised, and what was measured."""
+    """List and compare runs: the guarantee and the measured accuracy of each."""
     rows = [_summary(RunFolder(path)) for path in _found(folders or [Path("runs")])]
     if as_json:
         print(json.dumps({"rows": rows}, indent=2))
@@ -34,10 +36,10 @@ def runs(
 
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[str, typer.Option(help="New rows: a file, a folder of pictures, or a standard set's test rows.")],
+    data: Annotated[str, typer.Option(help="New rows: a file, a folder of images, or a standard dataset's test rows.")],
     out: Annotated[Path | None, typer.Option(help="Write CSV here instead of to standard output.")] = None,
 ) -> None:
-    """Apply a saved model to new rows. The model is private; what it says about a row may be shown."""
+    """Apply the model of a run to new rows. The model is private, so that its predictions may be shown."""
     answers = Saved.read(run).predict(data)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(answers[0]), lineterminator="\n")
@@ -54,9 +56,17 @@ def predict(
         raise DataError(f"{str(out)!r} cannot be written: {error.strerror}.") from None
 
 
-def models() -> None:
-    """List the networks that can be trained by name."""
-    print_columns([("name", "what it is"), *names()])
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="The folder of a finished run, or of several to compare.")],
+    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself, or comparison/.")] = None,
+) -> None:
+    """Write the privacy card of a run, or compare several runs: report.html and report.json."""
+    from sordino.report import write_card, write_comparison  # matplotlib is slow to import
+
+    if not runs:
+        raise UsageError("say at least one run.")
+    written = write_card(runs[0], out) if len(runs) == 1 else write_comparison(runs, out or Path("comparison"))
+    print(written)
 
 
 def _found(paths: list[Path]) -> list[Path]:

@@ -17,8 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pooch.core import retrieve
 from pooch.utils import get_logger
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, Progress
 
 from sordino._input.files import read_bytes, write_atomically
 from sordino.data.archives import Limits, untar_gz
@@ -26,6 +25,7 @@ from sordino.data.published import SOURCES, PublishedFile, Source
 from sordino.data.standard import NAMES
 from sordino.data.standard import root as standard_root
 from sordino.errors import DataError, StateError, UsageError
+from sordino.training.progress import progress_bar
 
 _MOST_REDIRECTS = 5
 _TIMEOUT_SECONDS = 30
@@ -128,8 +128,7 @@ class Download:
             raise DataError(f"{url!r:.200} is not fetched: {host} redirects to another host.")
 
     def _bar(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        return Progress(*columns, console=Console(stderr=True), disable=not self.visible)
+        return progress_bar(self.visible, DownloadColumn())
 
 
 def fetch_source(source: Source, folder: Path, download: Download) -> None:

@@ -8,15 +8,12 @@ from typing import Any
 import attr
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from sordino._input import validate
 from sordino.accounting import smallest
-from sordino.accounting.answer import check_delta
-from sordino.accounting.pure import is_pure
-from sordino.errors import UsageError
+from sordino.accounting.calibrate import WEAKEST_EPSILON as WEAKEST_EPSILON
+from sordino.accounting.calibrate import check_delta_for as check_delta_for
+from sordino.accounting.calibrate import check_target as check_target
 from sordino.kernel.budget import Budget
 from sordino.kernel.step import Plan
-
-WEAKEST_EPSILON = 20.0
 
 
 def calibrate(
@@ -48,26 +45,3 @@ def calibrate(
     calibrated = replace(plan, noise=plan.noise.with_multiplier(multiplier))
     calibrated.check_noise(delta)
     return calibrated
-
-
-def check_target(epsilon: float, delta: float, *, allow_weak: bool = False, release: DpEvent | None = None) -> None:
-    """Refuses targets that mean nothing, and weak ones unless they are asked for.
-
-    A delta of 0 means something where each step is a pure `release`.
-    """
-    validate.positive(epsilon=epsilon)
-    check_delta(delta, is_pure=release is not None and is_pure(release))
-    if epsilon > WEAKEST_EPSILON and not allow_weak:
-        raise UsageError(
-            f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {validate.shown(epsilon)}; "
-            "pass allow_weak (--allow-weak) to go on all the same."
-        )
-
-
-def check_delta_for(examples: int, delta: float, *, allow_large_delta: bool = False) -> None:
-    """Refuses a delta that allows one example in the (public) number of them to be published outright."""
-    if delta >= 1 / examples and not allow_large_delta:
-        raise UsageError(
-            f"delta must be below 1 / examples = {1 / examples:.2g}, got {validate.shown(delta)}; "
-            "pass allow_large_delta (--allow-large-delta) to go on all the same."
-        )

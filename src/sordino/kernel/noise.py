@@ -11,8 +11,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from torch import Tensor
 
-from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.calibrate import check_multiplier as check_multiplier
 from sordino.errors import UsageError
 from sordino.kernel.lattice import Constant, rounded_sum, spacing_of
 from sordino.kernel.randomness import Stream
@@ -24,7 +24,6 @@ ROUNDED_EXACTLY = (
 )
 _SHARE_OF_DELTA = 1e-3
 _SMALLEST_DELTA = 1e-15  # what a delta of 0 counts as where a generator ends, which no finite one avoids
-SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 1e6
 
 
 @dataclass(frozen=True)
@@ -160,13 +159,3 @@ def warn_if_hopeless(expected_norm: float, *, bound: float, dimension: int, batc
 def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
     """A thousand times the chance that `steps` releases show where the generator's noise ends."""
     return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _SHARE_OF_DELTA
-
-
-def check_multiplier(noise_multiplier: float) -> None:
-    """Refuses multipliers that protect nobody, or that no sum survives."""
-    validate.positive(noise_multiplier=noise_multiplier)
-    if not SMALLEST_MULTIPLIER <= noise_multiplier <= LARGEST_MULTIPLIER:
-        raise UsageError(
-            f"noise_multiplier must be in [{SMALLEST_MULTIPLIER:g}, {LARGEST_MULTIPLIER:g}], "
-            f"got {validate.shown(noise_multiplier)}."
-        )

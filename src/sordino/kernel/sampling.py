@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from dp_accounting.dp_event import (
@@ -28,7 +28,9 @@ from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.events import RandomAllocationDpEvent
 from sordino.errors import DataError, UnsupportedEvent, UsageError
-from sordino.kernel.randomness import Stream
+
+if TYPE_CHECKING:  # planning needs samplers and no torch
+    from sordino.kernel.randomness import Stream
 
 Indices = NDArray[np.int64]
 

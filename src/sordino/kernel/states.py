@@ -26,6 +26,7 @@ WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) o
 _ROWS_AT_A_TIME = 32
 _OF_FLOAT32 = 2.0**-24  # by how much a number moves when it is rounded to float32, relative to it
 _ROUNDED = 2.0**-30  # more than norms in float64 are rounded by, for rows of up to 2^20 numbers
+_NAMES_SHOWN = 8
 NUMBERS_AT_A_TIME = 1 << 18  # of a vector that several passes go over: two megabytes in float64 stay in cache
 
 
@@ -99,6 +100,13 @@ class PerExample(Protocol):
         ...
 
 
+def _repr(kind: str, values: Tensor, layout: Layout, also: str = "") -> str:
+    """Shape, dtype and names. Never a value: messages and logs must not show what a gradient holds."""
+    shown, more = ", ".join(layout.names[:_NAMES_SHOWN]), len(layout.names) - _NAMES_SHOWN
+    names = f"{shown} and {more} more" if more > 0 else shown
+    return f"{kind}({also}shape={tuple(values.shape)}, dtype={values.dtype}, of={names})"
+
+
 def by_block(weights: Tensor, layout: Layout) -> Tensor:
     """Weights as (b, p), whether they were given per unit or per unit and block."""
     return weights if weights.ndim == 2 else weights[:, None].expand(-1, len(layout.sizes))
@@ -115,6 +123,9 @@ class Dense:
 
     matrix: Tensor
     layout: Layout
+
+    def __repr__(self) -> str:
+        return _repr("Dense", self.matrix, self.layout)
 
     def squared_norms(self) -> Tensor:
         columns = [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in self._blocks()]
@@ -215,6 +226,9 @@ class BoundedSum:
         """
         return cls(value, bound * (1 + 2 * units * _OF_FLOAT32), layout)
 
+    def __repr__(self) -> str:
+        return _repr("BoundedSum", self.value, self.layout, f"bound={self.bound}, ")
+
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
         return BoundedSum(add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
@@ -260,6 +274,9 @@ class Private:
     def value(self) -> Tensor:
         """The vector itself. A model is given a quotient without it, in the precision of its parameters."""
         return self.undivided if self.divisor == 1.0 else self.undivided / self.divisor
+
+    def __repr__(self) -> str:
+        return _repr("Private", self.undivided, self.layout)
 
     def divide(self, public_number: float) -> Private:
         """Divided by a number that does not depend on the data: the expected batch size, never the drawn one."""

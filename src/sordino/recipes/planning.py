@@ -16,11 +16,10 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from sordino._input import validate
 from sordino.accounting import Adjacency, Answer, Guarantee, Unit, opinions, privacy_of, smallest
+from sordino.accounting.calibrate import WEAKEST_EPSILON, check_delta_for, check_multiplier, check_target
 from sordino.accounting.curves import SMALLEST_DELTA
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
-from sordino.kernel.calibration import WEAKEST_EPSILON, check_delta_for, check_target
-from sordino.kernel.noise import Gaussian, check_tail, smallest_delta
 from sordino.kernel.sampling import (
     BallsInBins,
     Cyclic,
@@ -78,7 +77,7 @@ class Question:
         if self.epochs is not None:
             validate.between(0, 1e9, low_open=True, epochs=self.epochs)
         if self.noise_multiplier is not None:
-            Gaussian(self.noise_multiplier)
+            check_multiplier(self.noise_multiplier)
         if self.epsilon is not None:
             validate.positive(epsilon=self.epsilon)
         if self.delta is not None:
@@ -143,8 +142,7 @@ def solve(
     answered = _SOLVERS[unknowns[0]](question, tight)
     delta = _known(answered.delta)
     check_delta_for(question.examples, delta, allow_large_delta=allow_large_delta)
-    noise = Gaussian(_known(answered.noise_multiplier))
-    check_tail(noise, answered.relation, steps=make_sampler(answered).steps, delta=delta)
+    check_multiplier(_known(answered.noise_multiplier))
     guarantee = Guarantee.of(_event(answered), answered.relation, delta=delta, unit=answered.unit, tight=tight)
     if guarantee.epsilon > WEAKEST_EPSILON:
         notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
@@ -219,9 +217,8 @@ def _solve_noise(question: Question, tight: bool) -> Question:
 def _solve_delta(question: Question, tight: bool) -> Question:
     curve = privacy_of(_event(question), question.relation, tight=tight)
     target = _known(question.epsilon)
-    noise, steps = Gaussian(_known(question.noise_multiplier)), make_sampler(question).steps
-    least = max(SMALLEST_DELTA, smallest_delta(noise, question.relation, steps=steps))
-    delta = float(rounded_up(max(curve.delta(target), least), _DIGITS))
+    # The kernel draws Gaussian noise without an end, so that no delta is too small for its tail.
+    delta = float(rounded_up(max(curve.delta(target), SMALLEST_DELTA), _DIGITS))
     # The two directions of a numerical curve agree up to its grid only; the epsilon that is printed has to hold.
     while delta < 1 and curve.epsilon(delta) > target:
         delta = float(rounded_up(1.0002 * delta, _DIGITS))

@@ -58,16 +58,18 @@ class Regression:
         return cls(mse, 1 - mse / variance if variance > 0 else math.nan)
 
 
-def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's (1927) confidence interval for a share: it stays in [0, 1] and holds near the ends too.
 
     >>> [round(end, 4) for end in wilson(9850, 10_000)]
     [0.9824, 0.9872]
     """
     validate.count(trials=trials)
-    validate.count(at_least=0, at_most=trials, successes=successes)
+    validate.between(0, trials, successes=successes)
+    if successes != round(successes):
+        raise UsageError(f"successes must be a whole number, got {successes}.")
     validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
-    found = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    found = binomtest(round(successes), trials).proportion_ci(confidence, method="wilson")
     return float(found.low), float(found.high)
 
 

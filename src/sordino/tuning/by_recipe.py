@@ -25,8 +25,8 @@ from sordino.accounting import Guarantee
 from sordino.errors import StateError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.recipes import Recipe, carry_out
-from sordino.recipes.carry_out import schema_of
 from sordino.recipes.prepared import Prepared, prepare
+from sordino.recipes.run import schema_of
 from sordino.training.checkpoint import Checkpoints, Progress
 from sordino.training.evaluation import Public
 from sordino.training.interruption import interruption

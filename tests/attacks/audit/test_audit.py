@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 import sordino as so
 from sordino.attacks.audit.audit import audit
 from sordino.attacks.audit.black_box import InputCanaries, black_box_values, from_worst_start
+from sordino.attacks.audit.boxes import InGradients, InLastIterate, InRows
 from sordino.attacks.audit.last_iterate import last_iterate_scores, on_canaries_alone
 from sordino.attacks.audit.methods import GAUSSIAN, METHODS
 from sordino.attacks.audit.pages import write_audit
-from sordino.cli.audit import audit as command
+from sordino.cli.checks import audit as command
 from sordino.convex import Linear, NoisyCGD
 from sordino.errors import SordinoError, UsageError
 from sordino.kernel.randomness import Key
@@ -138,8 +139,8 @@ def test_a_plan_on_canaries_alone_promises_what_the_plan_does():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"canaries": 0}, "canaries must be a whole number from 1"),
-        ({"canaries": 3}, "canaries_of_all_repeats must be a whole number from 4"),
+        ({"canaries": 0}, "canaries must be a whole number from 4"),
+        ({"canaries": 3}, "canaries must be a whole number from 4"),
         ({"confidence": 95}, "confidence must be in"),
         ({"confidence": float("nan")}, "confidence must be in"),
         ({"delta": 2.0}, "delta"),
@@ -147,13 +148,33 @@ def test_a_plan_on_canaries_alone_promises_what_the_plan_does():
         ({"method": "magic"}, "method must be one of one-run, f-dp, gaussian, clopper-pearson, got 'magic'"),
         ({"worst_start": True}, "goes with the black box"),
         ({"repeats": 0}, "repeats must be a whole number from 1"),
-        ({"canaries": 700}, "canaries must be a whole number from 1 to 650"),
+        ({"canaries": 700}, "canaries must be a whole number from 4 to 650"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(options, message):
     with pytest.raises(UsageError) as refused:
         audit(SMALL, **options)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_without_a_number_there_are_as_many_canaries_as_fit_and_never_more_than_usual(monkeypatch):
+    assert audit(replace(SMALL, steps=2)).canaries == 650  # the trainable weights of the network
+    boxes = InGradients(), InRows(), InLastIterate()
+    assert [box.most_canaries(HIDDEN if box is boxes[2] else SMALL) for box in boxes] == [
+        650,
+        10**6,
+        14654,
+    ]  # 5 batches
+
+    monkeypatch.setattr(InRows, "attack", lambda *_, canaries, **__: pytest.fail(f"{canaries} canaries"))
+    with pytest.raises(pytest.fail.Exception, match=r"^1000 canaries"):
+        audit(SMALL, box="black")
+
+
+def test_more_canaries_than_fit_are_refused_before_anything_is_prepared(monkeypatch):
+    monkeypatch.setattr("sordino.attacks.audit.boxes.prepare", lambda *_, **__: pytest.fail("was prepared"))
+    with pytest.raises(UsageError, match="canaries must be a whole number from 4 to 650, got 651"):
+        audit(SMALL, canaries=651)
 
 
 def test_a_worst_start_of_weights_that_begin_at_zero_is_refused():
@@ -187,8 +208,10 @@ def test_an_audit_of_a_run_lies_beside_it_and_a_place_inside_is_refused_before_t
     app = typer.Typer()
     app.command()(command)
     recipe, options = str(run.path / "recipe.toml"), ["--canaries", "100", "--quiet"]
-    assert CliRunner().invoke(app, [recipe, *options]).exit_code == 0
-    assert (tmp_path / "run.internal" / "audit.json").exists()
+    for named in (recipe, str(run.path)):
+        assert CliRunner().invoke(app, [named, *options]).exit_code == 0
+        (tmp_path / "run.internal" / "audit.json").unlink()
+    assert "there is no run in" in str(CliRunner().invoke(app, [str(tmp_path)]).exception)
     monkeypatch.setattr("sordino.attacks.audit.audit.audit", lambda *_, **__: pytest.fail("was trained"))
     refused = CliRunner().invoke(app, [recipe, *options, "--out", str(run.path / "inside")])
     assert isinstance(refused.exception, UsageError) and "lies in the folder of a run" in str(refused.exception)
@@ -214,6 +237,14 @@ def test_the_command_prints_theory_and_attack(called, tmp_path):
     for said in ("epsilon in theory  8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
         assert said in done.output
     assert (tmp_path / "small.internal" / "audit.html").exists()
+
+
+def test_the_command_says_how_many_canaries_fit(tmp_path):
+    app = typer.Typer()
+    app.command()(command)
+    (tmp_path / "small.toml").write_text(replace(SMALL, steps=2).text())
+    done = CliRunner().invoke(app, [str(tmp_path / "small.toml"), "--quiet"])
+    assert "650 canaries in each training" in done.output
 
 
 def test_the_command_prints_json_and_exits_with_one_if_refuted(called, monkeypatch):

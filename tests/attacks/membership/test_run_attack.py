@@ -7,7 +7,7 @@ import pytest
 
 from sordino.attacks.membership.pages import write_internal
 from sordino.attacks.membership.run_attack import attack_run
-from sordino.cli.attack_members import AttackName, members
+from sordino.cli.attacks import AttackName, members
 from sordino.errors import DataError, Interrupted, StateError, UsageError
 from sordino.recipes import Recipe, carry_out
 from sordino.recipes.dp_sgd import DpSgd

@@ -8,7 +8,7 @@ import typer
 
 from sordino.attacks.reconstruction import Inverting
 from sordino.attacks.reconstruction.linear import FirstLayer
-from sordino.cli.attack_reconstruct import attack_reconstruct
+from sordino.cli.attacks import reconstruct as attack_reconstruct
 from sordino.errors import DataError, UsageError
 from sordino_papers.attacks.reconstruction import BENCHES, RECONSTRUCTION
 from sordino_papers.harness.reproduce import reproduce

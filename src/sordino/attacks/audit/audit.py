@@ -8,7 +8,7 @@ import numpy as np
 
 from sordino._input import validate
 from sordino.accounting.answer import check_delta
-from sordino.attacks.audit.boxes import Box, InGradients, InLastIterate, InRows, OnStep
+from sordino.attacks.audit.boxes import MOST_CANARIES, Box, InGradients, InLastIterate, InRows, OnStep
 from sordino.attacks.audit.methods import METHODS, ByGuesses, Method
 from sordino.attacks.audit.scores import Scores
 from sordino.errors import UsageError
@@ -18,6 +18,8 @@ from sordino.training.not_private import Exposed
 
 NOT_PRIVATE = "not private: its trainings are in no budget and their seed is known; to be looked at, not to be released"
 BOXES = ("white", "black")
+_USUAL_CANARIES = 1000
+_FEWEST_CANARIES = 4  # of all trainings: half of them choose the number of guesses, half of them are guessed
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Audit(Exposed):
 def audit(
     recipe: Recipe,
     *,
-    canaries: int = 1000,
+    canaries: int | None = None,
     box: str = "white",
     method: str = "one-run",
     worst_start: bool = False,
@@ -96,6 +98,9 @@ def audit(
 ) -> Audit:
     """Trains `repeats` times by the recipe with new canaries, and bounds epsilon from below by what is seen of them.
 
+    Without a number of `canaries`, each training has 1000 of them, or as many as fit if that is less: canaries in
+    gradients need a trainable weight each.
+
     >>> from sordino.recipes import Recipe
     >>> found = audit(Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=5), canaries=100)
     >>> found.says, found.bound.epsilon <= found.epsilon <= 3.0
@@ -104,15 +109,19 @@ def audit(
     delta = recipe.delta if delta is None else delta
     check_delta(delta, is_pure=False)
     validate.between(0.5, 1, low_open=True, high_open=True, confidence=confidence)
-    validate.count(at_most=10**6, canaries=canaries)
     validate.count(at_most=10**5, repeats=repeats)
-    validate.count(at_least=4, canaries_of_all_repeats=canaries * repeats)
+    fewest = -(-_FEWEST_CANARIES // repeats)
+    if canaries is not None:
+        validate.count(at_least=fewest, at_most=MOST_CANARIES, canaries=canaries)
     validate.count(at_least=0, at_most=2**32, seed=seed)
     if method not in METHODS:
         raise UsageError(f"method must be one of {', '.join(METHODS)}, got {validate.option(method)}.")
     recipe = replace(recipe, seed=seed)  # of the first weights too
     looked_for = _box(recipe, box, worst_start)
     looked_for.check(recipe)
+    most = looked_for.most_canaries(recipe)
+    canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
+    validate.count(at_least=fewest, at_most=most, canaries=canaries)
     seeds = range(seed * 10**5, seed * 10**5 + repeats)
     seen = looked_for.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
     scores = seen.scores

@@ -11,16 +11,19 @@ import numpy as np
 
 from sordino.accounting import Guarantee
 from sordino.attacks.audit.black_box import InputCanaries, black_box_values, from_worst_start
-from sordino.attacks.audit.last_iterate import last_iterate_scores, on_canaries_alone
+from sordino.attacks.audit.last_iterate import last_iterate_scores, most_in_last_iterate, on_canaries_alone
 from sordino.attacks.audit.scores import Scores, Values, pooled
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
+from sordino.kernel.states import Layout
 from sordino.recipes import Recipe
 from sordino.recipes.dp_sgd import optimizer_of
 from sordino.recipes.prepared import Prepared, prepare, rehearse
 from sordino.training.schedules import parse as parse_schedule
+
+MOST_CANARIES = 10**6
 
 OnStep = Callable[[int, int], None]  # steps taken, steps planned
 
@@ -48,6 +51,10 @@ class Box(Protocol):
         """Refuses a recipe that it cannot attack, before data is touched."""
         ...
 
+    def most_canaries(self, recipe: Recipe) -> int:
+        """The largest number of canaries that one training can have. Nothing is trained, and no private row read."""
+        ...
+
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         """One training for each seed, the canaries of all of them together."""
         ...
@@ -68,6 +75,10 @@ class InGradients:
                 f"freeze must be 0 where canaries are in gradients, got {recipe.freeze!r}: its masks follow the "
                 "weights that are trained, and this audit trains copies. Use --box black."
             )
+
+    def most_canaries(self, recipe: Recipe) -> int:
+        # Supports are disjoint, so that each canary needs a coordinate of its own.
+        return min(MOST_CANARIES, Layout.of(rehearse(recipe).built.module).size)
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         prepared = _counting(prepare(recipe, progress=False), canaries)
@@ -105,6 +116,10 @@ class InLastIterate:
         if recipe.method != "noisy-cgd":
             raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
 
+    def most_canaries(self, recipe: Recipe) -> int:
+        plan = recipe.way.plan(rehearse(recipe))
+        return most_in_last_iterate(plan) if isinstance(plan, NoisyCGD) else 0
+
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         plan = recipe.way.plan(rehearse(recipe))
         if not isinstance(plan, NoisyCGD):
@@ -131,6 +146,9 @@ class InRows:
     def check(self, recipe: Recipe) -> None:
         if self.worst_start and recipe.method != "dp-sgd":
             raise UsageError(f"a worst-case start goes with dp-sgd, got {recipe.method}, whose weights begin at zero.")
+
+    def most_canaries(self, recipe: Recipe) -> int:
+        return MOST_CANARIES
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         prepared = prepare(recipe, progress=False)

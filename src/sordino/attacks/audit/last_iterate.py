@@ -9,6 +9,7 @@ turn is followed by the least noise. Nothing of anybody's data is needed.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
 
 import torch
 from torch import Tensor
@@ -39,6 +40,11 @@ def on_canaries_alone(plan: NoisyCGD, canaries: int) -> NoisyCGD:
     return replace(plan, model=Linear(), radius=radius, examples=examples)
 
 
+def most_in_last_iterate(plan: NoisyCGD) -> int:
+    """The number of canaries whose rows, one feature for each, still fit into memory."""
+    return isqrt(_MOST_BYTES // plan.sampler.batches_per_epoch)
+
+
 def last_iterate_scores(plan: NoisyCGD, *, canaries: int, delta: float, seed: int) -> Scores:
     """Carries the plan out on canaries, and scores each by the weight of its feature in the last iterate.
 
@@ -48,9 +54,8 @@ def last_iterate_scores(plan: NoisyCGD, *, canaries: int, delta: float, seed: in
     >>> bool(scores.values[scores.included].mean() > scores.values[~scores.included].mean())
     True
     """
-    validate.count(canaries=canaries)
+    validate.count(at_most=most_in_last_iterate(plan), canaries=canaries)
     batches = plan.sampler.batches_per_epoch
-    validate.count(at_most=_MOST_BYTES, bytes_of_canaries=batches * canaries**2)
     included = coins(canaries, Key.from_seed(seed))
     rows = _rows(plan, batches, torch.from_numpy(included))
     alone = on_canaries_alone(plan, canaries)

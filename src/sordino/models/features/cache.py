@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -22,6 +20,7 @@ from torch import Tensor
 from sordino._input.files import read_bytes, write_atomically
 from sordino.data import root
 from sordino.errors import DataError, UsageError
+from sordino.training.progress import progress_bar
 
 _BLOCK_BYTES = 64 << 20
 _HEADER_BYTES = 1 << 16
@@ -58,7 +57,7 @@ def cached(transform: Transform, inputs: Tensor, folder: Path | None = None, *, 
     folder = root() / "features" if folder is None else folder
     features = torch.empty(len(inputs), *transform.output_shape, dtype=torch.float16)
     rows_per_block = max(1, _BLOCK_BYTES // (2 * prod(transform.output_shape)))
-    with _progress_bar(progress) as bar:
+    with progress_bar(progress, transient=True) as bar:
         task = bar.add_task("preparing features", total=len(inputs))
         for start in range(0, len(inputs), rows_per_block):
             block = slice(start, start + rows_per_block)
@@ -114,8 +113,3 @@ def _digest(features: Tensor) -> bytes:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _progress_bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not visible, transient=True)

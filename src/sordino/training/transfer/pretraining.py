@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from sordino._input import validate
 from sordino.data import Facts
 from sordino.data.dead_leaves import FORMS, DeadLeaves, Drawn
 from sordino.models import Built
+from sordino.training.progress import progress_bar
 from sordino.training.schedules import Cosine
 from sordino.training.transfer.pretrained import Pretrained, body, build
 
@@ -47,7 +46,7 @@ def learn(model: str, input_shape: tuple[int, ...], *, pictures: int, seed: int,
     network, prepare = built.module, built.features or (lambda rows: rows)
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
     steps, schedule = max(1, pictures // _BATCH), Cosine(warmup=0.05)
-    with _progress_bar(progress) as bar:
+    with progress_bar(progress) as bar:
         for step in bar.track(range(steps), description="pre-training on made-up pictures"):
             drawn = leaves.draw(min(_BATCH, pictures), generator)
             optimizer.param_groups[0]["lr"] = _RATE * schedule.factor(step, steps)
@@ -62,8 +61,3 @@ def misread(outputs: Tensor, drawn: Drawn) -> Tensor:
     """How far the outputs are from the laws of the pictures: the form as a class, the rest as numbers."""
     forms, numbers = outputs[:, : len(FORMS)], outputs[:, len(FORMS) :]
     return F.cross_entropy(forms, drawn.forms) + _NUMBERS_WEIGH * F.mse_loss(numbers, drawn.numbers)
-
-
-def _progress_bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not visible)

@@ -1,4 +1,4 @@
-"""`sordino pretrain`: a network that has learnt from made-up pictures, for private training to start from."""
+"""`sordino models` and `sordino pretrain`: the networks by name, and weights for private training to start from."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from sordino.training.transfer import pretrain as carry_out
 from sordino.training.transfer.pretraining import PICTURES
 
 
+def models() -> None:
+    """List the networks that can be trained by name."""
+    from sordino.recipes import names
+
+    print_columns([("name", "what it is"), *names()])
+
+
 def pretrain(
-    out: Annotated[Path, typer.Option(help="The file to write, .safetensors; an existing one is kept.")],
-    model: Annotated[str, typer.Option(help="A name from `sordino models`, a network for pictures.")] = "resnet-20",
-    shape: Annotated[str, typer.Option(help="Channels, rows and columns of the pictures, as 3x32x32.")] = "3x32x32",
-    pictures: Annotated[int, whole_number("How many pictures are made, each seen once.")] = PICTURES,
-    seed: Annotated[int, whole_number("Of the pictures and the first weights. It may be public.")] = 0,
+    out: Annotated[Path, typer.Option(help="File to write, .safetensors; an existing file is refused.")],
+    model: Annotated[str, typer.Option(help="A name from `sordino models`, an image network.")] = "resnet-20",
+    shape: Annotated[str, typer.Option(help="Channels, height and width of the images, as 3x32x32.")] = "3x32x32",
+    pictures: Annotated[int, whole_number("Number of synthetic images, each seen once.")] = PICTURES,
+    seed: Annotated[int, whole_number("Seed for images and initial weights. It may be public.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Train a network on pictures made by a program. No data is read, so this costs no privacy."""
+    """Pretrain a network on synthetic images. No dataset is read, so this costs no privacy."""
     if out.suffix != ".safetensors":
         raise UsageError(f"out must end in .safetensors, got {str(out)!r:.80}.")
     if out.exists():

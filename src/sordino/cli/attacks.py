@@ -1,0 +1,131 @@
+"""`sordino attack`: who was in the training data of a run, and what a gradient shows of the image it came from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino._input import validate
+from sordino.cli.commands import Command
+from sordino.cli.options import number, print_columns, whole_number
+from sordino.errors import UsageError
+
+if TYPE_CHECKING:
+    from sordino.attacks.reconstruction import Attack
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Attack a finished run, or gradients.")
+
+_MODELS = {"inverting": "resnet-34-batchnorm", "rgap": "cnn6", "linear": "linear"}
+
+
+class AttackName(StrEnum):
+    """Which attacks are shown."""
+
+    LIRA = "lira"
+    RMIA = "rmia"
+    BOTH = "both"
+
+
+@app.command(cls=Command)
+def members(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Where the dataset is now; default: as in the recipe.")] = None,
+    references: Annotated[int, whole_number("Number of reference models, even.")] = 4,
+    attack: Annotated[AttackName, typer.Option(help="lira, rmia or both.")] = AttackName.BOTH,
+    rows: Annotated[int, whole_number("Number of members, and of public rows, to attack.")] = 1000,
+    epochs: Annotated[float | None, number("Epochs of the reference models; default: those of the run.")] = None,
+    seed: Annotated[int, whole_number("Seed for the choice of rows and for the reference models.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder; default: RUN.internal, beside the run.")] = None,
+) -> None:
+    """Run membership inference on a run. It reads private rows: results are not private and are kept apart."""
+    from sordino.attacks.membership.pages import lines, write_internal
+    from sordino.attacks.membership.run_attack import attack_run
+
+    validate.count(at_least=0, at_most=2**32, seed=seed)
+    found = attack_run(
+        run, data=data, references=references, rows=rows, epochs=epochs, seed=seed, progress=not quiet and not as_json
+    )
+    wanted = tuple(each for each in found.attacks if attack in (AttackName.BOTH, each.name[:4].lower()))
+    found = replace(found, attacks=wanted)
+    real = run.resolve()
+    written = write_internal(found, real.with_name(f"{real.name}.internal") if out is None else out)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+        return
+    print_columns(lines(found))
+    print(f"\nThis is {found.warning}.\n{written}")
+
+
+@app.command(cls=Command)
+def reconstruct(
+    attack: Annotated[str, typer.Option(help="inverting (any network), rgap (cnn6) or linear (first layer).")] = (
+        "inverting"
+    ),
+    model: Annotated[
+        str | None, typer.Option(help="A model of `sordino models`, with -batchnorm if wanted, or cnn6.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="Dataset whose public images are attacked.")] = "cifar10",
+    noise: Annotated[float, number("Standard deviation of the noise on each coordinate; 0 for none.")] = 0.0,
+    rate: Annotated[float, number("Fraction of coordinates that a random mask drops.")] = 0.0,
+    pictures: Annotated[int, whole_number("Number of public images.")] = 4,
+    iterations: Annotated[int, whole_number("inverting: number of optimization steps per image.")] = 400,
+    restarts: Annotated[int, whole_number("inverting: number of restarts; the lowest loss counts.")] = 1,
+    total_variation: Annotated[float, number("inverting: weight of the total-variation penalty.")] = 0.01,
+    seed: Annotated[int, whole_number("Seed for weights, noise, masks and starts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder for a page with the images and their scores.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Reconstruct public images from their gradients.
+
+    Gradients are plain, with noise, or with noise and a mask. Ctrl-C ends it and shows the images done so far.
+    """
+    from sordino.attacks.reconstruction import Inverting, Recursive, public_pictures
+    from sordino.attacks.reconstruction.known import known_network
+    from sordino.attacks.reconstruction.linear import FirstLayer
+    from sordino.attacks.reconstruction.pages import HEADINGS, NO_EPSILON, Outcome, write_outcome
+    from sordino.attacks.reconstruction.reconstructed import Sent
+    from sordino.attacks.reconstruction.reconstructed import reconstruct as carry_out
+    from sordino.training.progress import progress_bar
+
+    ways: dict[str, Attack] = {
+        "inverting": Inverting(iterations, restarts, total_variation),
+        "rgap": Recursive(),
+        "linear": FirstLayer(),
+    }
+    if attack not in ways:
+        raise UsageError(f"attack must be one of {', '.join(ways)}, got {attack!r:.80}.")
+    validate.count(at_least=0, at_most=2**32, seed=seed)
+    way, name, sent = ways[attack], model or _MODELS[attack], Sent(noise, rate)
+    pixels, target, facts = public_pictures(data, pictures)
+    known = known_network(name, facts, seed=seed)
+    found = []
+    with progress_bar(not quiet and not as_json) as bar:
+        task = bar.add_task("picture 1", total=pictures * way.ticks)
+        attacked = carry_out(
+            way, known, pixels, target, sent, rows=range(pictures), seed=seed, tick=lambda: bar.advance(task)
+        )
+        try:
+            for one in attacked:
+                found.append(one)
+                bar.update(task, description=f"picture {min(len(found) + 1, pictures)}")
+        except KeyboardInterrupt:
+            if not found:
+                raise typer.Exit(130) from None
+    outcome = Outcome(name, data, attack, sent, seed, tuple(found))
+    written = None if out is None else write_outcome(outcome, out)
+    if as_json:
+        print(json.dumps(outcome.as_dict(), indent=2, allow_nan=False))
+        return
+    print(outcome.headline, end="\n\n")
+    print_columns([HEADINGS, *outcome.rows])
+    print(f"\n{NO_EPSILON}")
+    if written is not None:
+        print(written)

@@ -1,0 +1,147 @@
+"""`sordino verify` and `sordino audit`: try to refute what a training promises, without and with canaries."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino._input import validate
+from sordino.cli.options import number, print_columns, whole_number
+
+if TYPE_CHECKING:
+    from sordino.recipes import Recipe
+
+
+def verify(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe, as TOML, or a run folder. Options override it.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A name from `sordino data list`, or a path.")] = None,
+    schema: Annotated[str | None, typer.Option(help="The public facts of a table or of arrays, as TOML.")] = None,
+    model: Annotated[str | None, typer.Option(help="A name from `sordino models`.")] = None,
+    method: Annotated[str | None, typer.Option(help="dp-sgd, or noisy-cgd for convex networks.")] = None,
+    epsilon: Annotated[float | None, number("Target epsilon.")] = None,
+    delta: Annotated[float | None, number("Target delta, below 1 / examples.")] = None,
+    seed: Annotated[int, whole_number("Seed of the synthetic run.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder for verification.html and verification.json.")] = None,
+) -> None:
+    """Test a recipe's privacy mechanism on synthetic neighbors.
+
+    Checks sensitivity, noise, batches and accounting. Exit code 1 means refuted.
+    """
+    from sordino.cli.train import recipe_of
+    from sordino.recipes.verified import verify_recipe
+    from sordino.report.card import facts_as_json
+    from sordino.report.verdict import check_rows, verdict_facts, write_verdict
+
+    validate.count(at_least=0, at_most=2**32, seed=seed)
+    said = {"data": data, "schema": schema, "model": model, "method": method, "epsilon": epsilon, "delta": delta}
+    settings = {name: value for name, value in said.items() if value is not None}
+    wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
+    found = verify_recipe(wanted, seed=seed)
+    verdict = found.verdict
+    page = None if out is None else write_verdict(out, found.title, verdict, found.noise, found.not_checked)
+    if as_json:
+        print(facts_as_json(verdict_facts(found.title, verdict, found.noise, found.not_checked)))
+    else:
+        print_columns(check_rows(verdict))
+        print()
+        for what in found.not_checked:
+            print(f"Not checked: {what}")
+        print(f"{found.title}: {verdict.says}, {len(verdict.findings)} comparisons.")
+        if page is not None:
+            print(page)
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+def audit(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, as TOML, or a run folder. It is trained anew.")],
+    canaries: Annotated[
+        int | None, whole_number("Canaries in each training; default: 1000, or as many as fit if that is less.")
+    ] = None,
+    box: Annotated[str, typer.Option(help="white (every release is seen) or black (the final model).")] = "white",
+    method: Annotated[
+        str, typer.Option(help="Method whose bound decides: one-run, f-dp, gaussian or clopper-pearson.")
+    ] = "one-run",
+    confidence: Annotated[float, number("Confidence level of each bound.")] = 0.95,
+    delta: Annotated[float | None, number("Delta at which epsilons are compared; default: the recipe's.")] = None,
+    worst_start: Annotated[
+        bool, typer.Option("--worst-start", help="black box: start from weights trained on public rows.")
+    ] = False,
+    repeats: Annotated[int, whole_number("Number of trainings, whose canaries are pooled.")] = 1,
+    seed: Annotated[int, whole_number("Seed for canaries and trainings.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output folder; default: RECIPE.internal or RUN.internal."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train with canaries and bound epsilon from below.
+
+    Exit code 1 means refuted. The result is not private.
+    """
+    from sordino.attacks.audit.audit import audit as carry_out
+    from sordino.attacks.audit.pages import HEADINGS, bound_rows, check_place, facts, write_audit
+    from sordino.report.card import facts_as_json
+    from sordino.training.progress import progress_bar
+
+    wanted, folder = _recipe_at(recipe), out or _beside(recipe)
+    check_place(folder)
+    with progress_bar(not quiet and not as_json) as bar:
+        task = bar.add_task("training with canaries", total=None)
+        found = carry_out(
+            wanted,
+            canaries=canaries,
+            box=box,
+            method=method,
+            worst_start=worst_start,
+            repeats=repeats,
+            confidence=confidence,
+            delta=delta,
+            seed=seed,
+            on_step=lambda taken, planned: bar.update(task, completed=taken, total=planned),
+        )
+    page = write_audit(found, folder)
+    if as_json:
+        print(facts_as_json({"verdict": found.says, "notes": list(found.notes)} | asdict(found)))
+    else:
+        print_columns(facts(found))
+        print()
+        print_columns([HEADINGS, *bound_rows(found)])
+        print()
+        if canaries is None:
+            print(f"{found.canaries // repeats} canaries in each training: 1000, or as many as fit if that is less.")
+        for note in found.notes:
+            print(note)
+        print(f"{found.title}: {found.says}. What was written is {found.warning}.")
+        print(page)
+    if found.refuted:
+        raise typer.Exit(1)
+
+
+def _beside(recipe: Path) -> Path:
+    """The internal folder beside the recipe, or beside the run that it is the recipe of."""
+    from sordino.training.run_folder import RunFolder
+
+    folder = recipe.resolve() if recipe.is_dir() else recipe.resolve().parent
+    if RunFolder(folder).may_leave:
+        return folder.with_name(f"{folder.name}.internal")
+    return recipe.with_name(f"{recipe.stem}.internal")
+
+
+def _recipe_at(path: Path) -> Recipe:
+    """The recipe in a file, or the one that a run was begun with. A run keeps the schema of its table itself."""
+    from sordino.recipes import Recipe
+    from sordino.training.run_folder import RunFolder
+
+    if not path.is_dir():
+        return Recipe.read(path)
+    folder = RunFolder(path)
+    recipe = Recipe.of_run(folder)
+    return recipe if folder.schema is None else recipe.changed(schema=str(folder.schema))

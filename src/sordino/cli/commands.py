@@ -1,0 +1,132 @@
+"""Commands that are imported when they are called, and errors in the words of the command line.
+
+`sordino --help` lists names and summaries from the table below. So it imports no command, and with it no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sordino.errors import SordinoError
+
+GROUP = "sordino.commands"  # the entry points by which other packages add commands
+
+COMMANDS = {  # name: where it is, and what it does
+    "plan": ("plan:plan", "Compute epsilon, noise or steps of a training, without data."),
+    "train": ("train:train", "Train a private model and write a run folder."),
+    "tune": ("tune:tune", "Tune clip norm and momentum; epsilon counts every trial."),
+    "pretrain": ("models:pretrain", "Pretrain a network on synthetic images, at no privacy cost."),
+    "runs": ("runs:runs", "List and compare runs."),
+    "predict": ("runs:predict", "Apply the model of a run to new rows."),
+    "report": ("runs:report", "Write the privacy card of a run, or compare several runs."),
+    "effects": ("effects:effects", "Measure accuracy by group and robustness on public rows."),
+    "verify": ("checks:verify", "Test a recipe's privacy mechanism on synthetic neighbors."),
+    "audit": ("checks:audit", "Train with canaries and bound epsilon from below."),
+    "models": ("models:models", "List the networks that can be trained by name."),
+    "data": ("data:app", "List and fetch datasets, and draft the schema of a table."),
+    "attack": ("attacks:app", "Attack a finished run, or gradients."),
+    "reproduce": ("reproduce:reproduce", "Reproduce a table of a paper, ours beside theirs."),
+}
+
+_TAKES_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+_OTHER_NAMES = {"learning_rate": "lr", "clip_norm": "clip"}  # of Python arguments, for the same option
+
+
+class Command(TyperCommand):
+    """A command whose errors name options (`--batch-size`) where the library names arguments (`batch_size`)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SordinoError as error:
+            error.args = (in_options(str(error), self.params),)
+            raise
+
+
+class Commands(TyperGroup):
+    """The commands of `sordino`, by name. Each is imported when it is looked up."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(Any, _Imported())  # never written to
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(summaries())
+
+
+class _Imported(Mapping[str, Any]):
+    """The commands by name. A command is imported when it is asked for."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(name for name, _ in summaries())
+
+    def __len__(self) -> int:
+        return len(summaries())
+
+    def __getitem__(self, name: str) -> Any:
+        registered = _registered()
+        if name in registered:
+            return _command(name, registered[name].load())
+        module, attribute = COMMANDS[name][0].split(":")
+        found = getattr(import_module(f"sordino.cli.{module}"), attribute)
+        return _command(name, found, _TAKES_ANYTHING if name == "reproduce" else None)
+
+
+def summaries() -> list[tuple[str, str]]:
+    """Each command's name, and what it does in one line of a terminal."""
+    own = {name: summary for name, (_, summary) in COMMANDS.items()}
+    others = {name: f"Run {entry.value}." for name, entry in _registered().items() if name not in own}
+    return [*own.items(), *others.items()]
+
+
+def in_options(message: str, parameters: Iterable[Any]) -> str:
+    """The message, with the options of a command in place of the Python arguments that it names.
+
+    Messages about a file begin with its name, and their names are those of the file's entries, which stay.
+
+    >>> plan = _Imported()["plan"]
+    >>> in_options("batch_size must be a whole number from 1 to 10, got 0.", plan.params)
+    '--batch-size must be a whole number from 1 to 10, got 0.'
+    """
+    if re.match(r"(the recipe in )?['\"]", message):
+        return message
+    names = {parameter.name: _shown(parameter) for parameter in parameters}
+    names |= {other: names[name] for other, name in _OTHER_NAMES.items() if name in names}
+    for name, option in names.items():
+        word = rf"(?<![\w./'\"-]){re.escape(name)}(?![\w/'\"])"
+        message = re.sub(rf"{word} \({re.escape(option)}\)", option, message)
+        if "_" in name:  # no English word
+            message = re.sub(word, option, message)
+        else:
+            message = re.sub(rf"^{name}(?=(\[\d+\])? (must|goes|and \S+ exclude))", option, message)
+            message = re.sub(rf"(?<= and ){name}(?= exclude)", option, message)
+    return message
+
+
+def _shown(parameter: Any) -> str:
+    """The option as it is typed. An argument has its own name, as in the line of usage."""
+    return next((each for each in parameter.opts if each.startswith("--")), str(parameter.name))
+
+
+def _registered() -> Mapping[str, EntryPoint]:
+    """The commands that other packages register, by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _command(name: str, found: Any, settings: dict[str, Any] | None = None) -> Any:
+    """What typer makes of a function, or of an app of several functions."""
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_command(found)
+        group.name = name
+        return group
+    one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    one.command(name, cls=Command, context_settings=settings)(found)
+    return typer.main.get_command(one)

@@ -1,0 +1,46 @@
+"""The stages of the page about own stages keep the contracts, and their plan keeps its promise."""
+
+import pytest
+from contracts import ClipContract, EncodingContract, NoiseContract
+from pages import run_examples
+
+import sordino as so
+from sordino.accounting import Adjacency
+
+PAGE = run_examples("docs/own-stages.md")
+
+
+class TestSmoothClip(ClipContract):
+    clip = PAGE["SmoothClip"](1.5)
+
+
+class TestMoreOnSome(NoiseContract):
+    noise = PAGE["MoreOnSome"](1.0, extra=0.5, names=("weight",))
+
+
+class TestOneAtATime(EncodingContract):
+    encoding = PAGE["OneAtATime"]()
+
+
+def test_the_plan_of_the_page_keeps_its_promise():
+    assert 1.9 < PAGE["plan"].guarantee(delta=1e-4).epsilon <= 2.0
+    assert PAGE["verdict"].passed, str(PAGE["verdict"])
+
+
+def test_extra_noise_is_on_the_chosen_parameters_only():
+    noise, plain = PAGE["MoreOnSome"](2.0, extra=3.0, names=("weight",)), so.Gaussian(2.0)
+    found, usual = (TestMoreOnSome.add(_with(each), bound=2.0).value for each in (noise, plain))
+    assert float((found - usual).std()) == pytest.approx(3.0 * 2.0 * 2.0, rel=0.03)
+    none = PAGE["MoreOnSome"](2.0, extra=3.0, names=("other",))
+    assert TestMoreOnSome.add(_with(none), bound=2.0).value.equal(usual)
+    assert noise.event == plain.event and plan_costs(noise) == plan_costs(plain)
+
+
+def _with(noise):
+    suite = TestMoreOnSome()
+    suite.noise = noise
+    return suite
+
+
+def plan_costs(noise):
+    return so.Plan(so.Poisson(0.1, 9, Adjacency.ZERO_OUT), PAGE["plan"].contribution, so.ClipByNorm(1.0), noise).event
