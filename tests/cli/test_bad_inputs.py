@@ -145,7 +145,7 @@ ROWS = [
     Row(32, "a typo", refuses(fitting(sampler="poisson"), planning(sampler="poisson"), planning(adjacency="zero-out"),
                               planning(unit="example"), making(so.Poisson, 0.1, 5, "zero-out")),
         exits(dict(accountant="pld"), dict(unit="person")),
-        exits(dict(sampler="poison"), saying="'poisson', 'truncated-poisson', 'balls-in-bins'"),
+        exits(dict(sampler="poison"), saying="--sampler must be one of poisson, truncated-poisson, balls-in-bins"),
         exits(dict(noise_multiplyer="1"), saying="--noise-multiplier")),
     Row(33, "an accountant that is no bound", no_central_limit_accountant_exists, exits(dict(accountant="gdp"))),
     Row(34, "shuffled batches accounted as Poisson", shuffled_batches_cannot_be_called_poisson,

@@ -35,7 +35,7 @@ def test_a_path_is_data_whatever_it_is_called(name: str, run, refused) -> None:
 
 
 def test_a_path_that_is_not_utf8_is_refused_before_data_is_touched(refused) -> None:
-    assert "must be a text in UTF-8" in refused(*DIGITS, "--data", os.fsdecode(b"\xff.csv"))
+    assert "must be a non-empty UTF-8 string" in refused(*DIGITS, "--data", os.fsdecode(b"\xff.csv"))
 
 
 def test_an_out_folder_that_is_not_utf8_is_shown_escaped(run) -> None:

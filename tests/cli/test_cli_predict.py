@@ -21,9 +21,8 @@ from training_commands import quick as quick
 
 from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.data import Facts
-from sordino.recipes.network_inputs import prepared_by
-from sordino.recipes.networks import build
-from sordino.recipes.saved_facts import parse_facts
+from sordino.recipes.networks import build, prepared_by
+from sordino.recipes.predict import parse_facts
 
 
 def test_an_unfinished_run_predicts_nothing(refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from dp_accounting.dp_event import PoissonSampledDpEvent, SelfComposedDpEvent
 from training_commands import DIGITS, FILES, contents, last_row
 from training_commands import digits as digits
 from training_commands import elsewhere as elsewhere
 from training_commands import quick as quick
 
 from sordino._input.safetensors_file import load_tensors
+from sordino.accounting import Adjacency, PureDpEvent, privacy_of
 from sordino.kernel.randomness import Key
 from sordino.training.checkpoint import Checkpoints
 from sordino.training.run_folder import RunFolder
@@ -96,6 +98,32 @@ def test_an_occupied_folder_is_refused_and_left_as_it_is(digits: Path, refused) 
 def test_a_run_that_cannot_begin_leaves_no_folder(options: list[str], code: int, out: list[str], refused) -> None:
     refused(*DIGITS, *out, "--tensorboard", *options, code=code)
     assert [path for path in Path().rglob("*") if path.name != "runs"] == []
+
+
+def test_without_a_delta_the_usual_one_is_taken_promised_and_said(run) -> None:
+    printed = run(
+        "train", "--data", "digits", "--model", "linear", "--epsilon", 3, "--steps", 2, "--quiet", "--out", "out"
+    )
+    assert "(delta was not given: 0.0001 is the largest power of ten below 1 / examples)" in printed
+    assert RunFolder("out").privacy()["delta"] == 1e-4
+    assert "\ndelta = 0.0001\n" in Path("out/recipe.toml").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::sordino.kernel.noise.HopelessNoise")
+@pytest.mark.parametrize("noise", ["optimized", "optimized:laplace", "optimized:isotropic:flat"])
+def test_optimized_noise_promises_what_a_plan_does_and_every_command_reads_the_run(noise: str, run) -> None:
+    run(*DIGITS, "--noise", noise, "--seed", 0, "--out", "out")
+    promised = RunFolder("out").privacy()
+    assert "PureDpEvent" in promised["event"] and promised["epsilon"] <= 3
+    sizes = ["--examples", promised["examples"], "--batch-size", 100, "--steps", 4]
+    planned = json.loads(run("plan", *sizes, "--epsilon", 3, "--delta", "1e-4", "--noise", noise, "--json"))
+    assert promised["noise_multiplier"] == pytest.approx(planned["noise_multiplier"], rel=1e-3)
+    event = PoissonSampledDpEvent(100 / promised["examples"], PureDpEvent(promised["noise_multiplier"]))
+    again = privacy_of(SelfComposedDpEvent(event, 4), Adjacency.ZERO_OUT).epsilon(1e-4)
+    assert again == pytest.approx(promised["epsilon"], rel=1e-6)
+    assert f'noise = "{noise}"' in Path("out/recipe.toml").read_text()
+    assert "finished" in run("runs", "out") and "report.html" in run("report", "out")
+    assert run("predict", "out", "--data", "digits").startswith("row,prediction")
 
 
 def test_a_training_that_diverges_keeps_its_promise(refused) -> None:

@@ -114,7 +114,7 @@ def test_names_in_quotes_files_and_sentences_stay():
         assert in_options(same, parameters) == same
     assert in_options("pass allow_weak (--allow-weak) to go on.", parameters) == "pass --allow-weak to go on."
     train = ALL["train"].params
-    assert in_options("learning_rate must be above 0, got -1.", train) == "--lr must be above 0, got -1."
+    assert in_options("learning_rate must be above 0, got -1.", train) == "--learning-rate must be above 0, got -1."
 
 
 DIGITS = ["--data", "digits", "--model", "linear"]

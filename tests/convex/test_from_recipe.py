@@ -35,7 +35,13 @@ def carried_out(path: Path, **settings: object) -> RunFolder:
 
 
 def test_the_run_is_the_plan_that_the_recipe_describes(tmp_path: Path) -> None:
-    chosen = {"lr": 1.0, "clip": 0.3, "weight_decay": 0.05, "schedule": "cosine:0.5", "adjacency": "replace-one"}
+    chosen = {
+        "learning_rate": 1.0,
+        "clip": 0.3,
+        "weight_decay": 0.05,
+        "schedule": "cosine:0.5",
+        "adjacency": "replace-one",
+    }
     folder = carried_out(tmp_path, **chosen, trailing_steps=4, radius=2.0, initial_seed=7)
     plan = NoisyCGD(
         so.Cyclic(7, 3, so.Adjacency.REPLACE_ONE),
@@ -167,7 +173,7 @@ def test_a_table_of_classes_is_learnt_with_an_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["noisy-cgd", "dp-sgd"])
 def test_a_table_of_numbers_is_learnt_in_their_own_unit(method: str, tmp_path: Path) -> None:
     settings = people(tmp_path, 'test = "public.csv"\n' + TARGETS["pay"]) | {"method": method}
-    folder = carried_out(tmp_path, **(settings if method == "noisy-cgd" else settings | {"lr": 0.5}))
+    folder = carried_out(tmp_path, **(settings if method == "noisy-cgd" else settings | {"learning_rate": 0.5}))
     assert folder.metrics()[-1]["test_mse"] < 0.2
     (tmp_path / "new.csv").write_text("sex,age\nf,5\nm,95\n")
     low, high = Saved.read(folder.path).predict(str(tmp_path / "new.csv"))

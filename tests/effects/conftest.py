@@ -52,7 +52,7 @@ def network(digits):
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory):
     """The folder of a short private training. Tests that add files to it work on a copy."""
-    recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=20, batch_size=200, lr=0.5, seed=0)
+    recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=20, batch_size=200, learning_rate=0.5, seed=0)
     return carry_out(recipe, tmp_path_factory.mktemp("runs") / "digits", progress=False).path
 
 

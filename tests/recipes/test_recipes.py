@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from sordino.data import Facts
 from sordino.encodings import Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.errors import StateError, UsageError
 from sordino.kernel.augmentation import Crop, Flip, Jitter
-from sordino.kernel.sampling import Cyclic
+from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
 from sordino.recipes import Recipe, carry_out
 from sordino.recipes.defaults import defaults_for
 from sordino.recipes.hidden_state import batches_of
+from sordino.recipes.methods import method_of
+from sordino.recipes.planning import Question, solve
+from sordino.recipes.predict import parse_facts
 from sordino.recipes.prepared import rehearse
-from sordino.recipes.saved_facts import parse_facts
-from sordino.recipes.spelled import parse_augmentation, parse_averaging
+from sordino.recipes.settings import SamplerName, declared
+from sordino.recipes.stages import parse_augmentation, parse_averaging
 from sordino.training.averaging import Ema, Tail
 from sordino.training.run_folder import RunFolder
 from sordino.tuning.search import Search
@@ -40,8 +44,9 @@ OTHERS = {
     "batch_size": 64,
     "epochs": 2.5,
     "steps": 7,
-    "lr": 0.125,
+    "learning_rate": 0.125,
     "clip": 0.1,
+    "noise": "optimized:laplace:flat",
     "optimizer": "adam",
     "momentum": 0.5,
     "weight_decay": 1e-3,
@@ -140,13 +145,13 @@ WRONG = {
     'optimizer = "lbfgs"': "optimizer must be one of sgd, adam, got 'lbfgs'",
     'method = "sgd"': "method must be one of dp-sgd, noisy-cgd, got 'sgd'",
     'model = "liner"': "model must be one of linear, ",
-    'model = ["linear"]': "model must be one of",
-    "data = 3": "data must be a str, got int",
-    'data = ""': "data must be a text",
-    'data = "a\\u0000b"': "data must be a text",
-    "schema = [1]": "schema must be a str",
-    'schema = "a\\u0000.toml"': "schema must be a text",
-    "schedule = 3": "schedule must be a str",
+    'model = ["linear"]': "model must be a string, got list of length 1",
+    "data = 3": "data must be a string, got 3",
+    'data = ""': "data must be a non-empty UTF-8 string without NUL, got ''",
+    'data = "a\\u0000b"': "data must be a non-empty UTF-8 string",
+    "schema = [1]": "schema must be a string, got list of length 1",
+    'schema = "a\\u0000.toml"': "schema must be a non-empty UTF-8 string",
+    "schedule = 3": "schedule must be a string",
     'schedule = "plateau"': "schedule must be",
     'averaging = "ema:2"': "decay must be in [0, 1)",
     'averaging = "mean"': "averaging must be none, ema:DECAY or tail:FRACTION, got 'mean'",
@@ -159,13 +164,13 @@ WRONG = {
     'augment = "crop:0"': "padding must be",
     'augment = "jitter:nan"': "std must be",
     'augment = "flip:2"': "augment must be",
-    "augment = true": "augment must be a str",
+    "augment = true": "augment must be a string, got True",
     'precision = "float16"': "precision must be one of float32, bfloat16, got 'float16'",
     "precision = 16": "precision must be one of",
     'sampler = "poison"': "sampler must be one of poisson, ",
     'adjacency = "swap"': "adjacency must be one of",
-    'adjacency = "add-or-remove"': "expected_examples goes with add-or-remove",
-    "expected_examples = 100": "expected_examples goes with add-or-remove",
+    'adjacency = "add-or-remove"': "expected_examples goes with adjacency add-or-remove",
+    "expected_examples = 100": "expected_examples goes with adjacency add-or-remove",
     'sampler = "shuffled"\nadjacency = "add-or-remove"\nexpected_examples = 100': "add-or-remove",
     'adjacency = "add-or-remove"\nexpected_examples = 100\nbatch_size = 101': "batch_size must be",
     "seed = -1": "seed must be",
@@ -174,13 +179,18 @@ WRONG = {
     "seed = 1.5": "seed must be",
     "initial_seed = -1": "initial_seed must be",
     "physical_batch_size = 0": "physical_batch_size must be",
-    "gates = 4": "gates go with gated-relu and scatter-gated, got model 'linear'",
+    'noise = "laplace"': "noise must be gaussian or optimized:FAMILY:WEIGHTS with FAMILY of blocks, laplace, isotropic",
+    'noise = "optimized:blocks:flat:1"': "noise must be gaussian or optimized",
+    'noise = "optimized:round"': "noise must be gaussian or optimized",
+    'noise = "optimized"\nsampler = "balls-in-bins"': "noise must be gaussian with sampler balls-in-bins, got",
+    'noise = "optimized"\nsampler = "truncated-poisson"': "noise must be gaussian with sampler truncated-poisson",
+    "gates = 4": "gates goes with model gated-relu or scatter-gated, got 'linear'",
     'model = "gated-relu"\ngates = 0': "gates must be a whole number",
     'model = "gated-relu"\ngates = 100000': "gates must be a whole number",
-    "trailing_steps = 4": "trailing_steps goes with --method noisy-cgd, got dp-sgd",
-    "radius = 1.0": "radius goes with --method noisy-cgd, got dp-sgd",
-    'allow_weak = "yes"': "allow_weak must be a bool",
-    "allow_large_delta = 1": "allow_large_delta must be a bool",
+    "trailing_steps = 4": "trailing_steps goes with method noisy-cgd, got dp-sgd",
+    "radius = 1.0": "radius goes with method noisy-cgd, got dp-sgd",
+    'allow_weak = "yes"': "allow_weak must be true or false, got str of length 3",
+    "allow_large_delta = 1": "allow_large_delta must be true or false, got 1",
     "epsilom = 3": "unknown key 'epsilom': did you mean 'epsilon'?",
     "[data]\nname = 3": "data must be",
     "lr = ": "is not TOML",
@@ -203,6 +213,7 @@ WRONG |= {
         "lr = 2.0": "lr must be below 2 / (1 + weight_decay) = 2 with noisy-cgd, got 2.0: longer steps do not contract",
         "lr = 1.9\nweight_decay = 0.1": "lr must be below 2 / (1 + weight_decay) = 1.81818 with noisy-cgd, got 1.9",
         'lr = 1.9\nschedule = "step:0.5:2.0"': "longer steps do not contract",
+        'noise = "optimized"': "noise must be gaussian with noisy-cgd, got 'optimized': the proof is about Gaussian",
         "radius = 0": "radius must be a finite number above 0",
         "trailing_steps = -1": "trailing_steps must be a whole number",
         "trailing_steps = 1000000000": "trailing_steps must be a whole number",
@@ -229,11 +240,48 @@ def test_a_wrong_recipe_is_refused_in_one_line_before_data_is_touched(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_old_and_new_names_of_the_learning_rate_are_read_and_the_old_one_is_written(tmp_path: Path) -> None:
+    recipe = Recipe(**LEAST, learning_rate=0.5)
+    assert "\nlr = 0.5\n" in recipe.text() and "learning_rate" not in recipe.text()
+    assert Recipe.parse(recipe.text().replace("lr =", "learning_rate ="), what="the recipe") == recipe
+
+
+def test_the_json_schema_has_the_keys_ranges_and_help_of_the_declaration() -> None:
+    schema = Recipe.json_schema()
+    assert schema["required"] == ["data", "model", "epsilon"] and schema["additionalProperties"] is False
+    assert schema["properties"].keys() == {each.key for each in declared(Recipe).values()}
+    assert all(entry["description"] for entry in schema["properties"].values())
+    assert {"type": "number", "exclusiveMinimum": 0} in schema["properties"]["lr"]["anyOf"]
+    assert schema["properties"]["method"]["enum"] == ["dp-sgd", "noisy-cgd"]
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "plan", "verify"])
+def test_each_help_text_is_a_short_sentence_that_names_no_other_default(command: str) -> None:
+    texts = {name: each.help_for(command) for name, each in declared(Recipe).items()}
+    assert all(text is None or (len(text) <= 110 and text.endswith(".")) for text in texts.values()), texts
+    for name, each in declared(Recipe).items():
+        said = re.search(r"\[([^\[\]]+)\]\.$", texts[name] or "")
+        if said and each.default is not None:
+            assert said[1] == (f"{each.default:g}" if each.kind in ("number", "integer") else str(each.default)), name
+
+
+def test_samplers_have_the_names_that_recipes_have_for_them() -> None:
+    classes = {Poisson, TruncatedPoisson, BallsInBins, Shuffled, Cyclic, FixedSize}
+    assert {kind.name for kind in classes} == set(SamplerName)
+
+
+def test_without_a_delta_a_recipe_has_that_of_a_plan_for_the_same_examples() -> None:
+    recipe = Recipe("digits", "linear", epsilon=3.0)
+    prepared = rehearse(recipe)
+    planned = solve(Question(prepared.examples, 100, steps=4, epsilon=3.0))
+    assert recipe.delta is None and prepared.recipe.delta == prepared.delta == planned.guarantee.delta == 1e-4
+
+
 def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouched: None) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text('data = "digits"')
     assert "model is missing" in refused("train", path)
-    assert "say --delta, or give a recipe" in refused("train", "--data", "digits", "--model", "linear", "--epsilon", 3)
+    assert "say --epsilon, or give a recipe" in refused("train", "--data", "digits", "--model", "linear")
     assert "cannot be read" in refused("train", tmp_path / "none.toml")
     assert "Is a directory" in refused("train", tmp_path)
     path.write_bytes(b"#" * 300_000)
@@ -249,16 +297,19 @@ def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouche
         (["--epsilon", "nan"], "epsilon must be"),
         (["--epsilon", "-1"], "epsilon must be"),
         (["--delta", "0"], "delta must be"),
-        (["--batch-size", "0"], "--batch-size must be"),
+        (["--batch-size", "0"], "--batch-size must be a whole number from 1 to"),
         (["--batch-size", "1.5"], "must be a whole number"),
         (["--steps", "9" * 5000], "must be a whole number"),
         (["--steps", "1", "--epochs", "1"], "--epochs and --steps exclude each other"),
         (["--seed", "-1"], "seed must be"),
         (["--model", "liner"], "model must be one of"),
         (["--schedule", "plateau"], "schedule must be"),
-        (["--adjacency", "add-or-remove"], "--expected-examples goes with add-or-remove"),
+        (["--adjacency", "add-or-remove"], "--expected-examples goes with --adjacency add-or-remove"),
         (["--draw-again"], "--draw-again goes with --resume"),
-        (["--learning-rate", "1"], "--learning-rate"),
+        (["--learning-rate", "-1"], "--learning-rate must be a finite number above 0, got -1.0"),
+        (["--lr", "-1"], "--learning-rate must be"),
+        (["--sampler", "poison"], "--sampler must be one of poisson, "),
+        (["--learning-rat", "1"], "No such option"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line_before_data_is_touched(
@@ -271,9 +322,9 @@ def test_wrong_options_are_refused_in_one_line_before_data_is_touched(
 
 
 def test_options_change_what_a_recipe_says_and_steps_take_the_place_of_epochs() -> None:
-    recipe = Recipe(**LEAST, epochs=3.0, seed=5, lr=1.0)
-    changed = recipe.changed(steps=7, seed=0, lr=0.5)
-    assert (changed.steps, changed.epochs, changed.seed, changed.lr) == (7, None, 0, 0.5)
+    recipe = Recipe(**LEAST, epochs=3.0, seed=5, learning_rate=1.0)
+    changed = recipe.changed(steps=7, seed=0, learning_rate=0.5)
+    assert (changed.steps, changed.epochs, changed.seed, changed.learning_rate) == (7, None, 0, 0.5)
     assert changed.changed(epochs=2.0).steps is None
     assert recipe.changed() == recipe
     with pytest.raises(UsageError, match="exclude each other"):
@@ -282,14 +333,19 @@ def test_options_change_what_a_recipe_says_and_steps_take_the_place_of_epochs() 
 
 def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
     defaults = defaults_for("linear", examples=1000, epsilon=3.0)
-    recipe = Recipe(**LEAST, lr=0.125, steps=9, seed=0)
+    recipe = Recipe(**LEAST, learning_rate=0.125, steps=9, seed=0)
     settings = recipe.settings(defaults)
-    assert (settings.lr, settings.clip) == (0.125, defaults.clip)
+    assert (settings.learning_rate, settings.clip) == (0.125, defaults.clip)
     assert recipe.settings(defaults) == settings
-    decided = recipe.decided(settings)
-    assert (decided.steps, decided.epochs, decided.lr, decided.batch_size) == (9, None, 0.125, defaults.batch_size)
+    decided = recipe.decided(settings, examples=1000)
+    assert (decided.steps, decided.epochs, decided.learning_rate, decided.batch_size) == (
+        9,
+        None,
+        0.125,
+        defaults.batch_size,
+    )
     open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
-    of_others = {"gates", "trailing_steps", "radius"}
+    of_others = {"gates", "trailing_steps", "radius", "noise"}
     assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
     other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
     assert decided.settings(other) == replace(settings, epochs=other.epochs)
@@ -306,10 +362,10 @@ def test_the_first_weights_of_a_secure_run_have_a_seed_of_their_own() -> None:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05, 3.0])
 def test_what_training_in_hiding_leaves_open_is_decided_within_its_proof(model: str, weight_decay: float) -> None:
     recipe = Recipe(**(LEAST | HIDDEN | {"model": model, "weight_decay": weight_decay, "steps": 3, "seed": 0}))
-    settings = recipe.settings(recipe.way.defaults(recipe, 1000))
-    decided = recipe.decided(settings)
+    settings = recipe.settings(method_of(recipe).defaults(recipe, 1000))
+    decided = recipe.decided(settings, examples=1000)
     assert (decided.sampler, decided.momentum, decided.averaging) == ("cyclic", 0.0, "none")
-    assert decided.lr < 2 / (1 + weight_decay) and decided.gates > 1
+    assert decided.learning_rate < 2 / (1 + weight_decay) and decided.gates > 1
     assert Recipe.parse(decided.text(), what="the recipe") == decided
 
 
@@ -319,7 +375,7 @@ def test_what_training_in_hiding_leaves_open_is_decided_within_its_proof(model: 
 )
 def test_training_in_hiding_takes_whole_epochs(asked: dict[str, float], batches: int, epochs: int) -> None:
     recipe = Recipe(**(LEAST | HIDDEN | {"batch_size": 100, "adjacency": "replace-one"} | asked))
-    sampler = batches_of(recipe, recipe.settings(recipe.way.defaults(recipe, 1437)), 1437)
+    sampler = batches_of(recipe, recipe.settings(method_of(recipe).defaults(recipe, 1437)), 1437)
     assert sampler == Cyclic(batches, epochs, Adjacency.REPLACE_ONE)
     assert recipe.divisor(1437) == -(-1437 // batches)  # the largest batch
 
@@ -384,7 +440,7 @@ def test_damaged_facts_are_refused(change: dict[str, object]) -> None:
 
 
 def test_required_settings_are_those_without_a_default() -> None:
-    assert LEAST.keys() == {field.name for field in fields(Recipe) if field.default is MISSING}
+    assert LEAST.keys() - {"delta"} == {field.name for field in fields(Recipe) if field.default is MISSING}
 
 
 @pytest.mark.parametrize("setting", ["sparsify", "freeze"])
@@ -400,11 +456,16 @@ def test_a_masked_training_promises_the_same_and_has_its_masks_from_the_recipe(t
 
 def test_the_smallest_weights_of_the_network_that_is_trained_are_frozen_in_quarters() -> None:
     prepared = rehearse(Recipe(**(LEAST | {"steps": 8, "batch_size": 400, "freeze": 0.77})))
-    assert prepared.recipe.way.plan(prepared).encoding == Freeze.by_magnitude(nn.Linear(1, 1), stages=(2, 4, 6))
-    assert prepared.recipe.way.plan(prepared).encoding.model is prepared.built.module
+    assert method_of(prepared.recipe).plan(prepared).encoding == Freeze.by_magnitude(nn.Linear(1, 1), stages=(2, 4, 6))
+    assert method_of(prepared.recipe).plan(prepared).encoding.model is prepared.built.module
     both = rehearse(replace(prepared.recipe, sparsify=0.5))
-    combined = both.recipe.way.plan(both).encoding
+    combined = method_of(both.recipe).plan(both).encoding
     assert isinstance(combined.first, FreezeByMagnitude) and isinstance(combined.second, RandomSparsify)
+
+
+def test_a_search_refuses_noise_that_it_would_not_use() -> None:
+    with pytest.raises(UsageError, match="noise must be gaussian in a search, got 'optimized'"):
+        Search().check(Recipe(**LEAST, noise="optimized"))
 
 
 def test_a_search_and_an_audit_of_gradients_refuse_to_freeze_copies() -> None:

@@ -20,7 +20,7 @@ def make_run(tmp_path_factory):
     """Writes the folder of a finished run. Arguments change its recipe; `facts`, `privacy` and `metrics` its files."""
 
     def make(*, facts=None, privacy=None, metrics=None, name="run", epsilon=3.0, noise_multiplier=5.0, **settings):
-        chosen = {"sampler": "poisson", "batch_size": 205, "steps": 20, "lr": 0.5, "seed": None} | settings
+        chosen = {"sampler": "poisson", "batch_size": 205, "steps": 20, "learning_rate": 0.5, "seed": None} | settings
         recipe = Recipe(**({"data": "digits", "model": "linear", "epsilon": epsilon, "delta": 1e-4} | chosen))
         known = replace(load("digits").facts, **(facts or {}))
         folder = RunFolder(tmp_path_factory.mktemp("runs") / name)

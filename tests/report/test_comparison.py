@@ -19,7 +19,7 @@ def written(paths, out):
 @pytest.fixture(scope="module")
 def alike(make_run, run, tmp_path_factory):
     """Two runs that differ in noise and learning rate only."""
-    return written([run, make_run(noise_multiplier=4.0, lr=0.25)], tmp_path_factory.mktemp("comparison"))
+    return written([run, make_run(noise_multiplier=4.0, learning_rate=0.25)], tmp_path_factory.mktemp("comparison"))
 
 
 def test_each_run_stands_with_its_epsilon_adjacency_and_accuracy(alike, evidence):

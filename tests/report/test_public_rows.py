@@ -13,7 +13,7 @@ from sordino.data.standard import root
 from sordino.errors import DataError, SordinoError
 from sordino.models import build
 from sordino.recipes import Recipe, Saved
-from sordino.recipes.saved_facts import parse_facts
+from sordino.recipes.predict import parse_facts
 from sordino.report.public_rows import public_rows
 from sordino.report.quality import Errors, Unmeasured, quality_of
 from sordino.training.run_folder import RunFolder

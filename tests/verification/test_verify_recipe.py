@@ -19,6 +19,7 @@ from sordino.errors import UsageError
 from sordino.kernel.sampling import Cyclic
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.recipes import Recipe, carry_out, prepared
+from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import rehearse
 from sordino.recipes.verified import verify_recipe
 from sordino.report.verdict import verdict_page
@@ -44,7 +45,7 @@ def plan(noise):
 )
 def test_the_plan_that_is_verified_is_the_one_that_training_promises(recipe, tmp_path):
     promised = carry_out(recipe, tmp_path / "run", progress=False).privacy()
-    found = recipe.way.plan(rehearse(recipe))
+    found = method_of(recipe).plan(rehearse(recipe))
     assert promised["event"] == f"ComposedDpEvent(events=[{found.event}])"
     assert found.guarantee(delta=recipe.delta).epsilon == promised["epsilon"]
 

@@ -26,7 +26,7 @@ from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.sampling import Poisson, Sampler, steps_per_epoch
 from sordino.kernel.step import Plan
-from sordino.recipes.spelled import parse_averaging
+from sordino.recipes.stages import parse_averaging
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings
 from sordino.training.fit import Fitted, fit

@@ -20,7 +20,7 @@ from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import Summation
 from sordino.kernel.budget import Budget
 from sordino.kernel.sampling import Cyclic, Poisson
-from sordino.recipes.spelled import parse_averaging
+from sordino.recipes.stages import parse_averaging
 from sordino.training.fit import fit
 from sordino.training.loop import measured
 from sordino.training.schedules import parse

@@ -61,7 +61,7 @@ def test_only_one_of_a_pair_is_sparsified(framework):
 def test_a_recipe_trains_by_itself_as_the_table_does_without_masks(framework):
     trial = framework.trial(framework.chosen[NONE][0], USUAL_EPSILON)
     settings = defaults_for(trial.network, examples=60_000, epsilon=USUAL_EPSILON)
-    by_recipe = (settings.batch_size, settings.epochs, settings.lr, settings.clip, settings.momentum)
+    by_recipe = (settings.batch_size, settings.epochs, settings.learning_rate, settings.clip, settings.momentum)
     assert by_recipe == (trial.batch_size, trial.epochs, trial.learning_rate, trial.clip, trial.momentum)
     assert (settings.averaging, settings.optimizer, settings.schedule) == (trial.averaging, "sgd", "constant")
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import number, print_columns, whole_number
+from sordino.cli.options import naming_options, number, print_columns, whole_number, with_settings
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.settings import declared
 
-if TYPE_CHECKING:
-    from sordino.recipes import Recipe
 
-
+@with_settings("verify")
 def verify(
     recipe: Annotated[
         Path | None, typer.Argument(help="A recipe, as TOML, or a run folder. Options override it.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="A name from `sordino data list`, or a path.")] = None,
-    schema: Annotated[str | None, typer.Option(help="The public facts of a table or of arrays, as TOML.")] = None,
-    model: Annotated[str | None, typer.Option(help="A name from `sordino models`.")] = None,
-    method: Annotated[str | None, typer.Option(help="dp-sgd, or noisy-cgd for convex networks.")] = None,
-    epsilon: Annotated[float | None, number("Target epsilon.")] = None,
-    delta: Annotated[float | None, number("Target delta, below 1 / examples.")] = None,
-    seed: Annotated[int, whole_number("Seed of the synthetic run.")] = 0,
+    seed: Annotated[int, whole_number("Seed of the synthetic run [0].")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder for verification.html and verification.json.")] = None,
+    **settings: Any,
 ) -> None:
     """Test a recipe's privacy mechanism on synthetic neighbors.
 
@@ -39,10 +34,9 @@ def verify(
     from sordino.report.verdict import check_rows, verdict_facts, write_verdict
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    said = {"data": data, "schema": schema, "model": model, "method": method, "epsilon": epsilon, "delta": delta}
-    settings = {name: value for name, value in said.items() if value is not None}
-    wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
-    found = verify_recipe(wanted, seed=seed)
+    with naming_options(*(settings if recipe is not None else declared(Recipe))):
+        wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
+        found = verify_recipe(wanted, seed=seed)
     verdict = found.verdict
     page = None if out is None else write_verdict(out, found.title, verdict, found.noise, found.not_checked)
     if as_json:

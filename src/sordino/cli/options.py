@@ -2,30 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from sordino.errors import UsageError
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.settings import Declared, declared, option_of, renamed
 
-def number(meaning: str) -> Any:
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def number(meaning: str, *names: str) -> Any:
     def parse(text: str) -> float:
         try:
             return float(text)
         except ValueError:
             raise typer.BadParameter(f"must be a number, got {text!r:.80}.") from None
 
-    return typer.Option(parser=parse, metavar="NUMBER", help=meaning)
+    return typer.Option(*names, parser=parse, metavar="NUMBER", help=meaning)
 
 
-def whole_number(meaning: str) -> Any:
+def whole_number(meaning: str, *names: str) -> Any:
     def parse(text: str) -> int:
         try:
             return int(text)
         except ValueError:
             raise typer.BadParameter(f"must be a whole number, got {text!r:.80}.") from None
 
-    return typer.Option(parser=parse, metavar="WHOLE", help=meaning)
+    return typer.Option(*names, parser=parse, metavar="WHOLE", help=meaning)
+
+
+def with_settings(name: str) -> Callable[[Command], Command]:
+    """Gives a command an option for each setting of a recipe that is declared for it, in place of `**settings`.
+
+    The command gets those that were given, by the names that `Recipe` has for them.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        own = [
+            each.replace(kind=keyword)
+            for each in signature.parameters.values()
+            if each.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        shared = [_parameter(each, text) for each in declared(Recipe).values() if (text := each.help_for(name))]
+        names = {each.name for each in shared}
+        own = [each for each in own if each.name not in names]
+        first = [each for each in own if each.default is inspect.Parameter.empty or each.name == "recipe"]
+        rest = [each for each in own if each not in first]
+        first = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in first]
+        all_options = inspect.Signature([*first, *shared, *rest])
+
+        def given(*arguments: Any, **values: Any) -> None:
+            bound = all_options.bind(*arguments, **values)
+            bound.apply_defaults()
+            found = bound.arguments
+            open_still = {name for name in names if found[name] is None or found[name] is False}  # 0 is a seed
+            command(**{name: value for name, value in found.items() if name not in open_still})
+
+        given.__name__, given.__doc__ = command.__name__, command.__doc__
+        given.__signature__ = all_options  # type: ignore[attr-defined]
+        return given  # type: ignore[return-value]
+
+    return decorate
+
+
+def _parameter(setting: Declared, meaning: str) -> inspect.Parameter:
+    kinds: Mapping[str, Any] = {
+        "number": (float | None, number(meaning, *setting.options)),
+        "integer": (int | None, whole_number(meaning, *setting.options)),
+        "boolean": (bool, typer.Option(*setting.options, help=meaning)),
+        "string": (str | None, typer.Option(*setting.options, metavar="NAME", help=meaning)),
+    }
+    kind, option = kinds[setting.kind]
+    default = False if setting.kind == "boolean" else None
+    name, how = setting.name, inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, how, default=default, annotation=Annotated[kind, option])
+
+
+@contextmanager
+def naming_options(*names: str) -> Iterator[None]:
+    """What is wrong with these settings is said of their options, and of all others as it was."""
+
+    def name_of(name: str) -> str:
+        return option_of(name) if name in names else name
+
+    try:
+        yield
+    except UsageError as error:
+        raise renamed(error, name_of) from None
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

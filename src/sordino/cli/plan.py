@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sordino.accounting import Adjacency, Unit
+from sordino.accounting import Unit
 from sordino.accounting.guarantee import rounded_up
-from sordino.cli.options import number, print_columns, whole_number
-from sordino.recipes.planning import Planned, Question, SamplerName, compare, solve
+from sordino.cli.options import naming_options, number, print_columns, whole_number, with_settings
+from sordino.recipes.planning import Planned, Question, compare, solve
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.settings import checked_one, declared
 
 
+@with_settings("plan")
 def plan(
     examples: Annotated[int, whole_number("Number of examples (or users), a public number.")],
-    batch_size: Annotated[int | None, whole_number("Expected batch size.")] = None,
-    epochs: Annotated[float | None, number("Passes over the data.")] = None,
-    steps: Annotated[int | None, whole_number("Optimizer steps, instead of epochs.")] = None,
-    noise_multiplier: Annotated[float | None, number("Noise std over clip norm.")] = None,
-    epsilon: Annotated[float | None, number("Target epsilon.")] = None,
-    delta: Annotated[float | None, number("Target delta, below 1 / examples.")] = None,
-    sampler: Annotated[SamplerName, typer.Option(help="How batches are drawn.")] = SamplerName.POISSON,
-    adjacency: Annotated[Adjacency | None, typer.Option(help="Which data sets are neighbours.")] = None,
+    noise_multiplier: Annotated[float | None, number("Noise standard deviation / clipping norm.")] = None,
     unit: Annotated[Unit, typer.Option(help="Whose privacy: an example's or a user's.")] = Unit.EXAMPLE,
     comparison: Annotated[bool, typer.Option("--compare", help="Show every sampler and accountant.")] = False,
-    tight: Annotated[bool, typer.Option("--tight", help="Ask PLD_accounting about balls in bins too (slow).")] = False,
+    tight: Annotated[bool, typer.Option("--tight", help="Balls in bins: ask PLD_accounting too (slow).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    allow_weak: Annotated[bool, typer.Option("--allow-weak", help="Accept epsilon above 20.")] = False,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept delta of 1 / examples or more.")
-    ] = False,
+    allow_weak: bool = False,
+    allow_large_delta: bool = False,
+    **settings: Any,
 ) -> None:
     """Plan a training without data: leave one number out and it is solved for."""
-    question = Question(examples, batch_size, epochs, steps, noise_multiplier, epsilon, delta, sampler, adjacency, unit)
-    planned = solve(question, tight=tight, allow_weak=allow_weak, allow_large_delta=allow_large_delta)
+    with naming_options("examples", "noise_multiplier", *declared(Recipe)):
+        shared = {name: checked_one(Recipe, name, value) for name, value in settings.items()}
+        question = Question(examples, noise_multiplier=noise_multiplier, unit=unit, **shared)
+        planned = solve(question, tight=tight, allow_weak=allow_weak, allow_large_delta=allow_large_delta)
     if comparison:
         _print_comparison(planned, as_json)
     elif as_json:

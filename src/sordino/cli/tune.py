@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import number, print_columns, whole_number
+from sordino.cli.options import naming_options, number, print_columns, with_settings
 from sordino.cli.train import print_end, recipe_of, unused_folder
 from sordino.errors import Interrupted, UsageError
-from sordino.recipes import Recipe
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.settings import declared
 from sordino.training.run_folder import RunFolder
+
+_SEARCHED = (
+    *("rule", "payment", "trials", "shape", "momenta", "factors"),
+    *("one_stage", "score_std", "public_data", "public_schema"),
+)
 
 
 def numbers(meaning: str) -> Any:
@@ -25,71 +31,52 @@ def numbers(meaning: str) -> Any:
     return typer.Option(parser=parse, metavar="NUMBERS", help=meaning)
 
 
+@with_settings("tune")
 def tune(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options override it.")] = None,
-    rule: Annotated[str | None, typer.Option(help="What is searched for, and how: clip-momentum.")] = None,
-    payment: Annotated[str | None, typer.Option(help="compose (unless said), repeat or public.")] = None,
-    trials: Annotated[float | None, number("repeat: how many trials a stage has on average.")] = None,
-    shape: Annotated[
-        float | None, number("repeat: of a negative binomial number of trials, not a Poisson one.")
-    ] = None,
-    momenta: Annotated[Any, numbers("The momenta to try, as 0,0.5,0.9.")] = None,
-    factors: Annotated[Any, numbers("What clip norms are multiplied with, as 0.5,2.")] = None,
-    one_stage: Annotated[
-        bool, typer.Option("--one-stage", help="The whole grid at once, and not line by line.")
-    ] = False,
-    score_std: Annotated[float | None, number("Noise on the accuracy that trials are compared by; 0.01.")] = None,
-    public_data: Annotated[str | None, typer.Option(help="public: the data to try candidates on.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Search rule: clip-momentum [clip-momentum].")] = None,
+    payment: Annotated[str | None, typer.Option(help="compose, repeat or public [compose].")] = None,
+    trials: Annotated[float | None, number("repeat: mean number of trials in a stage [6].")] = None,
+    shape: Annotated[float | None, number("repeat: negative binomial shape [Poisson].")] = None,
+    momenta: Annotated[Any, numbers("Momenta to try, as 0,0.5,0.9.")] = None,
+    factors: Annotated[Any, numbers("Factors of the clipping norm to try, as 0.5,2.")] = None,
+    one_stage: Annotated[bool, typer.Option("--one-stage", help="Search the whole grid at once.")] = False,
+    score_std: Annotated[float | None, number("Noise on the accuracy of a trial, in (0, 1] [0.01].")] = None,
+    public_data: Annotated[str | None, typer.Option(help="public: data to try candidates on.")] = None,
     public_schema: Annotated[str | None, typer.Option(help="public: the schema of that data.")] = None,
-    data: Annotated[str | None, typer.Option(help="A name from `sordino data list`, or a path.")] = None,
-    schema: Annotated[str | None, typer.Option(help="The public facts of a table or of arrays, as TOML.")] = None,
-    model: Annotated[str | None, typer.Option(help="A name from `sordino models`.")] = None,
-    epsilon: Annotated[float | None, number("Target epsilon, of all trials together.")] = None,
-    delta: Annotated[float | None, number("Target delta, below 1 / examples.")] = None,
-    batch_size: Annotated[int | None, whole_number("Expected batch size.")] = None,
-    epochs: Annotated[float | None, number("Passes over the data in each trial.")] = None,
-    steps: Annotated[int | None, whole_number("Optimizer steps in each trial, instead of epochs.")] = None,
-    lr: Annotated[float | None, number("Learning rate.")] = None,
-    clip: Annotated[float | None, number("The clip norm to start from.")] = None,
-    momentum: Annotated[float | None, number("The momentum to start from.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
-    sparsify: Annotated[float | None, number("Final rate of random sparsification, below 1; 0 for none.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="How batches are drawn, as in `sordino plan`.")] = None,
-    seed: Annotated[int | None, whole_number("Makes a tuning reproducible, its noise as public as the seed.")] = None,
-    allow_weak: Annotated[bool, typer.Option("--allow-weak", help="Accept epsilon above 20.")] = False,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept delta of 1 / examples or more.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run; runs/DATA-MODEL-N unless said.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a tuning that was stopped.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/DATA-MODEL-N].")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a tuning that was stopped.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    **settings: Any,
 ) -> None:
     """Search for a clip norm and a momentum, and keep the best model. Its epsilon includes every trial."""
-    options = dict(locals())
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    said = {name: value for name, value in locals().items() if name in _SEARCHED}
+    own = {name: value for name, value in said.items() if value is not None and value is not False}
     from sordino.tuning.by_recipe import resume_tuning, tune_by_recipe
     from sordino.tuning.search import Search
 
     if resume is not None:
-        if set(given) - {"resume", "quiet"}:
+        if settings or own or recipe is not None or out is not None:
             raise UsageError("a tuning is resumed by its own settings: give nothing but --resume RUN.")
         folder = resume
     else:
-        wanted = recipe_of(recipe, {each.name: given[each.name] for each in fields(Recipe) if each.name in given})
-        search = Search(**{each.name: given[each.name] for each in fields(Search) if each.name in given})
-        search.check(wanted)
+        with naming_options(*own, *(settings if recipe is not None else declared(Recipe))):
+            wanted = recipe_of(recipe, settings)
+            search = Search(**own)
+            search.check(wanted)
         folder = out or unused_folder(wanted)
     try:
         if resume is None:
-            tune_by_recipe(wanted, search, folder, progress=not quiet, then=_print_best)
+            with naming_options(*own, *(settings if recipe is not None else declared(Recipe))):
+                tune_by_recipe(wanted, search, folder, progress=not quiet, then=partial(_print_best, wanted))
         else:
-            resume_tuning(folder, progress=not quiet, then=_print_best)
+            resume_tuning(folder, progress=not quiet, then=partial(_print_best, None))
     except Interrupted as stopped:
         command = "train" if RunFolder(folder).is_run else "tune"
         raise Interrupted(f"{stopped} sordino {command} --resume {str(folder)!r}") from None
 
 
-def _print_best(run: RunFolder) -> None:
+def _print_best(asked: Recipe | None, run: RunFolder) -> None:
     best = Recipe.of_run(run)
     print_columns([("clip", f"{best.clip:.6g}"), ("momentum", f"{best.momentum:.6g}")])
-    print_end(run)
+    print_end(run, asked)

@@ -15,8 +15,7 @@ from torch import Tensor
 from sordino.effects.plain_training import train_plainly
 from sordino.errors import DataError
 from sordino.recipes import Saved
-from sordino.recipes.network_inputs import network_inputs
-from sordino.recipes.networks import build
+from sordino.recipes.networks import build, network_inputs
 from sordino.training.metrics import correctness
 
 MEMBERS = 2  # of each half

@@ -24,6 +24,7 @@ from sordino.effects.parity import Disparity, demographic_parity, equalized_odds
 from sordino.effects.robustness import Curve, FromUnit, Pictures, range_of, unit_pixels
 from sordino.errors import DataError, SordinoError, UsageError
 from sordino.recipes import Recipe, Saved
+from sordino.recipes.methods import method_of
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.judged import Judged, judge
@@ -94,7 +95,7 @@ class Subject:
     @property
     def likelihoods(self) -> NDArray[np.float64]:
         """How likely its own label is to the model, for each row; 0 or 1 where the model gives no probabilities."""
-        if not self.saved.recipe.way.has_probabilities:
+        if not method_of(self.saved.recipe).has_probabilities:
             return self.right
         labels = self.rows.target[:, None]
         found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
@@ -119,7 +120,7 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
     groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
     beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
     calibration = None
-    if saved.recipe.way.has_probabilities:
+    if method_of(saved.recipe).has_probabilities:
         calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)
     else:
         notes.append("no calibration error: the outputs of this network are scores, no logarithms of odds.")

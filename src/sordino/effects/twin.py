@@ -23,7 +23,7 @@ from sordino.effects.plain_training import WORDS, train_plainly
 from sordino.effects.robustness import Curve
 from sordino.errors import SordinoError
 from sordino.recipes import Saved
-from sordino.recipes.network_inputs import network_inputs
+from sordino.recipes.networks import network_inputs
 from sordino.recipes.prepared import prepare
 from sordino.training.metrics import correctness
 from sordino.training.not_private import Exposed, NotPrivate

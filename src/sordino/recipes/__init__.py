@@ -7,18 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino.recipes.networks import names
-    from sordino.recipes.predict import Saved
-    from sordino.recipes.recipe import Recipe
-    from sordino.recipes.run import carry_out
+    from sordino.recipes.methods import method_of as method_of
+    from sordino.recipes.networks import names as names
+    from sordino.recipes.predict import Saved as Saved
+    from sordino.recipes.recipe import Recipe as Recipe
+    from sordino.recipes.run import carry_out as carry_out
 
-__all__ = ["Recipe", "Saved", "carry_out", "names"]
+_HOMES = {"carry_out": "run", "method_of": "methods", "names": "networks", "Saved": "predict", "Recipe": "recipe"}
 
-if not TYPE_CHECKING:
-    _HOMES = {"Recipe": "recipe", "Saved": "predict", "carry_out": "run", "names": "networks"}
 
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        return value
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

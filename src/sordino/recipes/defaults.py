@@ -18,12 +18,12 @@ from sordino.kernel.sampling import steps_per_epoch
 class Settings:
     """What a recipe may leave open. `initial_seed` is that of the first weights, which are public.
 
-    The table below has the `lr` for `_USUAL_EPSILON`: more noise needs shorter steps.
+    The table below has the `learning_rate` for `_USUAL_EPSILON`: more noise needs shorter steps.
     """
 
     batch_size: int
     epochs: float
-    lr: float
+    learning_rate: float
     clip: float
     optimizer: str = "sgd"
     momentum: float = 0.9
@@ -38,20 +38,20 @@ _USUAL_EPSILON = 3.0
 _LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
 
 _SETTINGS = {
-    "scatter-linear": Settings(batch_size=8192, epochs=60, lr=12.0, clip=0.1),
+    "scatter-linear": Settings(batch_size=8192, epochs=60, learning_rate=12.0, clip=0.1),
     # What the searches of `sordino reproduce sparsification` ended with, without masks.
-    "h-cnn-s": Settings(batch_size=2048, epochs=48, lr=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
-    "h-cnn": Settings(batch_size=8192, epochs=60, lr=8.0, clip=0.1, averaging="ema:0.99"),
-    "dp-cnn-s": Settings(batch_size=2048, epochs=48, lr=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
-    "dp-cnn": Settings(batch_size=1000, epochs=40, lr=1.0, clip=1.0, momentum=0.0, averaging="ema:0.99"),
-    "lenet": Settings(batch_size=1024, epochs=40, lr=2.0, clip=0.1),
-    "gated-relu": Settings(batch_size=1024, epochs=20, lr=4.0, clip=0.5, gates=64),
-    "scatter-gated": Settings(batch_size=2048, epochs=30, lr=8.0, clip=0.2, gates=16),
+    "h-cnn-s": Settings(batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
+    "h-cnn": Settings(batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, averaging="ema:0.99"),
+    "dp-cnn-s": Settings(batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
+    "dp-cnn": Settings(batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0, averaging="ema:0.99"),
+    "lenet": Settings(batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1),
+    "gated-relu": Settings(batch_size=1024, epochs=20, learning_rate=4.0, clip=0.5, gates=64),
+    "scatter-gated": Settings(batch_size=2048, epochs=30, learning_rate=8.0, clip=0.2, gates=16),
 }
-_OTHERS = Settings(batch_size=1024, epochs=20, lr=0.5, clip=1.0)
+_OTHERS = Settings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1.0)
 
 
-# In hiding: the `lr` is for no weight decay, where steps contract below 2.
+# In hiding: the `learning_rate` is for no weight decay, where steps contract below 2.
 @dataclass(frozen=True)
 class _Hidden:
     """What suits a convex network. `noise` is what an output may get by the end of the run, on a scale of 1."""
@@ -94,8 +94,8 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
     200
     """
     settings = _SETTINGS.get(model, _OTHERS)
-    lr = settings.lr * min(1.0, epsilon / _USUAL_EPSILON)
-    return replace(settings, batch_size=_batch_size(settings, examples), lr=lr)
+    learning_rate = settings.learning_rate * min(1.0, epsilon / _USUAL_EPSILON)
+    return replace(settings, batch_size=_batch_size(settings, examples), learning_rate=learning_rate)
 
 
 def hidden_defaults_for(
@@ -109,7 +109,7 @@ def hidden_defaults_for(
 
     >>> target = Target(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
     >>> settings = hidden_defaults_for("gated-relu", examples=60_000, target=target, weight_decay=0.0)
-    >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.lr
+    >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.learning_rate
     (952, 30, 16, 1.9)
     """
     suits = _HIDDEN[model]
@@ -122,7 +122,7 @@ def hidden_defaults_for(
     return Settings(
         batch_size=max(1, examples // choice.batches_per_epoch),
         epochs=choice.epochs,
-        lr=_LONGEST_STEP / (1 + weight_decay),
+        learning_rate=_LONGEST_STEP / (1 + weight_decay),
         clip=suits.clip,
         momentum=0.0,
         gates=suits.gates,

@@ -16,8 +16,8 @@ from sordino.errors import UsageError
 from sordino.kernel.calibration import check_delta_for
 from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.recipes.defaults import Settings, Target, hidden_defaults_for
-from sordino.recipes.networks import CONVEX_NAMES, convex_model
-from sordino.recipes.planning import SamplerName
+from sordino.recipes.networks import convex_model
+from sordino.recipes.settings import SamplerName, SettingError
 from sordino.training.run_folder import RunFolder
 from sordino.training.schedules import parse as parse_schedule
 
@@ -29,21 +29,6 @@ _MANY = 10**6  # examples: stands for a number that is not known yet
 _TRIAL_STEPS = 200
 MOST_STEPS = 1_000_000  # the bound looks at each of them, for every batch of an epoch
 
-# What each setting has to be, for which reason. None is not said, and is decided so.
-_HYPOTHESES: dict[str, tuple[tuple[object, ...], str]] = {
-    "model": (CONVEX_NAMES, "the proof needs a loss that is convex in what is trained, on features of bounded norm"),
-    "sampler": (("cyclic", None), "the proof needs fixed disjoint batches that take turns"),
-    "adjacency": (("zero-out", "replace-one", None), "fixed batches take the number of examples as public"),
-    "optimizer": (("sgd", None), "the proof needs plain steps, which contract by themselves"),
-    "momentum": ((0, None), "the proof needs plain steps, and momentum remembers earlier ones"),
-    "averaging": (("none", None), "an average is made of iterates that nobody may see"),
-    "sparsify": ((0,), "the proof is about steps of the whole gradient"),
-    "freeze": ((0,), "the proof is about steps of the whole gradient, and freezing looks at iterates"),
-    "views": ((1,), "a mean of several gradients, clipped, need not be the gradient of a convex loss"),
-    "augment": (("none",), "each row has one vector of features, whose norm is bounded"),
-    "precision": (("float32",), "a gradient that was rounded need not be that of a convex loss"),
-}
-
 
 class HiddenState:
     """NoisyCGD, whose guarantee is for whoever sees the last iterate and nothing before."""
@@ -52,17 +37,14 @@ class HiddenState:
     has_probabilities: ClassVar = False
 
     def check(self, recipe: Recipe) -> None:
-        for name, (allowed, reason) in _HYPOTHESES.items():
-            if (value := getattr(recipe, name)) not in allowed:
-                shown = " or ".join(str(each) for each in allowed if each is not None)
-                raise UsageError(f"{name} must be {shown} with noisy-cgd, got {validate.option(value)}: {reason}.")
         settings = recipe.settings(self.defaults(recipe, _MANY))
         longest = 2 / (Squared().curvature(PairedReLU().feature_bound, settings.clip).smoothness + recipe.weight_decay)
-        if settings.lr >= longest:
-            raise UsageError(
-                f"lr must be below 2 / (1 + weight_decay) = {longest:.6g} with noisy-cgd, "
-                f"got {validate.shown(settings.lr)}: "
-                "longer steps do not contract."
+        if settings.learning_rate >= longest:
+            raise SettingError(
+                "{learning_rate} must be below 2 / (1 + {weight_decay}) = {longest} with noisy-cgd, "
+                "got {given}: longer steps do not contract.",
+                longest=f"{longest:.6g}",
+                given=validate.shown(settings.learning_rate),
             )
         plan_of(recipe, settings, PairedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer
 
@@ -75,7 +57,7 @@ class HiddenState:
         return hidden_defaults_for(
             recipe.model,
             examples=examples,
-            target=Target(recipe.epsilon, recipe.delta, recipe.relation or Adjacency.ZERO_OUT),
+            target=Target(recipe.epsilon, recipe.delta_for(examples), recipe.adjacency or Adjacency.ZERO_OUT),
             weight_decay=recipe.weight_decay,
             batch_size=recipe.batch_size,
         )
@@ -86,13 +68,13 @@ class HiddenState:
 
     def plan(self, prepared: Prepared) -> NoisyCGD:
         recipe, settings = prepared.recipe, prepared.settings
-        check_delta_for(prepared.examples, recipe.delta, allow_large_delta=recipe.allow_large_delta)
+        check_delta_for(prepared.examples, prepared.delta, allow_large_delta=recipe.allow_large_delta)
         model = convex_model(prepared.data.facts, gates=settings.gates, seed=settings.initial_seed)
         validate.count(at_most=prepared.examples, batch_size=settings.batch_size)
         sampler = batches_of(recipe, settings, prepared.examples)
         validate.count(at_most=MOST_STEPS, steps=sampler.steps + (settings.trailing_steps or 0))
         plan = plan_of(recipe, settings, model, sampler, prepared.examples)
-        return plan.calibrated(epsilon=recipe.epsilon, delta=recipe.delta)
+        return plan.calibrated(epsilon=recipe.epsilon, delta=prepared.delta)
 
     def train(
         self,
@@ -109,7 +91,7 @@ class HiddenState:
             self.plan(prepared),
             prepared.records,
             outputs=prepared.data.facts.num_classes or 1,
-            delta=recipe.delta,
+            delta=prepared.delta,
             test=prepared.public_rows(),
             out=folder.path,
             resume=resume,
@@ -127,7 +109,7 @@ def plan_of(recipe: Recipe, settings: Settings, model: ConvexModel, sampler: Cyc
         model,
         clip=settings.clip,
         noise_multiplier=1.0,
-        learning_rate=settings.lr,
+        learning_rate=settings.learning_rate,
         strength=recipe.weight_decay,
         radius=recipe.radius,
         schedule=parse_schedule(settings.schedule),
@@ -140,4 +122,4 @@ def batches_of(recipe: Recipe, settings: Settings, examples: int) -> Cyclic:
     """Whole epochs, each of so many batches that their size is nearest to what was asked for."""
     per_epoch = steps_per_epoch(examples, settings.batch_size)
     epochs = settings.epochs if recipe.steps is None else recipe.steps / per_epoch
-    return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.relation or Adjacency.ZERO_OUT)
+    return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.adjacency or Adjacency.ZERO_OUT)

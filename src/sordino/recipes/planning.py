@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from sordino._input import validate
-from sordino.accounting import Adjacency, Answer, Guarantee, Unit, opinions, privacy_of, smallest
+from sordino.accounting import Adjacency, Answer, Guarantee, PureDpEvent, Unit, opinions, privacy_of, smallest
 from sordino.accounting.calibrate import WEAKEST_EPSILON, check_delta_for, check_multiplier, check_target
 from sordino.accounting.curves import SMALLEST_DELTA
 from sordino.accounting.guarantee import rounded_up
@@ -31,21 +30,12 @@ from sordino.kernel.sampling import (
     steps_for,
     steps_per_epoch,
 )
+from sordino.recipes.settings import SamplerName as SamplerName
+from sordino.recipes.settings import SettingError
 
 _LARGEST_STEPS = 10**8
 _DIGITS = 6  # of a solved number: what is printed is what was solved for, so it can be typed in again
 _TRUNCATION = 1.5  # times the expected batch: the cut then costs next to nothing
-
-
-class SamplerName(StrEnum):
-    """The samplers by the names that the command line knows them by."""
-
-    POISSON = Poisson.name
-    TRUNCATED_POISSON = TruncatedPoisson.name
-    BALLS_IN_BINS = BallsInBins.name
-    SHUFFLED = Shuffled.name
-    CYCLIC = Cyclic.name
-    FIXED_SIZE = FixedSize.name
 
 
 @dataclass(frozen=True)
@@ -62,6 +52,7 @@ class Question:
     sampler: SamplerName = SamplerName.POISSON
     adjacency: Adjacency | None = None
     unit: Unit = Unit.EXAMPLE
+    noise: str = "gaussian"
 
     def __post_init__(self) -> None:
         validate.count(examples=self.examples)
@@ -71,7 +62,7 @@ class Question:
         if self.batch_size is not None:
             validate.count(at_most=self.examples, batch_size=self.batch_size)
         if self.steps is not None and self.epochs is not None:
-            raise UsageError("epochs and steps exclude each other.")
+            raise SettingError("{epochs} and {steps} exclude each other: give one of them.")
         if self.steps is not None:
             validate.count(steps=self.steps)
         if self.epochs is not None:
@@ -84,11 +75,16 @@ class Question:
             validate.between(SMALLEST_DELTA, 1, high_open=True, delta=self.delta)
 
     @property
-    def relation(self) -> Adjacency:
+    def effective_adjacency(self) -> Adjacency:
         """The adjacency asked for, or the sampler's own."""
         if self.adjacency is not None:
             return self.adjacency
         return Adjacency.REPLACE_ONE if self.sampler is SamplerName.FIXED_SIZE else Adjacency.ZERO_OUT
+
+    def release(self, noise_multiplier: float) -> DpEvent:
+        """The event of one release: Gaussian, or pure for every family of optimized noise."""
+        family, _, _ = self.noise.partition(":")
+        return GaussianDpEvent(noise_multiplier) if family == "gaussian" else PureDpEvent(noise_multiplier)
 
     @property
     def num_steps(self) -> int:
@@ -115,6 +111,8 @@ class Planned:
         numbers = asdict(question) | {"steps": question.num_steps, "sample_rate": _rate(question)}
         numbers["epochs"] = question.num_steps * (question.batch_size or 0) / question.examples
         numbers |= self.guarantee.as_dict()
+        if question.noise == "gaussian":  # as a plan has always been without other noise
+            del numbers["noise"]
         return numbers | {"sampler": question.sampler.value, "solved_for": self.solved_for, "notes": list(self.notes)}
 
 
@@ -129,8 +127,8 @@ def solve(
     """
     notes: tuple[str, ...] = ()
     if question.delta is None and len(_unknowns(question)) > 1:
-        question = replace(question, delta=_usual_delta(question.examples))
-        notes = (f"delta was not given: {question.delta:g} is the largest power of ten below 1 / examples",)
+        chosen = usual_delta(question.examples)
+        question, notes = replace(question, delta=chosen), (delta_note(chosen),)
     unknowns = _unknowns(question)
     if len(unknowns) != 1:
         wanted = "one of batch size, steps (or epochs), noise multiplier, epsilon and delta"
@@ -143,7 +141,9 @@ def solve(
     delta = _known(answered.delta)
     check_delta_for(question.examples, delta, allow_large_delta=allow_large_delta)
     check_multiplier(_known(answered.noise_multiplier))
-    guarantee = Guarantee.of(_event(answered), answered.relation, delta=delta, unit=answered.unit, tight=tight)
+    guarantee = Guarantee.of(
+        _event(answered), answered.effective_adjacency, delta=delta, unit=answered.unit, tight=tight
+    )
     if guarantee.epsilon > WEAKEST_EPSILON:
         notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
     return Planned(answered, unknowns[0], guarantee, notes)
@@ -156,7 +156,7 @@ def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
     asked for, it is shown under its own and under replace-one, which all share.
     """
     rows = []
-    delta = question.delta if question.delta is not None else _usual_delta(question.examples)
+    delta = question.delta if question.delta is not None else usual_delta(question.examples)
     for name in SamplerName:
         named = replace(question, sampler=name)
         for relation in _compared_under(named):
@@ -166,7 +166,7 @@ def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
 
 
 def _compared_under(question: Question) -> tuple[Adjacency, ...]:
-    own = replace(question, adjacency=None).relation
+    own = replace(question, adjacency=None).effective_adjacency
     if question.adjacency is None:
         return tuple(dict.fromkeys((own, Adjacency.REPLACE_ONE)))
     covered = question.sampler in _SIZE_MAY_BE_SECRET or question.adjacency in (own, Adjacency.REPLACE_ONE)
@@ -175,7 +175,7 @@ def _compared_under(question: Question) -> tuple[Adjacency, ...]:
 
 def make_sampler(question: Question) -> Sampler:
     """The sampler of this name with these numbers. A partition takes the nearest whole number of batches per epoch."""
-    batch_size, relation, steps = _known(question.batch_size), question.relation, question.num_steps
+    batch_size, relation, steps = _known(question.batch_size), question.effective_adjacency, question.num_steps
     expected = question.examples if relation is Adjacency.ADD_OR_REMOVE else None
     per_epoch = steps_per_epoch(question.examples, batch_size)
     epochs = max(1, math.ceil(steps / per_epoch))
@@ -196,7 +196,7 @@ def make_sampler(question: Question) -> Sampler:
 
 
 def _event(question: Question, noise_multiplier: float | None = None) -> DpEvent:
-    release = GaussianDpEvent(_known(noise_multiplier or question.noise_multiplier))
+    release = question.release(_known(noise_multiplier or question.noise_multiplier))
     sampler = make_sampler(question)
     return sampler.compose(release, min(question.num_steps, sampler.steps))
 
@@ -210,12 +210,12 @@ def _solve_noise(question: Question, tight: bool) -> Question:
         return _event(question, noise_multiplier)
 
     target = {"epsilon": _known(question.epsilon), "delta": _known(question.delta)}
-    enough = smallest(event, question.relation, **target)
+    enough = smallest(event, question.effective_adjacency, **target)
     return replace(question, noise_multiplier=float(rounded_up(enough, _DIGITS)))
 
 
 def _solve_delta(question: Question, tight: bool) -> Question:
-    curve = privacy_of(_event(question), question.relation, tight=tight)
+    curve = privacy_of(_event(question), question.effective_adjacency, tight=tight)
     target = _known(question.epsilon)
     # The kernel draws Gaussian noise without an end, so that no delta is too small for its tail.
     delta = float(rounded_up(max(curve.delta(target), SMALLEST_DELTA), _DIGITS))
@@ -240,7 +240,7 @@ def _largest(question: Question, at: Callable[[int], Question], most: int, least
     """The largest whole number whose epsilon is at most the target: doubling, then bisection."""
 
     def allowed(value: int) -> bool:
-        curve = privacy_of(_event(at(value)), question.relation, tight=tight)
+        curve = privacy_of(_event(at(value)), question.effective_adjacency, tight=tight)
         return curve.epsilon(_known(question.delta)) <= _known(question.epsilon)
 
     if not allowed(1):
@@ -283,9 +283,18 @@ def _rate(question: Question) -> float:
     return _known(question.batch_size) / question.examples
 
 
-def _usual_delta(examples: int) -> float:
-    """The largest power of ten below 1 / examples."""
+def usual_delta(examples: int) -> float:
+    """The delta of a plan or a training that is given none: the largest power of ten below 1 / examples.
+
+    >>> usual_delta(60_000), usual_delta(1_000)
+    (1e-05, 0.0001)
+    """
     return float(f"1e-{math.floor(math.log10(examples)) + 1}")
+
+
+def delta_note(delta: float) -> str:
+    """Says that the usual delta was chosen."""
+    return f"delta was not given: {delta:g} is the largest power of ten below 1 / examples"
 
 
 def _known(value: float | None) -> float:

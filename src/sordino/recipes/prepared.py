@@ -11,8 +11,8 @@ from sordino.data import DataSet, Facts, Split, load
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.models import Built
 from sordino.recipes.defaults import Settings
-from sordino.recipes.network_inputs import network_inputs, prepared_by
-from sordino.recipes.networks import build
+from sordino.recipes.methods import method_of
+from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import Public
 
@@ -29,6 +29,11 @@ class Prepared:
     built: Built
     records: Records
     examples: int
+
+    @property
+    def delta(self) -> float:
+        """The delta of the recipe, decided from the public number of examples if it was left open."""
+        return self.recipe.delta_for(self.examples)
 
     def public_rows(self) -> Public | None:
         """The test rows that can be judged. A row that cannot be read, or has no label, is nobody's mistake."""
@@ -63,10 +68,10 @@ def rehearse(recipe: Recipe) -> Prepared:
 
 
 def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> Prepared:
-    settings = recipe.settings(recipe.way.defaults(recipe, examples))
+    settings = recipe.settings(method_of(recipe).defaults(recipe, examples))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
-    return Prepared(recipe.decided(settings), settings, data, built, records, examples)
+    return Prepared(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
 
 
 def _public_size(recipe: Recipe, data: DataSet) -> int:

@@ -1,31 +1,86 @@
-"""A recipe: everything that decides a training from the command line, as a value and as a TOML file."""
+"""A recipe: everything that decides a training from the command line, as a value and as a TOML file.
+
+Each setting is declared here once, with its type, range, default and help text. Options of commands, checks, keys of
+TOML files and the JSON schema follow (`sordino.recipes.settings`). A new setting is one entry here, and the line that
+uses it in `sordino.recipes.stages`.
+"""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
-import torch
+from pydantic import AfterValidator, Field
 
+from sordino._input import validate
 from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT, Table
 from sordino.accounting import Adjacency
-from sordino.errors import DataError, StateError, UsageError
-from sordino.kernel.augmentation import Views
-from sordino.kernel.calibration import check_target
-from sordino.recipes.checks import CHECKS
-from sordino.recipes.defaults import Settings
-from sordino.recipes.methods import METHODS, Method
-from sordino.recipes.networks import CONVEX_NAMES
-from sordino.recipes.planning import Question, SamplerName, make_sampler
-from sordino.recipes.spelled import PRECISIONS, parse_augmentation, parse_averaging
-from sordino.training.run_folder import RunFolder
-from sordino.training.schedules import parse as parse_schedule
+from sordino.errors import DataError, StateError, UnsupportedEvent, UsageError
+from sordino.recipes.settings import (
+    AdjacencyByName,
+    Count,
+    Declared,
+    Fraction,
+    MethodByName,
+    MethodName,
+    Only,
+    Positive,
+    SamplerByName,
+    SamplerName,
+    Seed,
+    SettingError,
+    Text,
+    checked,
+    declared,
+    json_schema,
+    one_of,
+    renamed,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from sordino.recipes.defaults import Settings
+    from sordino.recipes.planning import Question
+    from sordino.training.run_folder import RunFolder
 
 _MANY = 10**9  # examples: stands for a number that is not known yet
+_ALL = ("train", "tune", "verify")
+
+
+def _models() -> tuple[str, ...]:
+    from sordino.recipes.networks import names
+
+    return tuple(name for name, _ in names())
+
+
+def _convex_models() -> tuple[str, ...]:
+    from sordino.recipes.networks import CONVEX_NAMES
+
+    return CONVEX_NAMES
+
+
+def _noisy_cgd(*values: object, because: str) -> dict[str, Only]:
+    """What NoisyCGD needs of a setting, for which reason. None may be left open, and is decided so."""
+    return {MethodName.NOISY_CGD: Only(values, because)}
+
+
+def _known_noise(text: str) -> str:
+    from sordino.recipes.stages import noise_of
+
+    try:
+        noise_of(text)
+    except SettingError as error:
+        raise ValueError(error.values["requirement"]) from None
+    return text
+
+
+NoiseName = Annotated[str, AfterValidator(_known_noise)]
+ModelName = Annotated[str, one_of(_models)]
+_WHOLE_GRADIENT = "the proof is about steps of the whole gradient"
 
 
 @dataclass(frozen=True)
@@ -37,57 +92,189 @@ class Recipe:
     True
     """
 
-    data: str
-    model: str
-    epsilon: float
-    delta: float
-    method: str = "dp-sgd"
-    schema: str | None = None
-    gates: int | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    lr: float | None = None
-    clip: float | None = None
-    optimizer: str | None = None
-    momentum: float | None = None
-    weight_decay: float = 0.0
-    schedule: str | None = None
-    averaging: str | None = None
-    sparsify: float = 0.0
-    freeze: float = 0.0
-    trailing_steps: int | None = None
-    radius: float | None = None
-    views: int = 1
-    augment: str = "none"
-    precision: str = "float32"
-    sampler: str | None = None
-    adjacency: str | None = None
-    expected_examples: int | None = None
-    seed: int | None = None
-    initial_seed: int | None = None
-    physical_batch_size: int | None = None
-    allow_weak: bool = False
-    allow_large_delta: bool = False
+    data: Text = setting(help="Dataset: a name from `sordino data list`, or a path.", commands=_ALL)
+    model: ModelName = setting(help="Network: a name from `sordino models`.", commands=_ALL)
+    epsilon: Positive = setting(
+        help="Target epsilon, above 0.",
+        commands=(*_ALL, "plan"),
+        tune="Target epsilon of all trials together, above 0.",
+    )
+    delta: Positive | None = setting(
+        None, "Target delta, below 1 / examples [a power of ten].", commands=(*_ALL, "plan")
+    )
+    method: MethodByName = setting(
+        MethodName.DP_SGD, "dp-sgd, or noisy-cgd for convex networks [dp-sgd].", commands=("train", "verify")
+    )
+    schema: Text | None = setting(None, "TOML file with the public facts of a table or of arrays.", commands=_ALL)
+    gates: Annotated[int, Field(ge=1, le=1 << 16)] | None = setting(None, "Number of gates of a convex network.")
+    batch_size: Count | None = setting(
+        None, "Expected number of examples in a batch.", commands=("train", "tune", "plan")
+    )
+    epochs: Annotated[float, Field(gt=0, le=1e9)] | None = setting(
+        None, "Passes over the data, above 0.", commands=("train", "plan"), tune="Passes over the data in each trial."
+    )
+    steps: Count | None = setting(
+        None,
+        "Optimizer steps, instead of epochs.",
+        commands=("train", "plan"),
+        tune="Optimizer steps in each trial, instead of epochs.",
+    )
+    learning_rate: Positive | None = setting(None, "Learning rate, above 0.", key="lr", commands=("train", "tune"))
+    clip: Positive | None = setting(
+        None, "Clipping norm: largest L2 norm of one gradient.", tune="Clipping norm to start from, above 0."
+    )
+    noise: NoiseName | None = setting(
+        None,
+        "gaussian, or optimized:FAMILY:WEIGHTS [gaussian].",
+        commands=("train", "verify", "plan"),
+        only=_noisy_cgd("gaussian", None, because="the proof is about Gaussian noise"),
+    )
+    optimizer: Literal["sgd", "adam"] | None = setting(
+        None,
+        "sgd or adam [sgd].",
+        commands=("train", "tune"),
+        only=_noisy_cgd("sgd", None, because="the proof needs plain steps, which contract by themselves"),
+    )
+    momentum: Fraction | None = setting(
+        None,
+        "Momentum of sgd, or first beta of adam, in [0, 1).",
+        tune="Momentum to start from, in [0, 1).",
+        only=_noisy_cgd(0, None, because="the proof needs plain steps, and momentum remembers earlier ones"),
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = setting(0.0, "L2 penalty, added after clipping, from 0 [0].")
+    schedule: Text | None = setting(None, "constant, warmup, cosine or step, as cosine:0.1 [constant].")
+    averaging: Text | None = setting(
+        None,
+        "Average of iterates: none, ema:DECAY or tail:FRACTION.",
+        only=_noisy_cgd("none", None, because="an average is made of iterates that nobody may see"),
+    )
+    sparsify: Fraction = setting(
+        0.0,
+        "Final rate of random sparsification, in [0, 1) [0].",
+        commands=("train", "tune"),
+        only=_noisy_cgd(0, because=_WHOLE_GRADIENT),
+    )
+    freeze: Fraction = setting(
+        0.0,
+        "Fraction of smallest weights frozen by the end, in [0, 1) [0].",
+        only=_noisy_cgd(0, because=f"{_WHOLE_GRADIENT}, and freezing looks at iterates"),
+    )
+    trailing_steps: Annotated[int, Field(ge=0, le=100_000)] | None = setting(
+        None,
+        "noisy-cgd: noise-only steps after the last epoch.",
+        only={MethodName.DP_SGD: Only((None,), "")},
+    )
+    radius: Positive | None = setting(
+        None,
+        "noisy-cgd: weights are projected to a ball of this radius.",
+        only={MethodName.DP_SGD: Only((None,), "")},
+    )
+    views: Count = setting(
+        1,
+        "Augmented copies of each example in a step, 1 to 64 [1].",
+        only=_noisy_cgd(1, because="a clipped mean of several gradients need not be the gradient of a convex loss"),
+    )
+    augment: Text = setting(
+        "none",
+        "Augmentation of each copy, as flip,crop:4 [none].",
+        only=_noisy_cgd("none", because="each example has one vector of features, whose norm is bounded"),
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        "Of forward and backward passes: float32 or bfloat16 [float32].",
+        only=_noisy_cgd("float32", because="a gradient that was rounded need not be that of a convex loss"),
+    )
+    sampler: SamplerByName | None = setting(
+        None,
+        f"How batches are drawn: {', '.join(SamplerName)} [poisson].",
+        commands=("train", "tune", "plan"),
+        only=_noisy_cgd(SamplerName.CYCLIC, None, because="the proof needs fixed disjoint batches that take turns"),
+    )
+    adjacency: AdjacencyByName | None = setting(
+        None,
+        f"Which datasets are neighbors: {', '.join(Adjacency)} [by sampler].",
+        commands=("train", "plan"),
+        only=_noisy_cgd(
+            *(Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE, None),
+            because="fixed batches take the number of examples as public",
+        ),
+    )
+    expected_examples: Count | None = setting(None, "Public estimate of the dataset size, for add-or-remove.")
+    seed: Seed | None = setting(
+        None, "Makes the run reproducible, and its noise as public as the seed.", commands=("train", "tune")
+    )
+    initial_seed: Seed | None = setting(None, "Seed of the first weights, which are public.", commands=())
+    physical_batch_size: Count | None = setting(None, "Number of examples in memory at a time.")
+    allow_weak: bool = setting(False, "Accept an epsilon above 20.", commands=("train", "tune", "plan"))
+    allow_large_delta: bool = setting(
+        False, "Accept a delta of 1 / examples or more.", commands=("train", "tune", "plan")
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                CHECKS[field.name](**{field.name: value})
-        if self.gates is not None and self.model not in CONVEX_NAMES:
-            raise UsageError(f"gates go with {' and '.join(CONVEX_NAMES)}, got model {self.model!r}.")
-        check_target(self.epsilon, self.delta, allow_weak=self.allow_weak)
-        self.way.check(self)
+        for name, value in checked(self).items():
+            object.__setattr__(self, name, value)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuses settings that have a meaning each, and none together."""
+        from sordino.kernel.calibration import check_target
+        from sordino.recipes.methods import method_of
+        from sordino.recipes.planning import make_sampler
+        from sordino.recipes.stages import noise_of, parse_averaging, parse_schedule, views_of
+
+        if self.gates is not None and self.model not in _convex_models():
+            raise SettingError(
+                "{gates} goes with {model} {allowed}, got {given}.",
+                allowed=" or ".join(_convex_models()),
+                given=repr(self.model),
+            )
+        check_target(self.epsilon, self.delta_for(_MANY), allow_weak=self.allow_weak)
+        self._check_method()
+        method_of(self).check(self)
         if self.epochs is not None and self.steps is not None:
-            raise UsageError("epochs and steps exclude each other.")
-        if (self.relation is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
-            raise UsageError("expected_examples goes with add-or-remove, where the number of examples is secret.")
+            raise SettingError("{epochs} and {steps} exclude each other: give one of them.")
+        if (self.adjacency is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
+            raise SettingError(
+                "{expected_examples} goes with {adjacency} add-or-remove, where the number of examples is secret: "
+                "give both or neither."
+            )
         trial = self.question(self.expected_examples or _MANY, self.batch_size or 1)
-        make_sampler(replace(trial, epochs=None, steps=1))
+        sampler = make_sampler(replace(trial, epochs=None, steps=1))
+        try:
+            sampler.compose(noise_of(self.noise).event, 1)
+        except UnsupportedEvent:
+            raise SettingError(
+                "{noise} must be gaussian with {sampler} {drawn}, got {given}: "
+                "no bound on epsilon is known for any other.",
+                drawn=sampler.name,
+                given=repr(self.noise),
+            ) from None
         parse_schedule(self.schedule or "constant")
         parse_averaging(self.averaging or "none")
-        self.make_views()
+        views_of(self)
+
+    def _check_method(self) -> None:
+        if self.method is MethodName.NOISY_CGD and self.model not in _convex_models():
+            self._refuse(
+                "model",
+                _convex_models(),
+                "the proof needs a loss that is convex in what is trained, on features of bounded norm",
+            )
+        for name, each in declared(Recipe).items():
+            only = each.setting.only.get(self.method)
+            if only is None or getattr(self, name) in only.values:
+                continue
+            if only.values == (None,):  # a setting of the other methods
+                others = " or ".join(method for method in MethodName if method not in each.setting.only)
+                raise SettingError(f"{{{name}}} goes with {{method}} {others}, got {self.method}.")
+            self._refuse(name, only.values, only.reason)
+
+    def _refuse(self, name: str, allowed: tuple[object, ...], reason: str) -> None:
+        raise SettingError(
+            f"{{{name}}} must be {{allowed}} with {self.method}, got {{given}}: {reason}.",
+            allowed=" or ".join(str(each) for each in allowed if each is not None),
+            given=validate.option(_plain(getattr(self, name))),
+        )
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
@@ -112,19 +299,38 @@ class Recipe:
     @classmethod
     def parse(cls, text: str | bytes, *, what: str) -> Recipe:
         """The recipe in a TOML text. `what` names it in messages."""
-        table = Table.parse(text, what=what)
-        table.allow(*(field.name for field in fields(cls)))
-        for field in fields(cls):
-            if field.default is MISSING and field.name not in table:
-                raise UsageError(f"{what}: {field.name} is missing.")
-        entries: dict[str, Any] = dict(table.entries)
+        table, settings = Table.parse(text, what=what), declared(cls).values()
+        table.allow(*(each.name if each.name in table else each.key for each in settings))
+        entries: dict[str, Any] = {}
+        for each in settings:
+            found = [name for name in (each.key, each.name) if name in table]
+            if found:
+                entries[each.name] = table.entries[found[0]]
+            elif each.is_required:
+                raise UsageError(f"{what}: {each.key} is missing.")
         with table.named():
-            recipe = cls(**entries)
-        return recipe
+            try:
+                return cls(**entries)
+            except UsageError as error:
+                raise renamed(error, _key_of) from None
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON schema of recipe files, for editors and other programs.
+
+        >>> Recipe.json_schema()["properties"]["epsilon"]["exclusiveMinimum"]
+        0
+        """
+        return json_schema(Recipe)
+
+    def entries(self) -> dict[str, Any]:
+        """The settings by their keys in a TOML file, without those that are undecided."""
+        said = {each.key: _plain(getattr(self, name)) for name, each in declared(Recipe).items()}
+        return {key: value for key, value in said.items() if value is not None}
 
     def text(self) -> str:
         """As TOML. What is undecided is left out."""
-        text = tomli_w.dumps({name: value for name, value in asdict(self).items() if value is not None})
+        text = tomli_w.dumps(self.entries())
         return text.replace("'''", r"\u0027" * 3)  # in a path; a reader takes three of them for a long string
 
     def changed(self, **settings: Any) -> Recipe:
@@ -141,44 +347,53 @@ class Recipe:
         from a number that can be guessed gives it away.
         """
         drawn = secrets.randbits(32) if self.seed is None else defaults.initial_seed
-        said = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        said = {field.name: getattr(self, field.name) for field in fields(defaults)}
         known = {name: value for name, value in said.items() if value is not None}
         return replace(defaults, **({"initial_seed": drawn} | known))
 
-    def decided(self, settings: Settings) -> Recipe:
-        """With nothing left open."""
-        chosen = asdict(settings)
+    def decided(self, settings: Settings, *, examples: int) -> Recipe:
+        """With nothing left open, for a public number of examples."""
+        from sordino.recipes.methods import method_of
+
+        chosen = asdict(settings) | {"delta": self.delta_for(examples)}
         if self.steps is not None:
             del chosen["epochs"]
-        return replace(self, sampler=self.drawn_by.value, **chosen)
+        return replace(self, sampler=self.sampler or method_of(self).sampler, **chosen)
+
+    def delta_for(self, examples: int) -> float:
+        """The delta that was said, or the usual one for a public number of examples."""
+        from sordino.recipes.planning import usual_delta
+
+        return usual_delta(examples) if self.delta is None else self.delta
 
     def question(self, examples: int, batch_size: int) -> Question:
         """What planning needs to know of the batches, for a public number of examples."""
-        drawn_by, relation = self.drawn_by, self.relation
-        return Question(examples, batch_size, self.epochs, self.steps, sampler=drawn_by, adjacency=relation)
+        from sordino.recipes.methods import method_of
+        from sordino.recipes.planning import Question
+
+        sampler = self.sampler or method_of(self).sampler
+        return Question(
+            examples,
+            batch_size,
+            self.epochs,
+            self.steps,
+            sampler=sampler,
+            adjacency=self.adjacency,
+            noise=self.noise or "gaussian",
+        )
 
     def divisor(self, examples: int) -> int:
         """The batch size that is promised for a public number of examples."""
-        return self.way.divisor(self, examples)
+        from sordino.recipes.methods import method_of
 
-    @property
-    def way(self) -> Method:
-        """How it is trained."""
-        return METHODS[self.method]
+        return method_of(self).divisor(self, examples)
 
-    @property
-    def drawn_by(self) -> SamplerName:
-        return self.way.sampler if self.sampler is None else SamplerName(self.sampler)
 
-    @property
-    def relation(self) -> Adjacency | None:
-        return None if self.adjacency is None else Adjacency(self.adjacency)
+def _key_of(name: str) -> str:
+    settings: dict[str, Declared] = declared(Recipe)
+    return settings[name].key if name in settings else name
 
-    def make_views(self) -> Views:
-        """Each row as often as asked, changed by what `augment` names."""
-        return Views(self.views, parse_augmentation(self.augment))
 
-    @property
-    def autocast(self) -> torch.dtype | None:
-        """In which half precision products are taken, if in any."""
-        return PRECISIONS[self.precision]
+def _plain(value: Any) -> Any:
+    """An enumeration as its text."""
+    return str(value) if isinstance(value, str) else value

@@ -10,6 +10,7 @@ from typing import Any
 from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT
 from sordino.errors import StateError, UsageError
+from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import prepare
 from sordino.recipes.recipe import Recipe
 from sordino.training.checkpoint import Checkpoints
@@ -40,7 +41,7 @@ def carry_out(
     ['facts.json', 'metrics.jsonl', 'model.safetensors', 'privacy.json', 'recipe.toml']
     """
     if draw_again:
-        recipe.way.check_drawing_again()
+        method_of(recipe).check_drawing_again()
     folder = RunFolder(out)
     if resume:
         folder.sweep()
@@ -57,7 +58,7 @@ def carry_out(
             folder.write_facts(prepared.public_facts(), schema_of(recipe))
         then = _forgetting_the_seed(folder, prepared.recipe, on_row)
         again = {"resume": resume, "draw_again": draw_again}
-        recipe.way.train(prepared, folder, **again, progress=progress, on_row=then)
+        method_of(recipe).train(prepared, folder, **again, progress=progress, on_row=then)
     except BaseException:
         if not resume and not folder.is_begun:
             _take_back(folder)

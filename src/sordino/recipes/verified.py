@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import rehearse
 from sordino.recipes.recipe import Recipe
 from sordino.verification import Verdict, verify
@@ -33,11 +34,11 @@ def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
     'not refuted'
     """
     rehearsed = rehearse(recipe)
-    plan, module, records = recipe.way.plan(rehearsed), rehearsed.built.module, rehearsed.records
+    plan, module, records = method_of(recipe).plan(rehearsed), rehearsed.built.module, rehearsed.records
     if isinstance(plan, NoisyCGD):
         outputs = rehearsed.data.facts.num_classes or 1
-        verdict = verify_hidden_state(plan, records, outputs=outputs, delta=recipe.delta, seed=seed)
+        verdict = verify_hidden_state(plan, records, outputs=outputs, delta=rehearsed.delta, seed=seed)
         noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
         return Verified(rehearsed.recipe, verdict, noise, NOT_CHECKED)
-    verdict = verify(plan, module, records, delta=recipe.delta, seed=seed)
+    verdict = verify(plan, module, records, delta=rehearsed.delta, seed=seed)
     return Verified(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())

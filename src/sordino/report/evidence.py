@@ -21,7 +21,6 @@ from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, p
 from sordino.accounting.events import flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
-from sordino.kernel.noise import Gaussian
 from sordino.recipes import Saved
 from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.events import parse_event
@@ -49,7 +48,13 @@ class Evidence:
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
         try:
-            run = cls(saved, _guarantee(promised, what), _question(promised), promised, tuple(saved.folder.metrics()))
+            run = cls(
+                saved,
+                _guarantee(promised, what),
+                _question(promised, saved),
+                promised,
+                tuple(saved.folder.metrics()),
+            )
             run._check_that_files_agree(what)
             run.searched  # noqa: B018  # one that cannot be read is refused here
         except StateError:
@@ -106,7 +111,7 @@ class Evidence:
     @property
     def _planned(self) -> Counter[DpEvent]:
         sampler = make_sampler(self.question)
-        return _counts(sampler.compose(Gaussian(self.question.noise_multiplier or 0.0).event, sampler.steps))
+        return _counts(sampler.compose(self.question.release(self.question.noise_multiplier or 0.0), sampler.steps))
 
     def _check_that_files_agree(self, what: str) -> None:
         recipe, question = self.saved.recipe, self.question
@@ -141,7 +146,7 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     return replace(proved, epsilon=max(proved.epsilon, claimed))
 
 
-def _question(promised: dict[str, Any]) -> Question:
+def _question(promised: dict[str, Any], saved: Saved) -> Question:
     names = ("examples", "batch_size", "steps", "noise_multiplier", "delta")
     numbers = {name: promised[name] for name in names}
     return Question(
@@ -149,6 +154,7 @@ def _question(promised: dict[str, Any]) -> Question:
         sampler=SamplerName(promised["sampler"]),
         adjacency=Adjacency(promised["adjacency"]),
         unit=Unit(promised["unit"]),
+        noise=saved.recipe.question(promised["examples"], 1).noise,
     )
 
 

@@ -36,14 +36,14 @@ def _shown(value: object) -> str:
 
 def settings_of(run: Evidence) -> dict[str, Any]:
     """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
-    said = {name: value for name, value in asdict(run.saved.recipe).items() if value not in (None, False)}
+    said = {name: value for name, value in run.saved.recipe.entries().items() if value is not False}
     question = run.question
     solved = {
         "examples": question.examples,
         "batch_size": question.batch_size,
         "steps": question.num_steps,
         "noise_multiplier": question.noise_multiplier,
-        "adjacency": str(question.relation),
+        "adjacency": str(question.effective_adjacency),
     }
     shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
     return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}

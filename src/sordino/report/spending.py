@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from sordino.accounting import View, opinions, privacy_of
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
-from sordino.kernel.noise import Gaussian
 from sordino.kernel.sampling import Sampler
 from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.evidence import Evidence
@@ -73,7 +72,10 @@ def spent_by_accountant(question: Question) -> list[Spent]:
     """The same steps as each accountant sees them, tightest first."""
     sampler = make_sampler(question)
     said = [
-        {answer.accountant: answer.epsilon for answer in opinions(event, question.relation, question.delta or 0.0)}
+        {
+            answer.accountant: answer.epsilon
+            for answer in opinions(event, question.effective_adjacency, question.delta or 0.0)
+        }
         for event in (sampler.compose(_release(question), step) for step in _marks(sampler))
     ]
     names = [name for name in said[-1] if all(math.isfinite(each.get(name, math.inf)) for each in said)]
@@ -95,7 +97,7 @@ def spent_by_sampler(question: Question) -> list[Spent]:
 
 def _spent(label: str, sampler: Sampler, question: Question) -> Spent:
     marks = _marks(sampler)
-    curves = (privacy_of(sampler.compose(_release(question), step), question.relation) for step in marks)
+    curves = (privacy_of(sampler.compose(_release(question), step), question.effective_adjacency) for step in marks)
     return Spent(label, marks, tuple(curve.epsilon(question.delta or 0.0) for curve in curves))
 
 
@@ -106,7 +108,7 @@ def _marks(sampler: Sampler) -> tuple[int, ...]:
 
 
 def _release(question: Question) -> DpEvent:
-    return Gaussian(question.noise_multiplier or 0.0).event
+    return question.release(question.noise_multiplier or 0.0)
 
 
 def _picture(name: str, lines: Sequence[Spent], chosen: str, caption: str) -> Html:

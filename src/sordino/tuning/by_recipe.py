@@ -24,9 +24,9 @@ from sordino._input.strict_toml import LARGEST_TEXT
 from sordino.accounting import Guarantee
 from sordino.errors import StateError, UsageError
 from sordino.kernel.randomness import Key
-from sordino.recipes import Recipe, carry_out
 from sordino.recipes.prepared import Prepared, prepare
-from sordino.recipes.run import schema_of
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.run import carry_out, schema_of
 from sordino.training.checkpoint import Checkpoints, Progress
 from sordino.training.evaluation import Public
 from sordino.training.interruption import interruption
@@ -147,7 +147,7 @@ def _tune(
                 start,
                 payment=search.paid,
                 epsilon=recipe.epsilon,
-                delta=recipe.delta,
+                delta=prepared.delta,
                 key=checkpoints.key(Progress()),
                 keeper=kept,
                 on_promise=promise,
@@ -205,7 +205,7 @@ def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *
         raise UsageError(f"{search.public_data!r:.80} has no test rows to compare candidates by.")
     task = task_of(public, PublicScore(rows))
     stages = search.stages(task.optimizer, task.plan.encoding)
-    target = {"epsilon": recipe.epsilon, "delta": recipe.delta}
+    target = {"epsilon": recipe.epsilon, "delta": public.delta if recipe.delta is None else recipe.delta}
     chosen = tune_on_public(task, Public(public.records), stages, start_of(public), **target, seed=recipe.seed or 0)
     best = recipe.changed(clip=chosen.candidate.clip, momentum=chosen.candidate.momentum)
 

@@ -8,10 +8,9 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.step import Plan
-from sordino.recipes.dp_sgd import gradient_of, sparsifying
 from sordino.recipes.planning import make_sampler
 from sordino.recipes.prepared import Prepared
-from sordino.recipes.spelled import parse_averaging
+from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying
 from sordino.training.schedules import parse as parse_schedule
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.rule import Adam, Optimizer, Sgd
@@ -26,7 +25,7 @@ def task_of(prepared: Prepared, score: Score) -> Task:
     recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
     sampler = make_sampler(recipe.question(examples, settings.batch_size))
     encoding = sparsifying(prepared, sampler.steps) or Unchanged()
-    optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.lr, recipe.weight_decay)
+    optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.learning_rate, recipe.weight_decay)
     return Task(
         lambda: copy.deepcopy(prepared.built.module),
         Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding),

@@ -82,6 +82,8 @@ class Search:
         """Refuses a recipe that the rule is not about, before data is touched."""
         if recipe.method != "dp-sgd":
             raise UsageError(f"the rule {self.rule} is for dp-sgd, got method {recipe.method}: it has no momentum.")
+        if recipe.noise not in (None, "gaussian"):
+            raise UsageError(f"noise must be gaussian in a search, got {validate.option(recipe.noise)}.")
         if recipe.freeze:
             raise UsageError(
                 f"freeze must be 0 in a search, got {validate.shown(recipe.freeze)}: its masks follow the "
@@ -121,7 +123,7 @@ class Search:
         """The recipe by which candidates are tried on the public data."""
         if self.public_data is None:
             raise UsageError("public_data is missing.")
-        adjacency = None if recipe.relation is Adjacency.ADD_OR_REMOVE else recipe.adjacency  # how many is no secret
+        adjacency = None if recipe.adjacency is Adjacency.ADD_OR_REMOVE else recipe.adjacency  # how many is no secret
         return replace(
             recipe, data=self.public_data, schema=self.public_schema, adjacency=adjacency, expected_examples=None
         )

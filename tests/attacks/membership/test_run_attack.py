@@ -10,7 +10,7 @@ from sordino.attacks.membership.run_attack import attack_run
 from sordino.cli.attacks import AttackName, members
 from sordino.errors import DataError, Interrupted, StateError, UsageError
 from sordino.recipes import Recipe, carry_out
-from sordino.recipes.dp_sgd import DpSgd
+from sordino.recipes.methods import DpSgd
 
 
 @pytest.fixture(scope="module")

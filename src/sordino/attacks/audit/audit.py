@@ -14,6 +14,7 @@ from sordino.attacks.audit.scores import Scores
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.recipes import Recipe
+from sordino.recipes.prepared import rehearse
 from sordino.training.not_private import Exposed
 
 NOT_PRIVATE = "not private: its trainings are in no budget and their seed is known; to be looked at, not to be released"
@@ -106,7 +107,8 @@ def audit(
     >>> found.says, found.bound.epsilon <= found.epsilon <= 3.0
     ('not refuted', True)
     """
-    delta = recipe.delta if delta is None else delta
+    if delta is None:
+        delta = recipe.delta if recipe.delta is not None else rehearse(recipe).delta
     check_delta(delta, is_pure=False)
     validate.between(0.5, 1, low_open=True, high_open=True, confidence=confidence)
     validate.count(at_most=10**5, repeats=repeats)

@@ -24,6 +24,7 @@ from sordino.convex.losses import Squared
 from sordino.effects.plain_training import train_plainly
 from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.randomness import Key, Stream
+from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import Prepared
 from sordino.training.run_folder import RunFolder
 
@@ -97,7 +98,7 @@ def black_box_values(
         audited = replace(prepared, recipe=recipe, built=built, records=records)
         options = {"resume": False, "draw_again": False, "progress": False}
         try:
-            recipe.way.train(audited, folder, **options, on_row=lambda row: None)
+            method_of(recipe).train(audited, folder, **options, on_row=lambda row: None)
         except Interrupted:
             raise Interrupted("the audit was stopped, and keeps nothing: begin it anew.") from None
         module.load_state_dict(folder.model(like=module.state_dict()))
@@ -106,7 +107,7 @@ def black_box_values(
 
 def _surprise(module: nn.Module, canaries: InputCanaries, prepared: Prepared) -> NDArray[np.float64]:
     """The loss of each canary."""
-    loss = F.cross_entropy if prepared.recipe.way.has_probabilities else Squared()
+    loss = F.cross_entropy if method_of(prepared.recipe).has_probabilities else Squared()
     was_training = module.training
     module.eval()
     found = []

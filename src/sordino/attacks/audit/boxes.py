@@ -19,8 +19,9 @@ from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
 from sordino.recipes import Recipe
-from sordino.recipes.dp_sgd import optimizer_of
+from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import Prepared, prepare, rehearse
+from sordino.recipes.stages import optimizer_of
 from sordino.training.schedules import parse as parse_schedule
 
 MOST_CANARIES = 10**6
@@ -82,7 +83,7 @@ class InGradients:
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
         prepared = _counting(prepare(recipe, progress=False), canaries)
-        plan, settings = prepared.recipe.way.plan(prepared), prepared.settings
+        plan, settings = method_of(prepared.recipe).plan(prepared), prepared.settings
         if isinstance(plan, NoisyCGD):
             raise UsageError("the steps of a hidden run are not released: only its last iterate can be attacked.")
         scores = []
@@ -117,11 +118,11 @@ class InLastIterate:
             raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
 
     def most_canaries(self, recipe: Recipe) -> int:
-        plan = recipe.way.plan(rehearse(recipe))
+        plan = method_of(recipe).plan(rehearse(recipe))
         return most_in_last_iterate(plan) if isinstance(plan, NoisyCGD) else 0
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
-        plan = recipe.way.plan(rehearse(recipe))
+        plan = method_of(recipe).plan(rehearse(recipe))
         if not isinstance(plan, NoisyCGD):
             raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
         scores = []
@@ -154,7 +155,7 @@ class InRows:
         prepared = prepare(recipe, progress=False)
         rows = InputCanaries.drawn(prepared, canaries, Key.from_seed(seeds[0]).stream("canaries"))
         prepared = _counting(from_worst_start(prepared, seeds[0]) if self.worst_start else prepared, canaries)
-        guarantee = prepared.recipe.way.plan(prepared).guarantee(delta=delta, unit=prepared.records.unit)
+        guarantee = method_of(prepared.recipe).plan(prepared).guarantee(delta=delta, unit=prepared.records.unit)
         found = []
         for taken, seed in enumerate(seeds, start=1):
             found.append(black_box_values(prepared, rows, seed))

@@ -20,8 +20,8 @@ from sordino.attacks.membership.suspects import FEWEST, Suspects
 from sordino.data import Split
 from sordino.errors import DataError, Interrupted
 from sordino.kernel.records import as_records
-from sordino.recipes.network_inputs import network_inputs
-from sordino.recipes.networks import build
+from sordino.recipes.methods import method_of
+from sordino.recipes.networks import build, network_inputs
 from sordino.recipes.prepared import Prepared
 from sordino.training.run_folder import RunFolder
 
@@ -98,7 +98,7 @@ def train_reference(
         kept = RunFolder(Path(folder) / "reference")
         options = {"resume": False, "draw_again": False, "progress": progress}
         try:
-            own.recipe.way.train(own, kept, **options, on_row=lambda row: None)
+            method_of(own.recipe).train(own, kept, **options, on_row=lambda row: None)
         except Interrupted:
             raise Interrupted(f"stopped in reference {place + 1} of {references}: nothing was written.") from None
         built.module.load_state_dict(kept.model(like=built.module.state_dict()))

@@ -1,0 +1,303 @@
+"""Declaring settings once: types with their ranges, and what follows from a declaration.
+
+A dataclass declares its settings with `setting`, each with a type from here and a help text. Checks, the keys of TOML
+files, command line options (`sordino.cli.options`) and a JSON schema all come from that declaration. No torch is
+imported here, so that a command can show its help at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from sordino._input import validate
+from sordino.accounting.adjacency import Adjacency
+from sordino.errors import UsageError
+
+NameOf = Callable[[str], str]
+_DECLARED: dict[type, dict[str, Declared]] = {}  # made once: commands and every recipe ask for them
+_MODELS: dict[type, type[BaseModel]] = {}
+
+
+def _encodable(text: str) -> str:
+    """A string that a TOML file can hold, and a file name."""
+    if not text or "\0" in text or text.encode(errors="replace").decode() != text:
+        raise ValueError("a non-empty UTF-8 string without NUL")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class SamplerName(StrEnum):
+    """The samplers by name, as in `Sampler.name`."""
+
+    POISSON = "poisson"
+    TRUNCATED_POISSON = "truncated-poisson"
+    BALLS_IN_BINS = "balls-in-bins"
+    SHUFFLED = "shuffled"
+    CYCLIC = "cyclic"
+    FIXED_SIZE = "fixed-size"
+
+
+class MethodName(StrEnum):
+    """The methods of training by name."""
+
+    DP_SGD = "dp-sgd"
+    NOISY_CGD = "noisy-cgd"
+
+
+# An enumeration may be given by its text, as in a file or on the command line.
+SamplerByName = Annotated[SamplerName, Field(strict=False)]
+MethodByName = Annotated[MethodName, Field(strict=False)]
+AdjacencyByName = Annotated[Adjacency, Field(strict=False)]
+
+
+@dataclass(frozen=True)
+class Only:
+    """The values that a method allows for a setting, and why. None among them means that it may be left open."""
+
+    values: tuple[object, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is declared of a setting beside its name, its type and its default.
+
+    `key` is its name in TOML files and an older spelling of its option. `commands` are those that have an option for
+    it; a dictionary gives a command another help text. `only` has the methods that allow certain values of it.
+    """
+
+    help: str
+    key: str | None
+    commands: Mapping[str, str]
+    only: Mapping[str, Only]
+
+
+def setting(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    key: str | None = None,
+    commands: tuple[str, ...] = ("train",),
+    only: Mapping[str, Only] | None = None,
+    **other_help: str,
+) -> Any:
+    """Declares a setting as a field of a dataclass. `tune="..."` is the help text that `sordino tune` has for it.
+
+    >>> @dataclass
+    ... class Settings:
+    ...     rate: Positive = setting(1.0, "Learning rate.", key="lr", tune="Learning rate of each trial.")
+    >>> declared(Settings)["rate"].help_for("tune")
+    'Learning rate of each trial.'
+    """
+    texts = dict.fromkeys(commands, help) | other_help
+    return dataclasses.field(default=default, metadata={"setting": Setting(help, key, texts, only or {})})
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One setting of a dataclass: all that is known of it."""
+
+    name: str
+    setting: Setting
+    default: Any
+    is_required: bool
+    schema: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Its name in a TOML file."""
+        return self.setting.key or self.name
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Its names on the command line, the one to use first."""
+        return tuple(dict.fromkeys(option_of(each) for each in (self.name, self.key)))
+
+    @property
+    def kind(self) -> str:
+        """The JSON type of its values: number, integer, string or boolean."""
+        return str(self.schema.get("type", "string"))
+
+    def help_for(self, command: str) -> str | None:
+        """Its help text in a command, None where the command has no option for it."""
+        return self.setting.commands.get(command)
+
+    @property
+    def requirement(self) -> str:
+        """What a value must be, for a message."""
+        schema = self.schema
+        if "enum" in schema:
+            return f"one of {', '.join(schema['enum'])}"
+        if self.kind == "integer":
+            return f"a whole number from {schema['minimum']} to {schema['maximum']}"
+        if self.kind == "number":
+            low = schema.get("minimum", schema.get("exclusiveMinimum"))
+            high = schema.get("maximum", schema.get("exclusiveMaximum"))
+            if high is None:
+                return f"a finite number above {low:g}"
+            return f"in {'[' if 'minimum' in schema else '('}{low:g}, {high:g}{']' if 'maximum' in schema else ')'}"
+        return "true or false" if self.kind == "boolean" else "a string"
+
+
+class SettingError(UsageError):
+    """A setting is wrong. Names in braces are those of settings, and are spelled as the reader knows them.
+
+    >>> error = SettingError("{batch_size} must be below {most}, got {given}.", most=10, given=12)
+    >>> str(error), str(error.named(option_of))
+    ('batch_size must be below 10, got 12.', '--batch-size must be below 10, got 12.')
+    """
+
+    def __init__(self, template: str, **values: object) -> None:
+        self.template, self.values = template, values
+        super().__init__(str(self.named(str)))
+
+    def named(self, name_of: NameOf) -> UsageError:
+        """The same error with settings named as `name_of` does."""
+        return UsageError(self.template.format_map(_Spelled(name_of, self.values)))
+
+
+class _Spelled(dict[str, object]):
+    def __init__(self, name_of: NameOf, values: Mapping[str, object]) -> None:
+        super().__init__(values)
+        self._name_of = name_of
+
+    def __missing__(self, name: str) -> str:
+        return self._name_of(name)
+
+
+def option_of(name: str) -> str:
+    """The option that is named like an argument."""
+    return "--" + name.replace("_", "-")
+
+
+def renamed(error: UsageError, name_of: NameOf) -> UsageError:
+    """The error with its settings named by `name_of`: all of a `SettingError`, and the first word of any other.
+
+    >>> str(renamed(UsageError("batch_size must be at most 3, got 4."), option_of))
+    '--batch-size must be at most 3, got 4.'
+    """
+    if isinstance(error, SettingError):
+        return error.named(name_of)
+    name, must, rest = str(error).partition(" must be ")
+    return UsageError(name_of(name) + must + rest) if must and name.isidentifier() else error
+
+
+def declared(kind: type) -> dict[str, Declared]:
+    """The settings of a dataclass by name, in order."""
+    if kind not in _DECLARED:
+        schemas = json_schema(kind)["properties"]
+        _DECLARED[kind] = {
+            field.name: Declared(
+                field.name,
+                field.metadata["setting"],
+                None if field.default is MISSING else field.default,
+                field.default is MISSING,
+                _not_null(schemas[field.metadata["setting"].key or field.name]),
+            )
+            for field in _fields(kind)
+        }
+    return _DECLARED[kind]
+
+
+def checked(settings: Any) -> dict[str, Any]:
+    """The values of a dataclass of settings, each of its declared type. The first that is not is refused."""
+    by_name = declared(type(settings))
+    given = {name: getattr(settings, name) for name in by_name}
+    try:
+        found = _model(type(settings)).model_validate({each.key: given[name] for name, each in by_name.items()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        (wrong,) = (each for each in by_name.values() if each.key == first["loc"][0])
+        raise _refusal(wrong, first) from None
+    # Numbers stay as they were said: 3 is not written as 3.0, so that what is compared by its text stays equal.
+    chosen = {name: value for name in given if isinstance(value := getattr(found, _attribute(name)), StrEnum)}
+    return given | chosen
+
+
+def checked_one(kind: type, name: str, value: Any) -> Any:
+    """A value for one setting of a dataclass, of its declared type, or a refusal."""
+    hint = get_type_hints(kind, include_extras=True)[name]
+    try:
+        found = TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
+    except ValidationError as error:
+        raise _refusal(declared(kind)[name], error.errors(include_url=False)[0]) from None
+    return found if isinstance(found, StrEnum) else value
+
+
+def json_schema(kind: type) -> dict[str, Any]:
+    """The JSON schema of the TOML files that hold these settings."""
+    schema = _model(kind).model_json_schema(by_alias=True)
+    known = schema.pop("$defs", {})
+    schema["properties"] = {key: _resolved(entry, known) for key, entry in schema["properties"].items()}
+    return schema
+
+
+def _model(kind: type) -> type[BaseModel]:
+    """The pydantic model with the fields of a dataclass. Strict: a string is no number, and a truth value neither."""
+    if kind not in _MODELS:
+        hints = get_type_hints(kind, include_extras=True)
+        described: dict[str, Any] = {}
+        for field in _fields(kind):
+            about: Setting = field.metadata["setting"]
+            default: Any = ... if field.default is MISSING else field.default
+            entry = Field(default, description=about.help, alias=about.key or field.name, title=field.name)
+            described[_attribute(field.name)] = (hints[field.name], entry)
+        _MODELS[kind] = create_model(kind.__name__, __config__=ConfigDict(strict=True, extra="forbid"), **described)
+    return _MODELS[kind]
+
+
+def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return fields(kind)
+
+
+def _attribute(name: str) -> str:
+    return f"its_{name}"  # a model has attributes of its own, such as `schema`
+
+
+def _refusal(wrong: Declared, error: Any) -> SettingError:
+    """A setting that has one of a few values, or fails a check of its own, is shown as it was spelled."""
+    if error["type"] == "value_error":
+        requirement, given = error["ctx"]["error"], validate.option(error["input"])
+    else:
+        shown = validate.option if "enum" in wrong.schema else validate.shown
+        requirement, given = wrong.requirement, shown(error["input"])
+    return SettingError(
+        f"{{{wrong.name}}} must be {{requirement}}, got {{given}}.", requirement=requirement, given=given
+    )
+
+
+def _resolved(entry: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Without references, so that each property can be read by itself."""
+    if "$ref" in entry:
+        rest = {name: value for name, value in entry.items() if name != "$ref"}
+        return {**known[entry["$ref"].rpartition("/")[2]], **rest}
+    if "anyOf" in entry:
+        return entry | {"anyOf": [_resolved(each, known) for each in entry["anyOf"]]}
+    return entry
+
+
+def _not_null(entry: dict[str, Any]) -> dict[str, Any]:
+    return next((each for each in entry.get("anyOf", ()) if each.get("type") != "null"), entry)
+
+
+def one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
+    """A check that a string is one of some names, which are looked up when a value is checked."""
+
+    def check(text: str) -> str:
+        if text not in names():
+            raise ValueError(f"one of {', '.join(names())}")
+        return text
+
+    return AfterValidator(check)

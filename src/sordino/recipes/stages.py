@@ -1,0 +1,176 @@
+"""The stages of a training, made from the settings of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino._input import validate
+from sordino.encodings import Combined, Freeze, RandomSparsify
+from sordino.encodings.freeze_by_magnitude import equal_stages
+from sordino.errors import UsageError
+from sordino.kernel.augmentation import Crop, Flip, Jitter, Transform, Views
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.contribution import LossGradient
+from sordino.kernel.encoding import Encoding, Unchanged
+from sordino.kernel.noise import Gaussian, Noise
+from sordino.kernel.sampling import steps_per_epoch
+from sordino.kernel.step import Plan
+from sordino.optimized_noise import Flat, FromReleases, OptimizedNoise, best_blocks, isotropic, weighted_laplace
+from sordino.optimized_noise.noise import Fit
+from sordino.optimized_noise.sources import Source
+from sordino.recipes.defaults import Settings
+from sordino.recipes.planning import make_sampler
+from sordino.recipes.settings import SettingError
+from sordino.training.averaging import Averaging, Ema, Tail
+from sordino.training.schedules import parse as parse_schedule
+
+if TYPE_CHECKING:
+    from sordino.recipes.prepared import Prepared
+    from sordino.recipes.recipe import Recipe
+
+__all__ = [
+    "autocast_of",
+    "gradient_of",
+    "loss_of",
+    "noise_of",
+    "optimizer_of",
+    "parse_augmentation",
+    "parse_averaging",
+    "parse_schedule",
+    "sparsifying",
+    "stages_of",
+    "views_of",
+]
+
+_PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # what autocast is told
+ADAM_BETAS = (0.9, 0.999)  # unless a recipe has a momentum, which is the first of them
+
+
+_FAMILIES: dict[str, Fit] = {"blocks": best_blocks, "laplace": weighted_laplace, "isotropic": isotropic}
+_SOURCES: dict[str, Callable[[], Source]] = {"releases": FromReleases, "flat": Flat}
+
+
+def stages_of(prepared: Prepared) -> Plan:
+    """The plan of a recipe. The scale of its noise is 1, and has to be calibrated."""
+    recipe, settings = prepared.recipe, prepared.settings
+    sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
+    sparsified = sparsifying(prepared, sampler.steps)
+    frozen = _freezing(prepared.built.module, recipe.freeze, sampler.steps)
+    encodings = [encoding for encoding in (frozen, sparsified) if encoding is not None]
+    encoding = Combined(*encodings) if len(encodings) == 2 else encodings[0] if encodings else Unchanged()
+    return Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), noise_of(recipe.noise), encoding)
+
+
+def noise_of(text: str | None) -> Noise:
+    """Noise of scale 1: "gaussian", or "optimized:FAMILY:WEIGHTS".
+
+    FAMILY is blocks, laplace or isotropic. WEIGHTS, which say how much noise hurts each coordinate, are "releases"
+    (learnt from past releases, which is post-processing) or "flat". Both may be left out.
+
+    >>> noise_of("optimized:laplace:flat")
+    OptimizedNoise(1.0, weights=Flat(), cost=AbsoluteCost(), fit=weighted_laplace)
+    """
+    if text is None or text == "gaussian":
+        return Gaussian(1.0)
+    kind, *said = text.split(":")
+    family, source = (said + ["blocks", "releases"][len(said) :])[:2]
+    if kind != "optimized" or len(said) > 2 or family not in _FAMILIES or source not in _SOURCES:
+        families, sources = ", ".join(_FAMILIES), ", ".join(_SOURCES)
+        requirement = f"gaussian or optimized:FAMILY:WEIGHTS with FAMILY of {families} and WEIGHTS of {sources}"
+        given = validate.option(text)
+        raise SettingError("{noise} must be {requirement}, got {given}.", requirement=requirement, given=given)
+    return OptimizedNoise(1.0, weights=_SOURCES[source](), fit=_FAMILIES[family])
+
+
+def gradient_of(prepared: Prepared) -> LossGradient:
+    """The gradient of the loss for these labels, in the precision and with the views of the recipe."""
+    return LossGradient(loss_of(prepared), autocast_of(prepared.recipe), views_of(prepared.recipe))
+
+
+def loss_of(prepared: Prepared) -> Callable[..., Tensor]:
+    """Cross-entropy for classes, squared error for numbers."""
+    return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
+
+
+def views_of(recipe: Recipe) -> Views:
+    """Augmented copies of each example, as many as the recipe asks for."""
+    return Views(recipe.views, parse_augmentation(recipe.augment))
+
+
+def autocast_of(recipe: Recipe) -> torch.dtype | None:
+    """The half precision that products are computed in, if any."""
+    return _PRECISIONS[recipe.precision]
+
+
+def sparsifying(prepared: Prepared, steps: int) -> Encoding | None:
+    """Random sparsification with one mask per epoch, whose rate rises to the final one; None if it is 0."""
+    per_epoch = steps_per_epoch(prepared.examples, prepared.settings.batch_size)
+    rate = prepared.recipe.sparsify
+    return RandomSparsify.throughout(steps, final_rate=rate, steps_per_epoch=per_epoch) if rate else None
+
+
+def _freezing(model: nn.Module, final: float, steps: int) -> Encoding | None:
+    """Freezing of the smallest weights, in three stages that cut the steps into quarters."""
+    return Freeze.by_magnitude(model, stages=equal_stages(steps), final=final) if final else None
+
+
+def optimizer_of(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """A function that makes the optimizer of the settings for given parameters."""
+    if settings.optimizer == "adam":
+        betas = (settings.momentum, ADAM_BETAS[1])
+        return lambda parameters: torch.optim.Adam(
+            parameters, lr=settings.learning_rate, betas=betas, weight_decay=decay
+        )
+    lr, momentum = settings.learning_rate, settings.momentum
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)
+
+
+def parse_averaging(text: str) -> Averaging | None:
+    """An average of the iterates: "none", "ema:0.999" or "tail:0.5". The number may be left out.
+
+    >>> parse_averaging("tail:0.25")
+    Tail(fraction=0.25)
+    """
+    if text == "none":
+        return None
+    kind, colon, setting = text.partition(":")
+    makers: dict[str, Callable[..., Averaging]] = {"ema": Ema, "tail": Tail}
+    refusal = UsageError(f"averaging must be none, ema:DECAY or tail:FRACTION, got {validate.option(text)}.")
+    if kind not in makers:
+        raise refusal
+    return makers[kind](_number(setting, refusal)) if colon else makers[kind]()
+
+
+def parse_augmentation(text: str) -> tuple[Transform, ...]:
+    """What changes each view, in order: "flip,crop:4", "jitter:0.1" or "none".
+
+    >>> parse_augmentation("flip,crop:4")
+    (Flip(), Crop(padding=4))
+    """
+    return () if text == "none" else tuple(_transform(part.strip()) for part in text.split(","))
+
+
+def _transform(text: str) -> Transform:
+    refusal = UsageError(
+        f"augment must be none, or a list of flip, crop:PIXELS and jitter:STD, got {validate.option(text)}."
+    )
+    match text.partition(":"):
+        case "flip", "", "":
+            return Flip()
+        case "crop", ":", setting if setting.isdecimal():
+            return Crop(int(setting[:10]))
+        case "jitter", ":", setting:
+            return Jitter(_number(setting, refusal))
+    raise refusal
+
+
+def _number(text: str, refusal: UsageError) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise refusal from None
