@@ -18,7 +18,7 @@ import sordino as so
 from bench.step import origin
 from sordino.data import load
 from sordino.data.dataset import DataSet
-from sordino.training.evaluation import Public
+from sordino.training.evaluation import Evaluation, Public
 from sordino.training.transfer import LinearProbe, Pretrained, pretrain
 
 MODEL, SHAPE, PICTURES = "resnet-20", (3, 32, 32), 60_000
@@ -72,7 +72,7 @@ def _private(
         epochs=20,
         clip=0.1,
         optimizer=_sgd,
-        test=test,
+        evaluation=Evaluation(at_end=test),
         seed=seed,
         progress=False,
     )

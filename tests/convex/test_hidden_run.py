@@ -74,7 +74,7 @@ def test_the_budget_is_charged_for_the_end_and_for_nothing_else():
 
 
 def test_the_folder_shows_the_end_only(tmp_path):
-    fitted(out=tmp_path / "run", test=Public((INPUTS, LABELS)))
+    fitted(out=tmp_path / "run", evaluation=Public((INPUTS, LABELS)))
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "metrics.jsonl",
         "model.safetensors",

@@ -21,7 +21,7 @@ from sordino.convex.hidden_run import _Steps
 from sordino.convex.model import GatedReLU
 from sordino.errors import StateError
 from sordino.training import checkpoint
-from sordino.training.journal import Journal
+from sordino.training.checkpoint import RunWriter
 from sordino.training.run_folder import RunFolder
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -130,12 +130,12 @@ def as_once(found: Shown) -> dict[int, Tensor]:
 
 
 MOMENTS: dict[str, list[tuple[Any, str, int]]] = {
-    "before it is recorded": [(Journal, "at_rest", 2)],
+    "before it is recorded": [(RunWriter, "at_rest", 2)],
     "between the record and the showing": [(RunFolder, "add_shown", 2)],
     "when it has been shown": [(_Steps, "_show", 9)],  # called once before the first step, and once after each
     "in the next step": [(_Steps, "_descend", 9)],
     "again and again": [(RunFolder, "add_shown", 1), (_Steps, "_descend", 5), (RunFolder, "add_shown", 1)],
-    "when the end is decided": [(Journal, "decide", 1)],
+    "when the end is decided": [(RunWriter, "decide", 1)],
     "when the end was measured": [(RunFolder, "add_metrics", 1)],
 }
 
@@ -227,12 +227,12 @@ def test_a_run_that_was_begun_before_iterates_were_recorded_is_not_gone_on_with(
     seen.mkdir()
 
     def as_before() -> None:
-        honest = Journal.last_checkpoint
+        honest = RunWriter.last_checkpoint
 
         def last_checkpoint(self: Any, plan: Any, model: Any, records: Any, settings: Any, **named: Any) -> Any:
             return honest(self, plan, model, records, {k: v for k, v in settings.items() if k != "shown"}, **named)
 
-        Journal.last_checkpoint = last_checkpoint
+        RunWriter.last_checkpoint = last_checkpoint
         dying_after(_Steps, "_descend", 6)
         fitted(out, writing_to(seen))
 

@@ -27,7 +27,7 @@ from sordino.gradients.tape import why_given_up
 from sordino.gradients.taped import Taped
 from sordino.kernel.contribution import SlowGradients
 from sordino.kernel.records import Records, as_records
-from sordino.training.gradient_fingerprint import rehearsal
+from sordino.training.checkpoint import gradient_fingerprint
 
 ROWS, CLASSES = 5, 3
 GRADIENT = so.LossGradient(F.cross_entropy)
@@ -255,6 +255,6 @@ def test_a_model_is_told_again_by_its_gradients_whether_it_was_checked_before_or
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
         GRADIENT.check(one, records_of(x))
-        digests = {rehearsal(GRADIENT, model, records_of(x)) for model in (one, other)}
+        digests = {gradient_fingerprint(GRADIENT, model, records_of(x)) for model in (one, other)}
     assert len(digests) == 1
     assert why_given_up(one) is not None and why_given_up(other) is not None

@@ -119,7 +119,7 @@ SOUND: dict[str, Callable[[], Any]] = {
     "max_grad_norm": lambda: 1.0, "value": lambda: torch.zeros(15), "low": lambda: 0.0, "high": lambda: 1.0,
 }  # fmt: skip
 
-FLAGS = ("progress", "resume", "draw_again", "allow_weak", "allow_large_delta", "allow_single", "on_row", "self")
+FLAGS = ("progress", "resume", "draw_again", "allow_weak", "allow_large_delta", "allow_single", "callbacks", "self")
 
 # What fetches from the network or works for minutes, and hands what the data set says of itself to its owner's code.
 LEFT_OUT = ("data.fetch", "transfer.pretrain", "RandomSparsify.codec", "tuning.tune_on_public")

@@ -51,9 +51,9 @@ def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 PROCESS = """
-from sordino.training import journal
+from sordino.training import checkpoint
 from sordino.cli import main
-journal._MARKS = 2
+checkpoint._MARKS = 2
 main()
 """
 

@@ -552,7 +552,7 @@ def _() -> Released:
     charged = so.Charged(budget, noise_multiplier=4.0, evaluations=3, seed=8)
     found = so.fit(
         model, budget, epsilon=8.0, delta=1e-2, batch_size=8, steps=3, seed=7, progress=False, loss=Squared(),
-        clip=8.0, optimizer=halving, validation=charged,
+        clip=8.0, optimizer=halving, evaluation=charged,
     )  # fmt: skip
     seen = [row["validation_accuracy"] for row in found.metrics]
     return moved(model) | {"validation": torch.tensor(seen, dtype=torch.float64)}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from sordino.cli import main
-from sordino.training import journal as journal_module
+from sordino.training import checkpoint as journal_module
 
 TARGET = ["--epsilon", "3", "--delta", "1e-4", "--quiet"]
 DIGITS = ["train", "--data", "digits", "--model", "linear", *TARGET, "--batch-size", "100", "--steps", "4"]

@@ -40,9 +40,8 @@ from sordino.releases.moments import release_moments
 from sordino.releases.vector import release
 from sordino.sklearn import ConvexReLUClassifier, NoisyAccuracy, PrivateClassifier
 from sordino.sklearn.one_fit import OneFit
-from sordino.training.checkpoint import Checkpoints, Progress
+from sordino.training.checkpoint import Checkpoints, Progress, RunWriter
 from sordino.training.evaluation import Charged
-from sordino.training.journal import Journal
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
 from sordino.tuning.kept import Kept
@@ -320,7 +319,7 @@ def trained(data: object, out: Path, **changes) -> so.Fitted:
 
 def stopped(monkeypatch: pytest.MonkeyPatch, data: object, out: Path, *, at: int = 3, **changes) -> None:
     """Somebody asks to stop after step `at`."""
-    before_step = Journal.before_step
+    before_step = RunWriter.before_step
 
     def interrupted(self, training):
         if training.run.steps == at:
@@ -329,7 +328,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, data: object, out: Path, *, at: int
         before_step(self, training)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(Journal, "before_step", interrupted)
+        patch.setattr(RunWriter, "before_step", interrupted)
         trained(data, out, **changes)
 
 

@@ -18,7 +18,7 @@ from sordino.errors import UsageError
 from sordino.gradients import attributes
 from sordino.gradients.attributes import attributes_kept
 from sordino.kernel.records import as_records
-from sordino.training import scoring
+from sordino.training import evaluation
 
 ROWS, DECISIVE, PATIENCE = 80, 30, 20  # a check makes fewer passes than the model has patience
 
@@ -372,7 +372,7 @@ def test_what_is_kept_while_scores_are_taken_cannot_be_used_in_training() -> Non
     model = Global()
     MODULE_LEVEL["seen"] = PATIENCE, None
     batch = as_records(records(True)).gather(torch.arange(DECISIVE, DECISIVE + 1))
-    scoring._scores(model, batch)
+    evaluation._scores(model, batch)
     with pytest.raises(UsageError, match="kept from rows that it saw before"):
         so.LossGradient(F.cross_entropy).of(model, batch, torch.zeros(1, dtype=torch.int64))
 

@@ -14,6 +14,7 @@ from torch import nn
 import sordino as so
 from sordino._input import validate
 from sordino.errors import SordinoError
+from sordino.training.evaluation import Evaluation
 
 FEW = ("inputs and target", "a pair of numbers", "rows by name", "an array of objects", "a data set")
 SLOW_ONES = ("sordino.fit", "fit_hidden_state", "PrivateRun", "federated_sgd", "white_box_scores", "verify", "opacus")
@@ -63,8 +64,8 @@ SETTINGS = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 5, "steps": 1, "progres
     "attempt",
     [
         lambda: so.fit(ROWS, nn.Linear(4, 3), **SETTINGS),
-        lambda: so.fit(nn.Linear(4, 3), ROWS, **SETTINGS, validation=ROWS),
-        lambda: so.fit(nn.Linear(4, 3), ROWS, **SETTINGS, test=ROWS),
+        lambda: so.fit(nn.Linear(4, 3), ROWS, **SETTINGS, evaluation=ROWS),
+        lambda: Evaluation(at_end=ROWS),
         lambda: so.fit(nn.Linear(4, 3), ROWS, **(SETTINGS | {"epsilon": ROWS[0]})),
         lambda: so.fit(nn.Linear(4, 3), ROWS, **(SETTINGS | {"batch_size": np.float32(NUMBER)})),
         lambda: so.fit(nn.Linear(4, 3), ROWS, **SETTINGS, optimizer=lambda parameters: ROWS),

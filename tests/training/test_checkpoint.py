@@ -141,11 +141,18 @@ def test_settings_of_libraries_are_those_that_choose_kernels(monkeypatch: pytest
 def test_a_changed_source_is_another_sordino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "sums.py").write_text("total = a + b")
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "checkpoint.py"))
+    monkeypatch.setattr(module.sordino, "__file__", str(tmp_path / "__init__.py"))
     before = module._sources.__wrapped__()
     (tmp_path / "notes.txt").write_text("not code")
     assert module._sources.__wrapped__() == before
     (tmp_path / "inner" / "sums.py").write_text("total = b + a")
+    assert module._sources.__wrapped__() != before
+
+
+def test_the_digest_covers_the_kernel_and_not_its_own_folder_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read_bytes = module._sources.__wrapped__(), Path.read_bytes
+    changed = lambda path: read_bytes(path) + (b" " if path.match("kernel/step.py") else b"")  # noqa: E731
+    monkeypatch.setattr(Path, "read_bytes", changed)
     assert module._sources.__wrapped__() != before
 
 

@@ -10,7 +10,7 @@ from torch import nn
 import sordino as so
 from sordino.kernel.augmentation import Jitter, Views
 from sordino.kernel.records import Records, as_records
-from sordino.training.gradient_fingerprint import rehearsal
+from sordino.training.checkpoint import gradient_fingerprint
 
 RECORDS = as_records((torch.randn(20, 6), torch.randint(0, 3, (20,))))
 
@@ -20,7 +20,7 @@ def network(*between: nn.Module) -> nn.Sequential:
 
 
 def rehearsed(model: nn.Module, gradient: so.LossGradient | None = None, records: Records = RECORDS) -> str:
-    return rehearsal(gradient or so.LossGradient(F.cross_entropy), model, records)
+    return gradient_fingerprint(gradient or so.LossGradient(F.cross_entropy), model, records)
 
 
 def test_weights_make_no_difference_and_stay_bit_for_bit() -> None:
@@ -104,7 +104,7 @@ def test_another_optimizer_is_noticed() -> None:
     digests = set()
     for changes in ({}, {"lr": 0.2}, {"momentum": 0.8}, {"nesterov": True}):
         model = network()
-        digests.add(rehearsal(so.LossGradient(F.cross_entropy), model, RECORDS, momentum(model, **changes)))
+        digests.add(gradient_fingerprint(so.LossGradient(F.cross_entropy), model, RECORDS, momentum(model, **changes)))
     assert len(digests) == 4
 
 
@@ -119,7 +119,7 @@ def test_the_optimizer_is_left_as_it_was() -> None:
     state = {id(x): entries["momentum_buffer"].clone() for x, entries in optimizer.state.items()}
     weights, gradients = ([of(p).clone() for p in model.parameters()] for of in (lambda p: p, lambda p: p.grad))
     moved, attributes = elsewhere.detach().clone(), dict(vars(optimizer))
-    rehearsal(so.LossGradient(F.cross_entropy), model, RECORDS, optimizer)
+    gradient_fingerprint(so.LossGradient(F.cross_entropy), model, RECORDS, optimizer)
     assert all(torch.equal(entries["momentum_buffer"], state[id(x)]) for x, entries in optimizer.state.items())
     assert all(torch.equal(x, before) for x, before in zip(model.parameters(), weights, strict=True))
     assert all(torch.equal(x.grad, before) for x, before in zip(model.parameters(), gradients, strict=True))

@@ -24,7 +24,7 @@ import sordino as so
 from sordino.errors import Interrupted, StateError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.training import checkpoint as checkpoint_module
-from sordino.training import journal as journal_module
+from sordino.training import checkpoint as journal_module
 from sordino.training.evaluation import Charged
 from sordino.training.loop import Training
 from sordino.training.run_folder import RunFolder
@@ -405,7 +405,7 @@ def test_a_charged_validation_is_part_of_what_is_promised_and_repeated_exactly(t
         else:
             assert killed(tmp_path / name, 40, **arguments)
             again = so.Budget((INPUTS, LABELS))
-            trained(tmp_path / name, data=again, validation=charged(again), resume=True)
+            trained(tmp_path / name, data=again, evaluation=charged(again), resume=True)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
@@ -422,10 +422,10 @@ def test_a_charged_validation_never_says_more_than_was_paid_for(
 ) -> None:
     budget = so.Budget((INPUTS, LABELS))
     if "resume" in arguments:
-        killed(tmp_path / "run", 30, data=budget, validation=charged(budget))
+        killed(tmp_path / "run", 30, data=budget, evaluation=charged(budget))
         budget = so.Budget((INPUTS, LABELS))
     with pytest.raises(error, match=said):
-        trained(tmp_path / "run", data=budget, validation=charged(budget, **changes), **arguments)
+        trained(tmp_path / "run", data=budget, evaluation=charged(budget, **changes), **arguments)
 
 
 SCRIPT = """
@@ -433,8 +433,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from small_trainings import trained
-from sordino.training import journal
-journal._MARKS = 4
+from sordino.training import checkpoint
+checkpoint._MARKS = 4
 trained(Path(sys.argv[1]), steps=400, resume=True, seed={seed!r})
 """
 

@@ -12,9 +12,20 @@ from scipy.stats import binomtest
 from torch import nn
 
 import sordino as so
-from sordino.training.evaluation import Charged, Public, accuracy, mean_loss, per_class_accuracy, regression
-from sordino.training.metrics import Regression, correctness, correctness_by_class, wilson
-from sordino.training.scoring import evaluating, scores_of_units
+from sordino.training.evaluation import (
+    Charged,
+    Public,
+    Regression,
+    accuracy,
+    correctness,
+    correctness_by_class,
+    evaluating,
+    mean_loss,
+    per_class_accuracy,
+    regression,
+    scores_of_units,
+    wilson,
+)
 
 CLASSES = 3
 

@@ -24,7 +24,7 @@ from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Codec, Encoding, Unchanged
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Records, as_records
+from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.sampling import Sampler
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import row_seeds
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def noisy_sgd(
-    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
 ) -> NotPrivate:
     """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
 
@@ -79,7 +79,7 @@ def noisy_sgd(
 
 
 def clipped_sgd(
-    model: nn.Module, data: object, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
 ) -> NotPrivate:
     """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
     validate.instance(Clip, clip=clip)
@@ -89,7 +89,7 @@ def clipped_sgd(
 
 def unpaid_weights_sgd(
     model: nn.Module,
-    data: object,
+    data: Data,
     optimizer: torch.optim.Optimizer,
     comparison: Comparison,
     *,
@@ -117,7 +117,7 @@ def unpaid_weights_sgd(
 
 def _train(
     model: nn.Module,
-    data: object,
+    data: Data,
     optimizer: torch.optim.Optimizer,
     comparison: Comparison,
     sum_of: Callable[[PerExample], Tensor],
@@ -135,7 +135,7 @@ def _train(
         step_at_rest(optimizer, model, rest_of(encoding, state))
 
 
-def _rows(data: object) -> Records:
+def _rows(data: Data) -> Records:
     if isinstance(data, Budget):
         raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
     return as_records(data)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
+from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, PerExample
 from sordino.kernel.step import Begun, Plan
@@ -86,7 +87,7 @@ class ExposedRun:
         self,
         plan: Plan,
         model: nn.Module,
-        data: object,
+        data: Data,
         optimizer: torch.optim.Optimizer,
         *,
         divisor: float,

@@ -29,6 +29,7 @@ from sordino.kernel.step import Plan
 from sordino.recipes.stages import parse_averaging
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings
+from sordino.training.evaluation import Evaluation
 from sordino.training.fit import Fitted, fit
 from sordino.training.run_folder import RunFolder
 from sordino_papers.harness.carried_out import carried_out
@@ -98,7 +99,7 @@ class Trial:
             autocast=self.autocast,
             optimizer=self.optimizer,
             averaging=self.average,
-            test=rows.test,
+            evaluation=Evaluation(at_end=rows.test),
             seed=seed,
             out=out,
             resume=folder is not None and not folder.is_free,

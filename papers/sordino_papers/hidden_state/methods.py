@@ -58,7 +58,7 @@ class InHiding(Method):
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
         plan = self.plan(len(rows), epsilon, seed)
         fitted = fit_hidden_state(
-            plan, rows.data, outputs=rows.num_classes, delta=DELTA, test=rows.test, seed=seed, progress=False
+            plan, rows.data, outputs=rows.num_classes, delta=DELTA, evaluation=rows.test, seed=seed, progress=False
         )
         accuracy, guarantee = fitted.metrics["test_accuracy"], fitted.guarantee
         return _outcome(accuracy, guarantee, _under_zero_out(guarantee), plan.noise_multiplier)
@@ -113,7 +113,7 @@ class DpSgd(Method):
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr, momentum=momentum),
             schedule=parse(self.schedule),
             averaging=parse_averaging(self.averaging),
-            test=rows.test,
+            evaluation=rows.test,
             seed=seed,
             progress=False,
         )

@@ -18,9 +18,8 @@ from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
 from sordino.kernel.sampling import Sampler
 from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino.training.evaluation import correctness, evaluating
 from sordino.training.loop import measured
-from sordino.training.metrics import correctness
-from sordino.training.scoring import evaluating
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger

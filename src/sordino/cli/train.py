@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 
 from sordino.accounting.guarantee import rounded_up
-from sordino.cli.event_log import event_log
 from sordino.cli.options import naming_options, print_columns, with_settings
 from sordino.errors import Interrupted, UsageError
 from sordino.recipes.planning import delta_note
@@ -36,6 +35,7 @@ def train(
 ) -> None:
     """Train a private model, by a recipe or by options, into a folder that can be resumed and given away."""
     from sordino.recipes.run import carry_out
+    from sordino.training.callbacks import EventLog
 
     names = settings if recipe is not None or resume is not None else declared(Recipe)
     with naming_options(*names):
@@ -49,8 +49,9 @@ def train(
                 raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
             folder, wanted = resume, Recipe.of_run(RunFolder(resume))
         again = {"resume": resume is not None, "draw_again": draw_again}
-        with event_log(folder / "tensorboard") if tensorboard else nullcontext() as log, _saying_how_to_resume(folder):
-            run = carry_out(wanted, folder, **again, progress=not quiet, on_row=log)
+        callbacks = [EventLog(folder / "tensorboard")] if tensorboard else []
+        with _saying_how_to_resume(folder):
+            run = carry_out(wanted, folder, **again, progress=not quiet, callbacks=callbacks)
     print_end(run, wanted)
 
 

@@ -28,6 +28,7 @@ from sordino.encodings.resting import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.encoding import Codec, Encoding, Unchanged
+from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum
 from sordino.kernel.step import Begun, Plan
@@ -63,7 +64,7 @@ class Federated:
 def federated_sgd(
     plan: Plan,
     model: nn.Module,
-    data: object,
+    data: Data | Budget,
     *,
     clients: int,
     delta: float,

@@ -22,8 +22,9 @@ from sordino.accounting.guarantee import Unit
 from sordino.convex.random_features import Features
 from sordino.convex.ridge import FittedLinear, LinearModel, prepared, solve, typical_noise
 from sordino.convex.sufficient_statistics import Statistics, Summation, key_of
-from sordino.kernel.budget import Release
+from sordino.kernel.budget import Budget, Release
 from sordino.kernel.noise import Gaussian
+from sordino.kernel.records import Data
 from sordino.kernel.states import BoundedSum, Layout
 
 _TIMES_THE_NOISE = 3.0  # the eigenvalue then takes about a tenth of what the statistics cost
@@ -57,7 +58,7 @@ class Releases:
 
 
 def fit_adassp(
-    data: object,
+    data: Data | Budget,
     features: Features,
     *,
     num_classes: int,

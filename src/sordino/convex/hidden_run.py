@@ -11,41 +11,38 @@ bit for bit, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.convex.fading import Fading
 from sordino.convex.noisy_cgd import NoisyCGD
-from sordino.errors import Interrupted, UsageError
+from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Records
+from sordino.kernel.records import Data, Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
 from sordino.kernel.step import Plan
+from sordino.training.callbacks import Callback, CallbackList, LogSteps, ProgressBar, TrainingStart, closing_callbacks
+from sordino.training.checkpoint import RunWriter, digest_of, promised_fields
 from sordino.training.evaluation import Public
-from sordino.training.interruption import interruption
-from sordino.training.journal import Journal, described, digest_of
-from sordino.training.loop import Training, measured
+from sordino.training.loop import Training, measured, stop_requests, take_steps
 from sordino.training.run_folder import RunFolder
 
 _WHAT = "training run"
 
 OnShown = Callable[[int, dict[str, Tensor]], None]
-OnRow = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -60,23 +57,23 @@ class HiddenFitted:
 
 def fit_hidden_state(
     plan: NoisyCGD,
-    data: object,
+    data: Data | Budget,
     *,
     outputs: int,
     delta: float,
-    test: Public | None = None,
+    evaluation: Public | None = None,
+    callbacks: Sequence[Callback] = (),
     out: Path | str | None = None,
     resume: bool = False,
     seed: int | None = None,
     physical_batch_size: int | Literal["auto"] = "auto",
     progress: bool = True,
     on_shown: OnShown | None = None,
-    on_row: OnRow | None = None,
 ) -> HiddenFitted:
     """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
 
-    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows,
-    `on_row` what was measured in the end. A run that is resumed may show the last of these weights once more.
+    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows.
+    Public rows for `evaluation` are measured at the end. A run that is resumed may show the last of the weights again.
 
     >>> from sordino.convex.model import GatedReLU
     >>> from sordino.kernel.sampling import Cyclic
@@ -88,10 +85,13 @@ def fit_hidden_state(
     """
     validate.instance(NoisyCGD, plan=plan)
     validate.count(outputs=outputs)
+    validate.instance((Public, type(None)), evaluation=evaluation)
     if out is None and resume:
-        raise UsageError("a run can be resumed from its folder only: say out.")
+        raise UsageError("resume needs out: a run can be resumed from its folder only.")
     if plan.shown_after and on_shown is None:
-        raise UsageError("the plan pays for iterates that are shown, and nobody looks: say on_shown, or show none.")
+        raise UsageError(
+            "on_shown must be given, because the plan pays for iterates that are shown: or leave shown_after empty."
+        )
     budget = data if isinstance(data, Budget) else Budget(data)
     records = budget.records
     if records.rows_per_unit > 1:
@@ -107,22 +107,26 @@ def fit_hidden_state(
     module = plan.model.build(inputs, outputs)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     plan.check_noise(delta)
-    steps = _Steps(plan, module, records, progress, on_shown)
+    bar = (ProgressBar("training in hiding"),) if progress else ()
+    called = CallbackList((LogSteps(), *bar, *callbacks))
+    steps = _Steps(plan, module, records, called, on_shown)
     if out is None:
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=key)
         guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
-        return _finished(steps.take(steps.training(release.key, physical_batch_size), None), guarantee, plan, test)
+        with steps.announced(0, guarantee):
+            steps.take(steps.training(release.key, physical_batch_size), None)
+            return steps.finished(guarantee, evaluation, None)
     folder, digest = RunFolder(out), digest_of(*steps.plan.stages, plan)
     if resume and folder.is_finished:
         return _taken_up(folder, budget, plan, module, digest, delta)
     if not resume:
         budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
-    with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
+    with closing(RunWriter.resume(folder, key) if resume else RunWriter.begin(folder, key)) as writer:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
         if plan.shown_after:  # before they were recorded, nobody knew what had been shown when a run was stopped
             settings |= {"shown": "what was recorded before"}
-        checkpoint = journal.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
-        release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=journal.key, run=journal.run)
+        checkpoint = writer.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
+        release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=writer.key, run=writer.run)
         training = steps.training(release.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)
@@ -131,26 +135,20 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
-        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, journal.key))
-        shown = journal.promise(
-            described(plan.sampler, numbers, plan.noise_multiplier, guarantee),
+        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, writer.key))
+        rows = writer.promise(
+            promised_fields(plan.sampler, numbers, plan.noise_multiplier, guarantee),
             number=release.number,
             plan=digest,
             noise_multiplier=plan.noise_multiplier,
         )
-        if folder.has_model:  # which may have been seen
-            module.load_state_dict(folder.model(like=module.state_dict()))
-        else:
-            steps.take(training, journal)
-            journal.decide(training)
-        fitted = _finished(module, guarantee, plan, test)
-        row = {"step": plan.sampler.steps, **fitted.metrics}
-        if not shown:
-            journal.add(row)
-        if on_row is not None:
-            on_row(row)
-        journal.end()
-        return fitted
+        with steps.announced(training.run.steps, guarantee):
+            if folder.has_model:  # which may have been seen
+                module.load_state_dict(folder.model(like=module.state_dict()))
+            else:
+                steps.take(training, writer)
+                writer.decide(training)
+            return steps.finished(guarantee, evaluation, writer, is_written=bool(rows))
 
 
 def kernel_plan(hidden: NoisyCGD) -> Plan:
@@ -171,12 +169,12 @@ def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a plan on one data set."""
+    """The steps of a plan on one dataset."""
 
     hidden: NoisyCGD
     module: nn.Module
     records: Records
-    progress: bool
+    callbacks: Callback
     on_shown: OnShown | None
 
     @property
@@ -189,37 +187,66 @@ class _Steps:
         optimizer = torch.optim.SGD(
             self.module.parameters(), lr=self.hidden.learning_rate, weight_decay=self.hidden.strength
         )
-        divisor, schedule = self.hidden.batch_size(self.records.num_units), _Of(self.hidden)
-        return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule, averaging=None)
+        divisor, schedule = self.hidden.batch_size(self.records.num_units), _WholeSchedule(self.hidden)
+        return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule)
 
-    def take(self, training: Training, journal: Journal | None) -> nn.Module:
+    @contextmanager
+    def announced(self, taken: int, guarantee: Guarantee) -> Iterator[None]:
+        """Calls `on_start` at the beginning, and `on_close` at the end."""
+        hidden, size = self.hidden, self.hidden.batch_size(self.records.num_units)
+        start = TrainingStart(hidden.sampler.steps, taken, size, hidden.noise_multiplier, guarantee)
+        with closing_callbacks(self.callbacks):
+            self.callbacks.on_start(start)
+            yield
+
+    def take(self, training: Training, writer: RunWriter | None) -> None:
+        """Takes the steps that are left, and those without data after them."""
         run = training.run
-        with _progress_bar(self.progress) as bar, interruption(wanted=journal is not None) as asked:
-            task = bar.add_task("training in hiding", total=len(run), completed=run.steps)
-            self._show(training, journal)  # the run may have been stopped before it did
-            while run.steps < len(run):
-                if journal is not None:
-                    journal.before_step(training)
-                self._descend(run.steps, run.next_from)
-                bar.advance(task)
-                self._show(training, journal)
-                if journal is not None and asked.to_stop and run.steps < len(run):
-                    journal.at_rest(training)
-                    raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
-            if journal is not None:
-                journal.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
-        self._trailing(training)
-        return self.module
 
-    def _show(self, training: Training, journal: Journal | None) -> None:
+        def after_step() -> None:
+            self.callbacks.on_step(run.steps, len(run))
+            self._show(training, writer)
+
+        with stop_requests(wanted=writer is not None) as stop:
+            self._show(training, writer)  # the run may have been stopped before it did
+            take_steps(
+                training,
+                take=lambda: self._descend(run.steps, run.next_from),
+                writer=writer,
+                stop=stop,
+                after_step=after_step,
+            )
+            if writer is not None:
+                writer.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
+        self._trailing(training)
+
+    def finished(
+        self, guarantee: Guarantee, evaluation: Public | None, writer: RunWriter | None, *, is_written: bool = False
+    ) -> HiddenFitted:
+        """Measures the last iterate, which is on the disk by now, and deletes the key."""
+        found = {} if evaluation is None else measured(self.module, evaluation)
+        numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
+        fitted = HiddenFitted(
+            self.module, guarantee, self.hidden, numbers | {f"test_{name}": value for name, value in found.items()}
+        )
+        row = {"step": self.hidden.sampler.steps, **fitted.metrics}
+        if writer is not None and not is_written:
+            writer.add(row)
+        self.callbacks.on_evaluation(row)
+        if writer is not None:
+            writer.end()
+        self.callbacks.on_end(row)
+        return fitted
+
+    def _show(self, training: Training, writer: RunWriter | None) -> None:
         """Shows the iterate, if the plan has paid for it."""
         epoch, within = divmod(training.run.steps, self.hidden.sampler.batches_per_epoch)
         if within or epoch not in self.hidden.shown_after or self.on_shown is None:
             return
-        if journal is None:
+        if writer is None:
             weights = {name: x.detach().clone() for name, x in self.module.state_dict().items()}
         else:
-            weights = journal.before_showing(training, epoch)
+            weights = writer.before_showing(training, epoch)
         self.on_shown(epoch, weights)
 
     def _trailing(self, training: Training) -> None:
@@ -259,7 +286,7 @@ class _Steps:
 
 
 @dataclass(frozen=True)
-class _Of:
+class _WholeSchedule:
     """The schedule of a plan, which counts the steps without data too."""
 
     plan: NoisyCGD
@@ -279,14 +306,3 @@ def _taken_up(
     promised: Any = folder.privacy()
     guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))
     return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
-
-
-def _finished(module: nn.Module, guarantee: Guarantee, plan: NoisyCGD, test: Public | None) -> HiddenFitted:
-    found = {} if test is None else {f"test_{name}": value for name, value in measured(module, test).items()}
-    numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta, **found}
-    return HiddenFitted(module, guarantee, plan, numbers)
-
-
-def _progress_bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not visible)

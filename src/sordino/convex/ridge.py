@@ -16,6 +16,7 @@ from sordino.convex.sufficient_statistics import Statistics, Summation, release_
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import check_delta_for, check_target
+from sordino.kernel.records import Data
 
 
 class LinearModel(nn.Module):
@@ -64,7 +65,7 @@ def solve(statistics: Statistics, ridge: float) -> Tensor:
 
 
 def fit_ssp(
-    data: object,
+    data: Data | Budget,
     features: Features,
     *,
     num_classes: int,
@@ -103,7 +104,13 @@ def fit_ssp(
 
 
 def prepared(
-    data: object, adjacency: Adjacency, epsilon: float, delta: float, *, allow_weak: bool, allow_large_delta: bool
+    data: Data | Budget,
+    adjacency: Adjacency,
+    epsilon: float,
+    delta: float,
+    *,
+    allow_weak: bool,
+    allow_large_delta: bool,
 ) -> Budget:
     """The budget of the data, if the target is one that can be promised for it."""
     check_target(epsilon, delta, allow_weak=allow_weak)

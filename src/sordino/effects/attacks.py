@@ -16,8 +16,7 @@ from sordino._input import validate
 from sordino.effects.victim import ROWS, Prepare, Victim
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
-from sordino.training.metrics import correctness
-from sordino.training.scoring import evaluating
+from sordino.training.evaluation import correctness, evaluating
 
 _SMALLEST = 1e-30  # a norm below this has no direction
 

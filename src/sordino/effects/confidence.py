@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.effects.intervals import Interval, bootstrap_of_distance
-from sordino.training.metrics import correctness
+from sordino.training.evaluation import correctness
 
 BINS = 15
 _DRAWS = 200

@@ -16,7 +16,7 @@ from sordino.effects.plain_training import train_plainly
 from sordino.errors import DataError
 from sordino.recipes import Saved
 from sordino.recipes.networks import build, network_inputs
-from sordino.training.metrics import correctness
+from sordino.training.evaluation import correctness
 
 MEMBERS = 2  # of each half
 _FEWEST = 20

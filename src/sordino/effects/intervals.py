@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sordino.training.metrics import wilson
+from sordino.training.evaluation import wilson
 
 DRAWS = 1000
 _SAMPLES_AT_A_TIME = 50  # of all rows each

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from sordino.effects.attacks import Attack, LInfinity, pgd, robust_accuracy
 from sordino.effects.victim import Prepare, Victim
-from sordino.training.metrics import correctness
-from sordino.training.scoring import evaluating
+from sordino.training.evaluation import correctness, evaluating
 
 _TOLERANCE = 0.01  # a share: attacks with random starts differ by about as much
 _MANY_STEPS = 100

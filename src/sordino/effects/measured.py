@@ -28,7 +28,7 @@ from sordino.recipes.methods import method_of
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.judged import Judged, judge
-from sordino.training.metrics import correctness
+from sordino.training.evaluation import correctness
 
 HARMED = 12
 

@@ -14,8 +14,7 @@ from sordino.effects.masking import MaskingSigns, masking_signs
 from sordino.effects.victim import Prepare, Victim
 from sordino.errors import DataError
 from sordino.models import Built
-from sordino.training.metrics import correctness
-from sordino.training.scoring import evaluating
+from sordino.training.evaluation import correctness, evaluating
 
 STEPS = 20
 _GREY = {LInfinity: (0.02, 0.05, 0.1, 0.2, 0.3), L2: (0.25, 0.5, 1.0, 1.5, 2.0)}

@@ -25,7 +25,7 @@ from sordino.errors import SordinoError
 from sordino.recipes import Saved
 from sordino.recipes.networks import network_inputs
 from sordino.recipes.prepared import prepare
-from sordino.training.metrics import correctness
+from sordino.training.evaluation import correctness
 from sordino.training.not_private import Exposed, NotPrivate
 
 NOT_PRIVATE = "not private: computed from private rows without a clip and without noise, to be kept inside"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
-from sordino.training.metrics import correctness
+from sordino.training.evaluation import correctness
 
 Prepare = Callable[[Tensor], Tensor]
 

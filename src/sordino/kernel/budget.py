@@ -25,7 +25,7 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
 from sordino.kernel.noise import LearningNoise, Noise, NoiseAt, check_tail
 from sordino.kernel.randomness import Key, Stream
-from sordino.kernel.records import Records, as_records
+from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.states import BoundedSum, PerExample, Private
 
 _SMALLEST_DELTA = 1e-12  # for which the generator's noise is checked where neither release nor budget names one
@@ -126,7 +126,7 @@ class Budget:
     True
     """
 
-    def __init__(self, data: object, *, epsilon: float | None = None, delta: float | None = None) -> None:
+    def __init__(self, data: Data, *, epsilon: float | None = None, delta: float | None = None) -> None:
         if (epsilon is None) != (delta is None):
             raise UsageError("a limit needs both epsilon and delta, or neither.")
         if epsilon is not None and delta is not None:

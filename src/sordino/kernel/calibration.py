@@ -17,11 +17,18 @@ from sordino.kernel.step import Plan
 
 
 def calibrate(
-    plan: Plan, *, epsilon: float, delta: float, budget: Budget | None = None, allow_weak: bool = False
+    plan: Plan,
+    *,
+    epsilon: float,
+    delta: float,
+    budget: Budget | None = None,
+    beside: DpEvent | None = None,
+    allow_weak: bool = False,
 ) -> Plan:
-    """The same plan with the smallest noise whose epsilon is at most the target, rounded to the safe side.
+    """Returns the plan with the smallest noise whose epsilon is at most the target, rounded to the safe side.
 
-    With a `budget`, the target is for the plan together with all that the budget holds already.
+    With a `budget`, the target is for the plan together with all that the budget holds already; with an event `beside`
+    it, for both together.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -35,11 +42,13 @@ def calibrate(
 
     single: Any = plan.noise.event  # whatever the noise is, its event has a multiplier
 
+    others = [event for event in (None if budget is None else budget.event, beside) if event is not None]
+
     def event(noise_multiplier: float) -> DpEvent:
         # An event has no largest noise as a stage has, so that the search can say how much a target would need.
         release = attr.evolve(single, noise_multiplier=noise_multiplier)
         candidate = plan.sampler.compose(release, plan.steps)
-        return candidate if budget is None else ComposedDpEvent([budget.event, candidate])
+        return ComposedDpEvent([*others, candidate]) if others else candidate
 
     multiplier = smallest(event, plan.adjacency, epsilon=epsilon, delta=delta)
     calibrated = replace(plan, noise=plan.noise.with_multiplier(multiplier))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from sordino._input import validate
 from sordino.accounting.guarantee import Unit
@@ -174,8 +176,11 @@ class Records:
         return tensor.clamp_(*self.input_range)
 
 
+Data: TypeAlias = "Dataset[Any] | Sequence[Tensor | NDArray[Any]] | Records"
+
+
 def as_records(
-    data: object,
+    data: Data,
     *,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
@@ -202,7 +207,7 @@ def as_records(
 
 
 def by_user(
-    data: object,
+    data: Data,
     owners: Tensor | NDArray[Any],
     *,
     rows_per_user: int,

@@ -21,7 +21,7 @@ from sordino.kernel.encoding import State
 from sordino.kernel.micro_batches import MEMORY_MIB, keep_what_is_freed, units_at_a_time
 from sordino.kernel.noise import LearningNoise, NoiseAt, arithmetic_of, warn_if_hopeless
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Batch
+from sordino.kernel.records import Batch, Data
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import (
     Begun,
@@ -62,7 +62,7 @@ class PrivateRun:
         self,
         plan: Plan,
         model: nn.Module,
-        data: object,
+        data: Data | Budget,
         *,
         seed: int | None = None,
         key: Key | None = None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
@@ -18,6 +18,7 @@ from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.recipes.defaults import Settings, Target, hidden_defaults_for
 from sordino.recipes.networks import convex_model
 from sordino.recipes.settings import SamplerName, SettingError
+from sordino.training.callbacks import Callback
 from sordino.training.run_folder import RunFolder
 from sordino.training.schedules import parse as parse_schedule
 
@@ -84,7 +85,7 @@ class HiddenState:
         resume: bool,
         draw_again: bool,
         progress: bool,
-        on_row: Callable[[dict[str, Any]], None],
+        callbacks: Sequence[Callback],
     ) -> None:
         recipe = prepared.recipe
         fit_hidden_state(
@@ -92,13 +93,13 @@ class HiddenState:
             prepared.records,
             outputs=prepared.data.facts.num_classes or 1,
             delta=prepared.delta,
-            test=prepared.public_rows(),
+            evaluation=prepared.public_rows(),
+            callbacks=callbacks,
             out=folder.path,
             resume=resume,
             seed=recipe.seed,
             physical_batch_size=recipe.physical_batch_size or "auto",
             progress=progress,
-            on_row=on_row,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -22,6 +22,8 @@ from sordino.recipes.stages import (
     stages_of,
     views_of,
 )
+from sordino.training.callbacks import Callback
+from sordino.training.evaluation import Evaluation
 from sordino.training.fit import fit
 from sordino.training.run_folder import RunFolder
 
@@ -71,7 +73,7 @@ class Method(Protocol):
         resume: bool,
         draw_again: bool,
         progress: bool,
-        on_row: Callable[[dict[str, Any]], None],
+        callbacks: Sequence[Callback],
     ) -> None:
         """Ends with the model, what was promised and what was measured in the folder."""
         ...
@@ -120,8 +122,7 @@ class DpSgd:
             optimizer=optimizer_of(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
             averaging=parse_averaging(settings.averaging),
-            validation=public,
-            test=public,
+            evaluation=None if public is None else Evaluation(during=public, at_end=public),
             out=folder.path,
             physical_batch_size=recipe.physical_batch_size or "auto",
             seed=recipe.seed,

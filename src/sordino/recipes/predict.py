@@ -17,8 +17,8 @@ from sordino.models import Built
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.recipe import Recipe
+from sordino.training.evaluation import evaluating
 from sordino.training.run_folder import RunFolder
-from sordino.training.scoring import evaluating
 
 _ROWS_AT_A_TIME = 1024
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT
@@ -13,10 +12,9 @@ from sordino.errors import StateError, UsageError
 from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import prepare
 from sordino.recipes.recipe import Recipe
+from sordino.training.callbacks import Callback, Row
 from sordino.training.checkpoint import Checkpoints
 from sordino.training.run_folder import RunFolder
-
-OnRow = Callable[[dict[str, Any]], None]
 
 
 def carry_out(
@@ -26,7 +24,7 @@ def carry_out(
     resume: bool = False,
     draw_again: bool = False,
     progress: bool = True,
-    on_row: OnRow | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunFolder:
     """Trains by the recipe into the folder `out`, which ends with the model, what was promised and what was measured.
 
@@ -56,9 +54,14 @@ def carry_out(
         if not folder.is_begun:
             folder.write_recipe(prepared.recipe.text())
             folder.write_facts(prepared.public_facts(), schema_of(recipe))
-        then = _forgetting_the_seed(folder, prepared.recipe, on_row)
-        again = {"resume": resume, "draw_again": draw_again}
-        method_of(recipe).train(prepared, folder, **again, progress=progress, on_row=then)
+        method_of(recipe).train(
+            prepared,
+            folder,
+            resume=resume,
+            draw_again=draw_again,
+            progress=progress,
+            callbacks=(_ForgetSeed(folder, prepared.recipe), *callbacks),
+        )
     except BaseException:
         if not resume and not folder.is_begun:
             _take_back(folder)
@@ -67,23 +70,19 @@ def carry_out(
     return folder
 
 
-def _forgetting_the_seed(folder: RunFolder, recipe: Recipe, on_row: OnRow | None) -> OnRow:
-    """With the first row the key lies in the private folder, and the seed is not needed any more.
+class _ForgetSeed(Callback):
+    """Removes the seed from the recipe of a run with the first evaluation, when the key lies in the private folder.
 
     The folder may be given away, and whoever knows the seed can remove the noise.
     """
 
-    known = recipe.seed is not None
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        self._folder, self._recipe = folder, recipe
 
-    def then(row: dict[str, Any]) -> None:
-        nonlocal known
-        if known:
-            folder.write_recipe(replace(recipe, seed=None).text())
-            known = False
-        if on_row is not None:
-            on_row(row)
-
-    return then
+    def on_evaluation(self, row: Row) -> None:
+        if self._recipe.seed is not None:
+            self._recipe = replace(self._recipe, seed=None)
+            self._folder.write_recipe(self._recipe.text())
 
 
 def _take_back(folder: RunFolder) -> None:

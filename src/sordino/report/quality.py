@@ -10,7 +10,7 @@ from torch import Tensor
 from sordino.errors import SordinoError
 from sordino.recipes import Saved
 from sordino.report.judged import judge
-from sordino.training.metrics import Regression, correctness, wilson
+from sordino.training.evaluation import Regression, correctness, wilson
 
 
 @dataclass(frozen=True)

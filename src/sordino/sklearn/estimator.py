@@ -24,8 +24,8 @@ from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import Clip
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.sklearn.one_fit import OneFit
+from sordino.training.evaluation import evaluating
 from sordino.training.fit import MakeOptimizer, fit
-from sordino.training.scoring import evaluating
 
 MakeModule = Callable[[int, int], nn.Module]
 

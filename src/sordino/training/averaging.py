@@ -5,12 +5,14 @@ A state is a value: tensors and a number, which a checkpoint can hold.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from sordino._input import validate
 from sordino.errors import StateError
@@ -130,6 +132,67 @@ class Tail:
 
     def weights(self, state: Average) -> dict[str, Tensor]:
         return state.weights
+
+
+@dataclass(frozen=True)
+class TorchAverage:
+    """Averages as a torch `AveragedModel` does, by its `avg_fn` or `multi_avg_fn`: the plain mean unless it has one.
+
+    Its own parameters stay as they are while training lasts, so that a stopped run can be repeated. `write_to_model`
+    puts the result into them.
+
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> average = TorchAverage(AveragedModel(model))
+    >>> state = average.init({"weight": torch.zeros(1, 1)})
+    >>> for value in (1.0, 2.0):
+    ...     state = average.update(state, {"weight": torch.full((1, 1), value)}, step=0, steps=2)
+    >>> average.weights(state)
+    {'weight': tensor([[1.5000]])}
+    """
+
+    averaged: AveragedModel = field(repr=False)
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        probe = [torch.linspace(-1, 1, 5)]
+        for count in (1, 10, 1000):  # tells functions apart that have one name, such as two rates of decay
+            self._average(probe, [torch.linspace(2, 3, 5)], count)
+        found = hashlib.blake2b(probe[0].numpy().tobytes(), digest_size=8).hexdigest()
+        object.__setattr__(self, "digest", found)
+
+    def init(self, weights: Weights) -> Average:
+        return Average.starting_at(weights)
+
+    def update(self, state: Average, weights: Weights, step: int, steps: int) -> Average:
+        _check_step(step, steps)
+        if not state.count:
+            return Average(Average.starting_at(weights).weights, 1)
+        moved = {name: value.clone() for name, value in state.weights.items()}
+        self._average(list(moved.values()), [weights[name].detach() for name in moved], state.count)
+        return Average(moved, state.count + 1)
+
+    def weights(self, state: Average) -> dict[str, Tensor]:
+        return state.weights
+
+    @torch.no_grad()
+    def write_to_model(self, state: Average) -> None:
+        """Gives the `AveragedModel` the average and its count, as its own `update_parameters` would have."""
+        for name, parameter in self.averaged.module.named_parameters():
+            if name in state.weights:
+                parameter.copy_(state.weights[name])
+        self.averaged.n_averaged.fill_(state.count)
+
+    @torch.no_grad()
+    def _average(self, averages: list[Tensor], weights: list[Tensor], count: int) -> None:
+        """Updates the averages in place, as `AveragedModel.update_parameters` does."""
+        if self.averaged.multi_avg_fn is not None:
+            self.averaged.multi_avg_fn(averages, weights, torch.tensor(count))
+            return
+        for average, weight in zip(averages, weights, strict=True):
+            if self.averaged.avg_fn is None:
+                average.add_((weight - average) / (count + 1))
+            else:
+                average.copy_(self.averaged.avg_fn(average, weight, torch.tensor(count)))
 
 
 def _check_step(step: int, steps: int) -> None:

@@ -13,29 +13,46 @@ The folder holds the key, so whoever reads it can remove the noise: it lies besi
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import hashlib
 import hmac
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino._input.files import read_bytes, sync_folder, write_atomically
 from sordino._input.safetensors_file import load_tensors, save_tensors
+from sordino.accounting import Guarantee, privacy_of
 from sordino.errors import DataError, StateError, UsageError
-from sordino.gradients.surroundings import rounded_products
+from sordino.gradients.agreement import at_synthetic_weights
+from sordino.gradients.surroundings import device_of, rounded_products
 from sordino.kernel.budget import RunIdentity
+from sordino.kernel.contribution import Contribution
 from sordino.kernel.randomness import Key
+from sordino.kernel.records import Records
+from sordino.kernel.run import PrivateRun
+from sordino.kernel.sampling import Sampler
+from sordino.kernel.step import Plan
+from sordino.training.run_folder import PromisedRun, RunFolder
+
+if TYPE_CHECKING:
+    from sordino.training.loop import Training
 
 _FORMAT = 2
 
@@ -117,8 +134,8 @@ def _settings_of_libraries() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """A digest of this package as it lies here: between two commits of one version a sum may change in its last bit."""
-    digest, package = hashlib.blake2b(digest_size=8), Path(__file__).parent
+    """Digest of the package's source files: between two commits of one version a sum may change in its last bit."""
+    digest, package = hashlib.blake2b(digest_size=8), Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package)} {len(content)} ".encode() + content)
@@ -211,7 +228,7 @@ class Checkpoints:
         return self._key.stream("fingerprint").secret
 
     def save(self, checkpoint: Checkpoint, device: torch.device = _CPU, *, gradients: str = "") -> None:
-        """Replaces the last checkpoint. It is on the disk before this returns. `gradients` is a `rehearsal` of them."""
+        """Replaces the last checkpoint. It is on the disk before this returns. `gradients` is their fingerprint."""
         about = {
             "format": _FORMAT,
             "progress": vars(checkpoint.progress),
@@ -333,3 +350,270 @@ def _locked(folder: Path) -> int:
         os.close(lock)
         raise StateError(f"another process works on the run in {str(folder)!r}.") from None
     return lock
+
+
+_ROWS, _SEED = 3, 20_253
+
+
+def gradient_fingerprint(
+    contribution: Contribution, model: nn.Module, records: Records, optimizer: torch.optim.Optimizer | None = None
+) -> str:
+    """The digest. It depends on the shapes of the data and on no value of it; all is left as it was, bit for bit.
+
+    >>> import torch.nn.functional as F
+    >>> from sordino.kernel.contribution import LossGradient
+    >>> from sordino.kernel.records import as_records
+    >>> records = as_records((torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64)))
+    >>> one, other = (gradient_fingerprint(LossGradient(F.cross_entropy), nn.Linear(4, 3), records) for _ in range(2))
+    >>> one == other  # weights are drawn, and differ; what is done with them is the same
+    True
+    """
+    rows, digest = records.template(_ROWS), hashlib.blake2b(digest_size=8)
+    with at_synthetic_weights(model):
+        each = contribution.of(model, rows, torch.arange(_ROWS))
+        norms = each.squared_norms()
+        numbers = [norms, each.weighted_sum(torch.ones_like(norms))]
+        if optimizer is not None:
+            numbers += _moved(optimizer, model)
+    for tensor in numbers:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _moved(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[Tensor]:
+    """The weights after two steps on made-up gradients. The weights themselves are for the caller to put back."""
+    generator, trained = torch.Generator().manual_seed(_SEED), [x for x in model.parameters() if x.requires_grad]
+    with _put_back(optimizer), torch.random.fork_rng(devices=[]):
+        for _ in range(2):
+            for x in trained:
+                x.grad = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+            optimizer.step()
+        return [x.detach().clone() for x in trained]
+
+
+@contextmanager
+def _put_back(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Steps within are forgotten: state, settings of groups, attributes and gradients are those of before.
+
+    Within, nothing has a gradient yet: what has none is not moved.
+    """
+    groups, attributes = [dict(group) for group in optimizer.param_groups], dict(vars(optimizer))
+    held = [x for group in groups for x in group["params"]]
+    gradients = [x.grad for x in held]
+    for x in held:
+        x.grad = None
+    state = {x: {name: _own(value) for name, value in entries.items()} for x, entries in optimizer.state.items()}
+    optimizer.state = defaultdict(dict, state)
+    try:
+        yield
+    finally:
+        vars(optimizer).clear()
+        vars(optimizer).update(attributes)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(before)
+        for x, gradient in zip(held, gradients, strict=True):
+            x.grad = gradient
+
+
+def _own(value: object) -> object:
+    return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+_SECONDS_BETWEEN_CHECKPOINTS = 20.0
+_SHARE_BETWEEN_CHECKPOINTS = 1 / 50  # of all steps: what must be paid again at most if it has to be drawn again
+_MARKS = 20
+
+
+class RunWriter:
+    """Keeps the run folder and its private twin. A training without a folder has none."""
+
+    def __init__(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
+        self._folder, self._checkpoints = folder, checkpoints
+        self._progress, self._identity = Progress(), dict[str, str]()
+        self._device = torch.device("cpu")
+        self._rehearse: Callable[[], str] = str
+        self._saved_at = time.monotonic()
+
+    @classmethod
+    def begin(cls, folder: RunFolder, key: Key) -> RunWriter:
+        """A new run, in a folder that holds none."""
+        if folder.is_begun or folder.private.exists():
+            raise UsageError(f"{str(folder.path)!r} holds a run already: resume it, or choose another folder.")
+        return cls(folder, Checkpoints.begin(folder.private, key))
+
+    @classmethod
+    def resume(cls, folder: RunFolder, key: Key) -> RunWriter:
+        """An unfinished run, or a new one with `key` where nothing has begun yet."""
+        folder.sweep()
+        if folder.private.exists():
+            return cls(folder, Checkpoints.open(folder.private))
+        if folder.is_begun:
+            raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the run cannot be continued.")
+        return cls.begin(folder, key)
+
+    def last_checkpoint(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        records: Records,
+        settings: Mapping[str, str],
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        draw_again: bool,
+    ) -> Checkpoint | None:
+        """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
+        data = records.fingerprint(self._checkpoints.fingerprint_key())
+        self._device, self._identity = device_of(model), {"plan": repr(plan.stages), "data": data, **settings}
+        self._rehearse = partial(gradient_fingerprint, plan.contribution, model, records, optimizer)
+        if self._checkpoints.is_empty:
+            return None
+        period = plan.sampler.period if draw_again else None
+        checkpoint = self._checkpoints.load(
+            self._identity, self._device, gradients=self._gradients, draw_again_every=period
+        )
+        self._progress = checkpoint.progress
+        return checkpoint
+
+    @cached_property
+    def _gradients(self) -> str:
+        """By what model and optimizer do a run is told from others too. Looked at before the first checkpoint."""
+        return self._rehearse()
+
+    @property
+    def key(self) -> Key:
+        """The key of the steps that follow."""
+        return self._checkpoints.key(self._progress)
+
+    @property
+    def run(self) -> RunIdentity:
+        """Identity of the run, by which a budget knows it."""
+        return self._checkpoints.run
+
+    @property
+    def drawn_again(self) -> int:
+        """How many steps are taken twice, under two keys."""
+        return self._progress.drawn_again
+
+    def describe(self, about: Mapping[str, object]) -> None:
+        """Writes public facts about the training, unless a recipe says more."""
+        if not self._folder.has_recipe:
+            self._folder.write_training(about)
+
+    def promise(
+        self, promised: Mapping[str, object], *, number: int, plan: str, noise_multiplier: float, drawn_again: int = 0
+    ) -> list[dict[str, object]]:
+        """Says what the run will have cost before its first step. Gives the rows of the steps done so far.
+
+        What follows `promised` is by which a budget knows the run: see `PromisedRun`.
+        """
+        self._checkpoints.number(number)
+        run = PromisedRun(self.run.name, number, plan, noise_multiplier, drawn_again)
+        self._folder.write_privacy({**promised, "identity": asdict(run)})
+        self._folder.forget_after(self._progress.step)
+        return self._folder.metrics()
+
+    def before_step(self, training: Training) -> None:
+        """No step begins that no checkpoint speaks for."""
+        step, steps = training.run.steps, len(training.run)
+        is_due = time.monotonic() > self._saved_at + _SECONDS_BETWEEN_CHECKPOINTS
+        if step >= self._progress.begun_until or is_due:
+            ahead = max(1, math.floor(steps * _SHARE_BETWEEN_CHECKPOINTS))
+            self._save(training, begun_until=min(step + ahead, steps))
+
+    def at_rest(self, training: Training) -> None:
+        """Between steps, with none begun: from here the run can go on anywhere."""
+        self._save(training, begun_until=training.run.steps)
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """A row of public quantities."""
+        self._folder.add_metrics(row)
+
+    def before_showing(self, training: Training, epoch: int) -> dict[str, Tensor]:
+        """The weights that may be shown after this epoch: the same ones whenever, wherever and however often.
+
+        Guarantee: they are in the last checkpoint, from which a stopped run goes on, and their digest lies outside the
+        private folder, before anybody sees them. Other weights are not shown in their place: with fresh noise, they
+        would be another release, which nobody has paid for.
+        """
+        self.at_rest(training)
+        weights = training.weights()
+        digest, before = digest_of_tensors(weights), self._folder.shown().get(str(epoch))
+        if before is None:
+            self._folder.add_shown(epoch, digest)
+        elif before != digest:
+            raise StateError(
+                f"other weights were shown after epoch {epoch} of this run: its private folder was replaced by an "
+                "older one, and its steps have been drawn again. Begin a new run, and charge it."
+            )
+        return {name: x.detach().clone() for name, x in weights.items()}
+
+    def decide(self, training: Training) -> None:
+        """Writes the weights that are released in the end. They are not computed again, so none take their place."""
+        self._folder.write_model(training.weights())
+
+    def end(self) -> None:
+        """Deletes the key, and all that lies beside it."""
+        self._checkpoints.destroy()
+
+    def finish(self, training: Training) -> None:
+        """The weights are written before the key is deleted, so that a kill between the two loses neither."""
+        self.decide(training)
+        self.end()
+
+    def close(self) -> None:
+        """Lets another process take over."""
+        self._checkpoints.close()
+
+    def _save(self, training: Training, *, begun_until: int) -> None:
+        self._progress = replace(self._progress, step=training.run.steps, begun_until=begun_until)
+        checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
+        self._checkpoints.save(checkpoint, self._device, gradients=self._gradients)
+        self._saved_at = time.monotonic()
+
+
+def digest_of(*stages: object) -> str:
+    """Digest of a plan: the run that a folder holds is worth what its plan is."""
+    return hashlib.blake2b(repr(stages).encode(), digest_size=16).hexdigest()
+
+
+def promised_fields(
+    sampler: Sampler, numbers: Mapping[str, float], noise_multiplier: float, guarantee: Guarantee
+) -> dict[str, object]:
+    """The fields that planning prints, for a plan that is carried out. `numbers` are examples, batch_size and steps."""
+    rate = numbers["batch_size"] / numbers["examples"]
+    return {
+        **numbers,
+        "sample_rate": rate,
+        "epochs": numbers["steps"] * rate,
+        "noise_multiplier": noise_multiplier,
+        "sampler": sampler.name,
+        "solved_for": "noise_multiplier",
+        "notes": [],
+        **guarantee.as_dict(),
+    }
+
+
+def evaluations_until(step: int, steps: int) -> int:
+    """How many rows are due in the first `step` of all steps.
+
+    >>> evaluations_until(100, 100), evaluations_until(10, 100), evaluations_until(7, 7)
+    (20, 2, 7)
+    """
+    return sum(is_evaluated(each, steps) for each in range(1, step + 1))
+
+
+def is_evaluated(step: int, steps: int) -> bool:
+    """Whether a row is due after so many of all steps: about twenty times in a run, and at its end.
+
+    >>> [step for step in range(1, 101) if is_evaluated(step, 100)][:3]
+    [5, 10, 15]
+    """
+    return step * _MARKS // steps > (step - 1) * _MARKS // steps
+
+
+def epsilon_so_far(run: PrivateRun, promised: Guarantee) -> float:
+    """What the steps taken so far are worth, and never more than what is promised for all of them."""
+    if run.steps >= len(run):
+        return promised.epsilon
+    return min(privacy_of(run.event_so_far, run.plan.adjacency).epsilon(promised.delta), promised.epsilon)

@@ -10,28 +10,188 @@ number is post-processing.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 
 import torch
 import torch.nn.functional as F
-from dp_accounting.dp_event import SelfComposedDpEvent
+from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
+from scipy.stats import binomtest
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import BudgetError, DataError, UsageError
+from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_loss import Loss, RowLoss
+from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
+from sordino.gradients.vmapped import fixed_values, trained_values
+from sordino.gradients.watching import one_line
 from sordino.kernel.budget import Budget
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Records, as_records
+from sordino.kernel.records import Batch, Data, Records, as_records
 from sordino.kernel.rows import ReadAt
 from sordino.kernel.states import BoundedSum, Layout
-from sordino.training.metrics import Regression, correctness, correctness_by_class
-from sordino.training.scoring import check_scorable, evaluating, scores_of_units
+
+
+def correctness(outputs: Tensor, target: Tensor) -> Tensor:
+    """The share of each row's labels that is right, float64, shape (rows,). A row with an output like NaN has none.
+
+    Outputs (rows, classes, ...) against labels (rows, ...) name the largest; outputs as many as labels are logits of
+    yes or no, right if their sign is.
+
+    >>> correctness(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    return _right(outputs, target).reshape(len(target), -1).double().mean(dim=1)
+
+
+def correctness_by_class(outputs: Tensor, target: Tensor) -> dict[int, float]:
+    """Of the labels of each class that occurs, the share that is right.
+
+    >>> correctness_by_class(torch.eye(3), torch.tensor([0, 1, 1]))
+    {0: 1.0, 1: 0.5}
+    """
+    right = _right(outputs, target).flatten()
+    classes, which = torch.unique(target.to(torch.int64).flatten(), return_inverse=True)
+    shares = torch.bincount(which, weights=right.double()) / torch.bincount(which)
+    return dict(zip(classes.tolist(), shares.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """The mean squared error, and the share of the target's variance that the model explains.
+
+    >>> Regression.of(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 3.0]))
+    Regression(mse=0.5, r2=0.5)
+    """
+
+    mse: float
+    r2: float
+
+    @classmethod
+    def of(cls, outputs: Tensor, target: Tensor) -> Regression:
+        if outputs.numel() != target.numel():
+            raise UsageError(_unlike(outputs, target))  # (n, 1) less (n,) would be (n, n)
+        target = target.double()
+        mse = float((outputs.double().reshape(target.shape) - target).square().mean())
+        variance = float((target - target.mean(dim=0)).square().mean())
+        return cls(mse, 1 - mse / variance if variance > 0 else math.nan)
+
+
+def wilson(successes: float, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's (1927) confidence interval for a share: it stays in [0, 1] and holds near the ends too.
+
+    >>> [round(end, 4) for end in wilson(9850, 10_000)]
+    [0.9824, 0.9872]
+    """
+    validate.count(trials=trials)
+    validate.between(0, trials, successes=successes)
+    if successes != round(successes):
+        raise UsageError(f"successes must be a whole number, got {successes}.")
+    validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
+    found = binomtest(round(successes), trials).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def _right(outputs: Tensor, target: Tensor) -> Tensor:
+    if outputs.numel() == target.numel():
+        right = (outputs > 0).reshape(target.shape).to(target.dtype) == target
+    elif outputs.ndim == target.ndim + 1 and outputs.shape[:1] + outputs.shape[2:] == target.shape:
+        right = outputs.argmax(dim=1) == target
+    else:
+        raise UsageError(_unlike(outputs, target))
+    finite = outputs.reshape(len(outputs), -1).isfinite().all(dim=1)
+    return right & finite.reshape(-1, *[1] * (target.ndim - 1))
+
+
+def _unlike(outputs: Tensor, target: Tensor) -> str:
+    return f"outputs of shape {tuple(outputs.shape)} do not go with targets of shape {tuple(target.shape)}."
+
+
+_FINEST = 2.0**-20  # sums of multiples of it are exact, so that no rounding adds to what a unit moves
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode. Each of its modules gets its own mode back, whatever that was.
+
+    >>> model = nn.Dropout()
+    >>> with evaluating(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def check_scorable(model: nn.Module, records: Records) -> None:
+    """Refuses a model that fails on synthetic rows."""
+    validate.instance(nn.Module, model=model)
+    working_dtype(model)
+    try:
+        _scores(model, records.template(2).to(device_of(model)))
+    except (RuntimeError, IndexError) as error:
+        raise UsageError(f"the model cannot be evaluated row by row: {one_line(error)}") from error
+
+
+def scores_of_units(model: nn.Module, batch: Batch) -> Tensor:
+    """The share of each unit's rows that is right, rounded down to a multiple of 2**-20, float64.
+
+    >>> from sordino.kernel.records import as_records
+    >>> batch = as_records((torch.eye(2), torch.zeros(2, dtype=torch.int64))).gather(torch.arange(2))
+    >>> model = nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> scores_of_units(model, batch)
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    batch = batch.to(device_of(model))
+    sums = torch.zeros(batch.num_units, dtype=torch.float64, device=batch.units.device)
+    sums.index_add_(0, batch.units, _scores_where_possible(model, batch))
+    rows = torch.bincount(batch.units, minlength=batch.num_units)
+    return (sums / rows / _FINEST).floor() * _FINEST
+
+
+def _scores_where_possible(model: nn.Module, batch: Batch) -> Tensor:
+    """All rows at once; if that fails, in halves, down to one."""
+    rows = len(batch.target)
+    try:
+        return torch.where(batch.valid, _scores(model, batch), 0.0)
+    except (RuntimeError, IndexError):
+        if rows == 1:
+            return torch.zeros(1, dtype=torch.float64, device=batch.units.device)
+    halves = slice(0, rows // 2), slice(rows // 2, rows)
+    return torch.cat([_scores_where_possible(model, batch.take(half)) for half in halves])
+
+
+def _scores(model: nn.Module, batch: Batch) -> Tensor:
+    """Inside `vmap` over a batch of one: a score is a function of its own row, whatever the model does."""
+    model = original(model)
+    values, dtype = {**fixed_values(model), **trained_values(model)}, working_dtype(model)
+
+    def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
+        with Noting(of_this_pass), OwnInitialState(zero):
+            return correctness(functional_call(model, values, tuple(x[None] for x in row)), label[None])[0]
+
+    rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
+    with evaluating(model), pinned(model), torch.no_grad(), one_pass() as of_this_pass:
+        scores: Tensor = vmap(score_of_one)(rows, batch.target, torch.zeros(len(batch.target), device=rows[0].device))
+    return scores
+
 
 _ROWS_AT_A_TIME = 1024
 _SMALLEST_DELTA = 1e-12
@@ -46,11 +206,46 @@ class Public:
     5
     """
 
-    data: object = field(repr=False)
+    data: Data = field(repr=False)
 
     @cached_property
     def records(self) -> Records:
         return as_records(self.data, allow_single=True)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a training is measured on: `during` about twenty times on the way, `at_end` once.
+
+    >>> rows = Public((torch.zeros(5, 3), torch.zeros(5)))
+    >>> Evaluation(during=rows, at_end=rows).event is None  # public rows cost nothing
+    True
+    """
+
+    during: Public | Charged | None = None
+    at_end: Public | None = None
+
+    def __post_init__(self) -> None:
+        validate.instance((Public, Charged, type(None)), during=self.during)
+        validate.instance((Public, type(None)), at_end=self.at_end)
+
+    @property
+    def charged(self) -> Charged | None:
+        """The evaluations on private rows, if there are any."""
+        return self.during if isinstance(self.during, Charged) else None
+
+    @property
+    def event(self) -> DpEvent | None:
+        """The event of all charged evaluations, or None."""
+        return None if self.charged is None else self.charged.event
+
+    @classmethod
+    def of(cls, given: Evaluation | Public | Charged | None) -> Evaluation:
+        """An `Evaluation`, or one that measures on the given rows on the way, and at the end if they are public."""
+        if isinstance(given, Evaluation):
+            return given
+        validate.instance((Public, Charged, type(None)), evaluation=given)
+        return cls(given, given if isinstance(given, Public) else None)
 
 
 def accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> float:
@@ -122,12 +317,14 @@ class Charged:
         if key is None:
             key = Key.fresh() if seed is None else Key.from_seed(seed)
         self._noise = Gaussian(noise_multiplier)
+        self.event: DpEvent = SelfComposedDpEvent(self._noise.event, evaluations)
+        self.budget, self.has_seed = budget, key.reproducible
         self._release = budget.open(
             "validation",
             noise=self._noise,
             adjacency=adjacency,
             key=key,
-            event=SelfComposedDpEvent(self._noise.event, evaluations),
+            event=self.event,
             steps=evaluations,
             delta=budget.delta or _SMALLEST_DELTA,
         )

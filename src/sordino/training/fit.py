@@ -1,49 +1,75 @@
-"""A model, a data set and a target: everything around a run, for people who want none of the stages."""
+"""`fit`: train a model with a proof of differential privacy in one call, and `dp_sgd`: the usual plan.
+
+`fit` carries out a `Plan` on one dataset. It makes the run, takes its steps by the one loop of
+`sordino.training.loop`, and calls callbacks with public values. With a run folder it can be stopped at any moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import closing
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from sordino._input import validate
-from sordino.accounting import Guarantee
+from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.accounting.guarantee import rounded_up
-from sordino.errors import Interrupted, UsageError
+from sordino.errors import BudgetError, UsageError
 from sordino.kernel.augmentation import Views
-from sordino.kernel.budget import Budget, RunIdentity
+from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
 from sordino.kernel.clipping import Clip, ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.randomness import Key
+from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson, Sampler, steps_for
 from sordino.kernel.step import Plan
-from sordino.training.averaging import Averaging
-from sordino.training.evaluation import Charged, Public
-from sordino.training.interruption import interruption
-from sordino.training.journal import Journal, described, digest_of, epsilon_so_far, is_mark, marks_until
-from sordino.training.loop import Training, described_optimizer, settings_of
+from sordino.training.averaging import Averaging, TorchAverage
+from sordino.training.callbacks import (
+    Callback,
+    CallbackList,
+    CallOnEvaluation,
+    LogSteps,
+    ProgressBar,
+    Row,
+    TrainingStart,
+    closing_callbacks,
+)
+from sordino.training.checkpoint import (
+    RunWriter,
+    digest_of,
+    epsilon_so_far,
+    evaluations_until,
+    is_evaluated,
+    promised_fields,
+)
+from sordino.training.evaluation import Charged, Evaluation, Public
+from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
 from sordino.training.run_folder import PromisedRun, RunFolder
-from sordino.training.schedules import Constant, Schedule
+from sordino.training.schedules import AnySchedule, Constant, RateTable, Schedule
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-Row = dict[str, Any]
+_WHAT = "training run"
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, what its training promises, and what was measured on rows declared public."""
+    """A trained model, the guarantee of its training, and what was measured on the way.
+
+    `metrics` holds public values only: rows of step, epoch, epsilon, delta, and measures on public rows or at a price.
+    """
 
     model: nn.Module
     guarantee: Guarantee
@@ -51,9 +77,38 @@ class Fitted:
     metrics: tuple[Row, ...] = field(repr=False, default=())
 
 
-def fit(
-    model: nn.Module,
-    data: object,
+class PlanSettings(TypedDict, total=False):
+    """Arguments of `dp_sgd` that `fit` accepts in place of a plan."""
+
+    epsilon: float
+    batch_size: int
+    epochs: float | None
+    steps: int | None
+    sampler: Sampler | None
+    loss: Callable[..., Tensor]
+    clip: Clip | float
+    noise: Noise | None
+    encoding: Encoding | None
+    views: Views | None
+    autocast: torch.dtype | None
+    allow_weak: bool
+    allow_large_delta: bool
+
+
+class FitSettings(PlanSettings, total=False):
+    """Arguments of `dp_sgd`, and settings of `fit` that are rarely needed."""
+
+    learning_rate: float
+    physical_batch_size: int | Literal["auto"]
+    draw_again: bool
+    progress: bool
+    validation: Public | Charged | None
+    test: Public | None
+    on_row: Callable[[Row], None] | None
+
+
+def dp_sgd(
+    examples: int,
     *,
     epsilon: float,
     delta: float,
@@ -66,226 +121,470 @@ def fit(
     noise: Noise | None = None,
     encoding: Encoding | None = None,
     views: Views | None = None,
-    learning_rate: float = 0.5,
-    optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
-    schedule: Schedule | None = None,
-    averaging: Averaging | None = None,
-    validation: Public | Charged | None = None,
-    test: Public | None = None,
-    out: Path | str | None = None,
-    resume: bool = False,
-    draw_again: bool = False,
-    physical_batch_size: int | Literal["auto"] = "auto",
     autocast: torch.dtype | None = None,
-    seed: int | None = None,
     allow_weak: bool = False,
     allow_large_delta: bool = False,
-    progress: bool = True,
-    on_row: Callable[[Row], None] | None = None,
+) -> Plan:
+    """Returns the usual plan of DP-SGD for a public number of examples, with noise for a target. Needs no data.
+
+    Each step draws a Poisson batch of `batch_size` examples on average, for `steps` steps or `epochs` passes, unless a
+    `sampler` is given. `clip` is a norm or a clipping stage; `noise` a noise at any scale, which is then calibrated
+    (Gaussian by default; delta may be 0 if it is pure).
+
+    >>> plan = dp_sgd(60_000, epsilon=3.0, delta=1e-5, batch_size=256, epochs=10)
+    >>> plan.steps, plan.guarantee(delta=1e-5).epsilon <= 3.0
+    (2344, True)
+    """
+    plan = _uncalibrated(
+        examples,
+        epsilon=epsilon,
+        delta=delta,
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=steps,
+        sampler=sampler,
+        loss=loss,
+        clip=clip,
+        noise=noise,
+        encoding=encoding,
+        views=views,
+        autocast=autocast,
+        allow_weak=allow_weak,
+        allow_large_delta=allow_large_delta,
+    )
+    return calibrate(plan, epsilon=epsilon, delta=delta, allow_weak=allow_weak)
+
+
+def fit(
+    model: nn.Module,
+    data: Data | Budget,
+    plan: Plan | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | MakeOptimizer | None = None,
+    delta: float | None = None,
+    schedule: Schedule | LRScheduler | None = None,
+    averaging: Averaging | AveragedModel | None = None,
+    evaluation: Evaluation | Public | Charged | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: Path | str | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    **settings: Unpack[FitSettings],
 ) -> Fitted:
-    """Trains `model` in place with noise calibrated so that (epsilon, delta) holds, and says what was promised.
+    """Trains `model` in place by a `plan`, or for a target epsilon, and returns it with its guarantee.
 
-    `batch_size` is the expected one and the public divisor. Without a `sampler` it is Poisson sampling at
-    `batch_size` / examples for `steps` steps, or for `epochs` passes on average. `clip` is a norm or a clipping stage;
-    `noise` a noise at any scale, which is then calibrated (Gaussian unless said; delta may be 0 if it is pure);
-    `optimizer` one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 unless said).
-    `test` are rows declared public, measured at the end; `validation` is measured about twenty times on the way, on
-    public rows too, or `Charged`. The guarantee is of all that the budget of the data holds.
+    Without a plan, `settings` are the arguments of `dp_sgd` (epsilon, batch_size, epochs and others). Sums of gradients
+    are divided by `batch_size`, or by the expected batch size of the plan. `epsilon` and the guarantee that is returned
+    are those of this fit, with its charged evaluations. If `data` is a `Budget`, its own guarantee counts all releases.
 
-    With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` goes on, with the same
-    arguments and an equal model, and gives what would have been. Rows that change at random draw the same in a step
-    that is taken again, from the global generators; rows that differ all the same are refused. A finished run is
-    charged by what its folder holds, unless `data` is a budget that holds it already. Where the arithmetic is another
-    one (other processor, torch or number of threads), the last steps must be drawn again with fresh noise, and paid
-    for: `draw_again`.
+    `optimizer` is one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 and
+    `learning_rate` 0.5 by default). `schedule` and `averaging` may be torch's too (a scheduler of the optimizer that
+    depends on the step alone, an `AveragedModel`). `evaluation` measures on public rows, or on private rows at a price.
+
+    With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` continues it, with the
+    same arguments and an equal model, and gives what would have been. Rows that change at random draw the same values
+    in a step that is repeated, from the global generators; rows that still differ are refused. A finished run is
+    charged by what its folder holds, unless `data` is a budget that holds it already. If the arithmetic changed (other
+    processor, torch version or number of threads), the last steps must be drawn again with fresh noise, at the price of
+    a larger epsilon: `draw_again=True`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
     >>> fitted = fit(model, data, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)
     >>> fitted.guarantee.epsilon <= 3.0
     True
+    >>> plan = dp_sgd(100, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2)
+    >>> fit(model, data, plan, delta=1e-3, progress=False).plan == plan
+    True
     """
-    noise = Gaussian(1.0) if noise is None else noise
-    validate.instance(Noise, noise=noise)
-    check_target(epsilon, delta, allow_weak=allow_weak, release=noise.event)
+    plan_settings, options = _split(settings, has_plan=plan is not None)
+    validate.instance((Plan, type(None)), plan=plan)
+    evaluation = _evaluation(evaluation, options)
+    if delta is None:
+        delta = data.delta if isinstance(data, Budget) else None
+        if delta is None:
+            raise UsageError("delta must be given: it is part of the guarantee, and below 1 / examples.")
+    if plan is None:
+        for name in ("epsilon", "batch_size"):
+            if name not in plan_settings:
+                raise UsageError(f"{name} must be given if there is no plan.")
+        check_target(
+            plan_settings["epsilon"],
+            delta,
+            allow_weak=plan_settings.get("allow_weak", False),
+            release=_noise(plan_settings.get("noise")).event,
+        )
     validate.instance(nn.Module, model=model)
-    validate.count(batch_size=batch_size)
+    learning_rate = options.get("learning_rate", 0.5)
     validate.positive(learning_rate=learning_rate)
-    schedule = schedule or Constant()
-    validate.instance(Schedule, schedule=schedule)
-    validate.instance((Averaging, type(None)), averaging=averaging)
-    validate.instance((Public, Charged, type(None)), validation=validation)
-    validate.instance((Public, type(None)), test=test)
+    draw_again = options.get("draw_again", False)
     if out is None and (resume or draw_again):
-        raise UsageError("a run can be resumed from its folder only: say out.")
-    optimizer = _make_optimizer(model, optimizer, learning_rate)
+        raise UsageError("resume needs out: a run can be resumed from its folder only.")
     budget = data if isinstance(data, Budget) else Budget(data)
-    if sampler is None:
-        sampler = _poisson(batch_size, budget.records.num_units, epochs=epochs, steps=steps)
-    elif epochs is not None or steps is not None:
-        raise UsageError("epochs and steps are the sampler's when a sampler is given.")
-    public_size = getattr(sampler, "expected_examples", None) or budget.records.num_units
-    validate.count(at_most=public_size, batch_size=batch_size)
-    check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
-    clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
-    gradient = LossGradient(loss, autocast, views or Views())
-    plan = Plan(sampler, gradient, clip, noise, encoding or Unchanged())
+    optimizer = _make_optimizer(model, optimizer, learning_rate)
+    units = budget.records.num_units
+    requested = plan_settings.get("epsilon")
+    if plan is None:
+        plan = _uncalibrated(units, delta=delta, **plan_settings)
+        divisor: float = plan_settings["batch_size"]
+        examples = _public_size(plan.sampler, units)
+    else:
+        examples = _public_size(plan.sampler, units)
+        check_delta_for(examples, delta, allow_large_delta=options.get("allow_large_delta", False))
+        divisor = _whole_if_near(plan.sampler.expected_batch_size(examples))
+    course = _Course(
+        model,
+        optimizer,
+        plan,
+        budget,
+        _schedule(schedule, optimizer, plan.steps),
+        _averaging(averaging),
+        divisor,
+        examples,
+        delta,
+        evaluation,
+    )
     folder = None if out is None else RunFolder(out)
     taken_up = _taken_up(folder, budget) if folder is not None and resume else None
-    if taken_up is None:
-        plan = calibrate(plan, epsilon=epsilon, delta=delta, budget=budget, allow_weak=allow_weak)
-    else:  # the noise is what it was, whatever else the budget holds by now
-        plan = replace(plan, noise=plan.noise.with_multiplier(taken_up.noise_multiplier))
-    key = Key.fresh() if seed is None else Key.from_seed(seed)
-    course = _Course(model, optimizer, plan, budget, schedule, averaging, batch_size, public_size, delta)
-    if isinstance(validation, Charged):
-        validate.count(at_most=validation.remaining, evaluations_needed=marks_until(plan.steps, plan.steps))
+    if requested is not None:
+        course = course.calibrated(requested, taken_up, allow_weak=plan_settings.get("allow_weak", False))
+    if evaluation.charged is not None:
+        needed = evaluations_until(plan.steps, plan.steps)
+        validate.count(at_most=evaluation.charged.remaining, evaluations_needed=needed)
         if draw_again:
-            raise UsageError("a charged validation cannot be drawn again: its noise would fall on other weights.")
-    show = _Show(validation, test, progress, on_row)
+            raise UsageError(
+                "draw_again must be False with a charged evaluation: its noise was used for other weights."
+            )
+    if options.get("progress", True):
+        callbacks = (ProgressBar(), *callbacks)
+    if (on_row := options.get("on_row")) is not None:
+        callbacks = (*callbacks, CallOnEvaluation(on_row))
+    key = Key.fresh() if seed is None else Key.from_seed(seed)
+    micro_batch = options.get("physical_batch_size", "auto")
+    called = CallbackList((LogSteps(), *callbacks))
     if folder is None:
-        return course.follow(course.training(key, physical_batch_size), show)
+        return course.follow(course.training(key, micro_batch), called)
     settings_of(optimizer)  # refused before anything is written
     if taken_up is not None and folder.is_finished:
         return course.finished(folder, taken_up)
     budget.records.check_repeatable()
-    with closing(Journal.resume(folder, key) if resume else Journal.begin(folder, key)) as journal:
-        settings = course.settings() | show.settings()
-        checkpoint = journal.last_checkpoint(
-            plan, model, budget.records, settings, optimizer=optimizer, draw_again=draw_again
-        )
-        if checkpoint is not None:
-            physical_batch_size = checkpoint.physical_batch_size
-        training = course.training(journal.key, physical_batch_size, journal.run)
-        if checkpoint is not None:
-            training.restore(checkpoint)
-            show.continue_at(training.run)
-        return course.follow(training, show, journal)
-
-
-@dataclass(frozen=True)
-class _Show:
-    """What is shown on the way: public quantities, and released ones that were paid for."""
-
-    validation: Public | Charged | None
-    test: Public | None
-    progress: bool
-    on_row: Callable[[Row], None] | None
-
-    def settings(self) -> dict[str, str]:
-        return {"validation": self.validation.identity} if isinstance(self.validation, Charged) else {}
-
-    def continue_at(self, run: PrivateRun) -> None:
-        if isinstance(self.validation, Charged):
-            self.validation.continue_at(marks_until(run.steps, len(run)))
+    return course.follow_in(folder, key, micro_batch, called, resume=resume, draw_again=draw_again)
 
 
 @dataclass(frozen=True)
 class _Course:
-    """Everything that was decided before the first step."""
+    """Everything that is decided before the first step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     plan: Plan
     budget: Budget
-    schedule: Schedule
+    schedule: AnySchedule
     averaging: Averaging | None
-    batch_size: int
+    divisor: float
     examples: int
     delta: float
+    evaluation: Evaluation
+
+    def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> _Course:
+        """With noise for `epsilon`, or with the noise that a finished or charged run had."""
+        if taken_up is not None:
+            return replace(
+                self, plan=replace(self.plan, noise=self.plan.noise.with_multiplier(taken_up.noise_multiplier))
+            )
+        beside = self.evaluation.event
+        plan = calibrate(self.plan, epsilon=epsilon, delta=self.delta, beside=beside, allow_weak=allow_weak)
+        self._check_that_it_fits(plan, epsilon)
+        return replace(self, plan=plan)
+
+    def _check_that_it_fits(self, plan: Plan, epsilon: float) -> None:
+        """Says which epsilon would fit into the budget, where this one does not."""
+        try:
+            self.budget.check(plan.event, plan.adjacency, what=_WHAT)
+        except BudgetError as error:
+            limit, budget = self.budget.epsilon, self.budget
+            if limit is None or budget.delta is None:
+                raise
+            try:
+                largest = calibrate(plan, epsilon=limit, delta=budget.delta, budget=budget, allow_weak=True)
+            except UsageError:
+                raise error from None
+            fits = largest.guarantee(delta=budget.delta).epsilon
+            spent = budget.guarantee(delta=budget.delta).epsilon if budget.releases else 0.0
+            raise BudgetError(
+                f"epsilon {epsilon:g} for this {_WHAT} does not fit into the budget: {rounded_up(spent, 3)} of "
+                f"{limit:g} are spent at delta {budget.delta:g}. Ask for at most {int(fits * 1000) / 1000:g}."
+            ) from None
 
     def training(
-        self, key: Key, physical_batch_size: int | Literal["auto"], identity: RunIdentity | None = None
+        self, key: Key, physical_batch_size: int | Literal["auto"], writer: RunWriter | None = None
     ) -> Training:
         run = PrivateRun(
             self.plan,
             self.model,
             self.budget,
             key=key,
-            identity=identity,
+            identity=None if writer is None else writer.run,
             physical_batch_size=physical_batch_size,
         )
-        divisor, schedule, averaging = self.batch_size, self.schedule, self.averaging
-        return Training(self.model, self.optimizer, run, divisor=divisor, schedule=schedule, averaging=averaging)
+        return Training(
+            self.model,
+            self.optimizer,
+            run,
+            divisor=self.divisor,
+            schedule=self.schedule,
+            averaging=self.averaging,
+        )
 
     def settings(self) -> dict[str, str]:
-        """By which a checkpoint is told from those of other runs, beside its plan and its data."""
+        """Settings by which a checkpoint is told from those of other runs, beside its plan and its data."""
         gradient = self.plan.contribution
         loss = getattr(gradient, "loss", gradient)
-        return {
+        found = {
             "model": repr([(name, tuple(x.shape), x.requires_grad) for name, x in self.model.named_parameters()]),
             "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
             "precision": str(getattr(gradient, "autocast", None)),
             "views": repr(getattr(gradient, "views", None)),
             "optimizer": described_optimizer(self.optimizer, self.model),
-            "schedule": repr((self.schedule, self.averaging, self.batch_size)),
+            "schedule": repr((self.schedule, self.averaging, self.divisor)),
         }
+        charged = self.evaluation.charged
+        return found if charged is None else found | {"validation": charged.identity}
 
-    def follow(self, training: Training, show: _Show, journal: Journal | None = None) -> Fitted:
+    def follow_in(
+        self,
+        folder: RunFolder,
+        key: Key,
+        physical_batch_size: int | Literal["auto"],
+        callbacks: Callback,
+        *,
+        resume: bool,
+        draw_again: bool,
+    ) -> Fitted:
+        """Trains with checkpoints beside the folder, from the last one if the run is resumed."""
+        begin = RunWriter.resume if resume else RunWriter.begin
+        with closing(begin(folder, key)) as writer:
+            checkpoint = writer.last_checkpoint(
+                self.plan,
+                self.model,
+                self.budget.records,
+                self.settings(),
+                optimizer=self.optimizer,
+                draw_again=draw_again,
+            )
+            if checkpoint is not None:
+                physical_batch_size = checkpoint.physical_batch_size
+            training = self.training(writer.key, physical_batch_size, writer)
+            if checkpoint is not None:
+                training.restore(checkpoint)
+                if self.evaluation.charged is not None:
+                    self.evaluation.charged.continue_at(evaluations_until(training.run.steps, len(training.run)))
+            return self.follow(training, callbacks, writer)
+
+    def follow(self, training: Training, callbacks: Callback, writer: RunWriter | None = None) -> Fitted:
         """Takes every step that is left, and writes down what may be seen."""
         run, rows = training.run, list[Row]()
-        guarantee = self.budget.guarantee(delta=self.delta, assumptions=run.assumptions)
-        if journal is not None:
-            release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
-            numbers = {"examples": self.examples, "batch_size": self.batch_size, "steps": self.plan.steps}
-            multiplier = float(release.noise_multiplier)
-            rows = journal.promise(
-                described(self.plan.sampler, numbers, multiplier, guarantee),
+        guarantee = self._guarantee(run)
+        release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
+        multiplier = float(release.noise_multiplier)
+        if writer is not None:
+            writer.describe(self._described())
+            numbers = {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps}
+            rows = writer.promise(
+                promised_fields(self.plan.sampler, numbers, multiplier, guarantee),
                 number=run.number,
                 plan=digest_of(*self.plan.stages),
                 noise_multiplier=multiplier,
-                drawn_again=journal.drawn_again,
+                drawn_again=writer.drawn_again,
             )
-        with _progress_bar(show.progress) as bar, interruption(wanted=journal is not None) as asked:
-            task = bar.add_task("training privately", total=len(run), completed=run.steps, spent="")
-            while run.steps < len(run):
-                if journal is not None:
-                    journal.before_step(training)
-                training.step()
-                bar.advance(task)
-                if is_mark(run.steps, len(run)):
-                    row = self._row(training, guarantee, show)
-                    spent = f"epsilon {rounded_up(row['epsilon'], 3)} of {rounded_up(guarantee.epsilon, 3)}"
-                    bar.update(task, spent=spent)
-                    rows.append(row)
-                    if journal is not None:
-                        journal.add(row)
-                    if show.on_row is not None:
-                        show.on_row(row)
-                if journal is not None and asked.to_stop and run.steps < len(run):
-                    journal.at_rest(training)
-                    raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
-            self.model.load_state_dict(training.weights())
-            if journal is not None:
-                journal.finish(training)
+
+        def after_step() -> None:
+            callbacks.on_step(run.steps, len(run))
+            if is_evaluated(run.steps, len(run)):
+                rows.append(self._row(training, guarantee))
+                if writer is not None:
+                    writer.add(rows[-1])
+                callbacks.on_evaluation(rows[-1])
+
+        with ExitStack() as stack:
+            stack.enter_context(closing_callbacks(callbacks))
+            stop = stack.enter_context(stop_requests(wanted=writer is not None))
+            callbacks.on_start(TrainingStart(len(run), run.steps, self.divisor, multiplier, guarantee))
+            take_steps(training, writer=writer, stop=stop, after_step=after_step)
+            training.end()
+            if writer is not None:
+                writer.finish(training)
+            callbacks.on_end(rows[-1] if rows else {})
         return Fitted(self.model, guarantee, self.plan, tuple(rows))
 
     def finished(self, folder: RunFolder, done: PromisedRun) -> Fitted:
-        """A run that was killed after its last word is finished all the same, and charged unless the budget holds it.
+        """Returns what a finished run left, and charges for it unless the budget holds it.
 
         What the folder holds was released from the data, whichever budget was there to count it.
         """
         plan = self.plan
         done.check(digest_of(*plan.stages), folder.path)
-        run, adjacency = done.identity, plan.adjacency
-        self.budget.charge(plan.event, adjacency, what="training run", run=run)
+        run, adjacency, events = done.identity, plan.adjacency, [plan.event]
+        self.budget.charge(plan.event, adjacency, what=_WHAT, run=run)
         if done.drawn_again:
-            again = plan.sampler.compose(plan.noise.event, done.drawn_again)
-            self.budget.charge(again, adjacency, what="steps drawn again", run=run)
+            events.append(plan.sampler.compose(plan.noise.event, done.drawn_again))
+            self.budget.charge(events[-1], adjacency, what="steps drawn again", run=run)
         self.model.load_state_dict(folder.model(like=self.model.state_dict()))
         promised: Any = folder.privacy()
-        guarantee = self.budget.guarantee(delta=self.delta, assumptions=tuple(promised["assumptions"]))
+        guarantee = self._guarantee_of(events, tuple(promised["assumptions"]))
         guarantee = replace(guarantee, epsilon=max(guarantee.epsilon, float(promised["epsilon"])))
         return Fitted(self.model, guarantee, plan, tuple(folder.metrics()))
 
-    def _row(self, training: Training, guarantee: Guarantee, show: _Show) -> Row:
-        run = training.run
-        epoch = round(run.steps * self.batch_size / self.examples, 4)
+    def _guarantee(self, run: PrivateRun) -> Guarantee:
+        """Guarantee of this fit: its steps, those drawn again, and its charged evaluations."""
+        charged, own, assumed = self.evaluation.charged, 1 + (run.event != self.plan.event), run.assumptions
+        if charged is not None:
+            own += charged.budget is self.budget
+            assumed += (SEED_STAYS_SECRET,) if charged.has_seed else ()
+        releases = len(self.budget.releases)
+        if releases > own:
+            assumed += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
+        self.plan.check_noise(self.delta)
+        return self._guarantee_of([run.event], tuple(dict.fromkeys(assumed)))
+
+    def _guarantee_of(self, events: Sequence[DpEvent], assumptions: tuple[str, ...]) -> Guarantee:
+        beside = [] if self.evaluation.event is None else [self.evaluation.event]
+        unit, adjacency = self.budget.records.unit, self.plan.adjacency
+        event = ComposedDpEvent([*events, *beside])
+        return Guarantee.of(event, adjacency, delta=self.delta, unit=unit, assumptions=assumptions)
+
+    def _described(self) -> dict[str, object]:
+        """Public facts about the training, for a run folder without a recipe."""
+        module, records = type(self.model), self.budget.records
+        template, gradient = records.template(1), self.plan.contribution
+        loss = getattr(gradient, "loss", gradient)
+        trained = [x.numel() for x in self.model.parameters() if x.requires_grad]
+        return {
+            "model": {"class": f"{module.__module__}.{module.__qualname__}", "trained_parameters": sum(trained)},
+            "data": {
+                "inputs": [{"shape": list(x.shape[1:]), "dtype": _dtype(x)} for x in template.inputs],
+                "target": {"shape": list(template.target.shape[1:]), "dtype": _dtype(template.target)},
+                "unit": str(records.unit),
+                "rows_per_unit": records.rows_per_unit,
+            },
+            "plan": {
+                "sampler": repr(self.plan.sampler),
+                "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
+                "clip": repr(self.plan.clip),
+                "noise": repr(self.plan.noise),
+                "encoding": repr(self.plan.encoding),
+            },
+            "optimizer": described_optimizer(self.optimizer, self.model),
+            "schedule": repr(self.schedule),
+            "averaging": repr(self.averaging),
+            "divisor": self.divisor,
+        }
+
+    def _row(self, training: Training, guarantee: Guarantee) -> Row:
+        run, rows = training.run, self.evaluation
+        epoch = round(run.steps * self.divisor / self.examples, 4)
         row: Row = {"step": run.steps, "epoch": epoch, "epsilon": epsilon_so_far(run, guarantee), "delta": self.delta}
-        if show.validation is not None:
-            row |= {f"validation_{name}": value for name, value in training.measure(show.validation).items()}
-        if show.test is not None and run.steps == len(run):
-            row |= {f"test_{name}": value for name, value in training.measure(show.test).items()}
+        if rows.during is not None:
+            row |= {f"validation_{name}": value for name, value in training.measure(rows.during).items()}
+        if rows.at_end is not None and run.steps == len(run):
+            row |= {f"test_{name}": value for name, value in training.measure(rows.at_end).items()}
         return row
+
+
+def _split(settings: FitSettings, *, has_plan: bool) -> tuple[PlanSettings, FitSettings]:
+    """The settings of a plan, and those of `fit`. With a plan, settings of another one are refused."""
+    of_plan = PlanSettings.__annotations__
+    known = FitSettings.__annotations__
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+        if has_plan and name in of_plan and name != "allow_large_delta":
+            raise UsageError(f"{name} is part of the plan: give either a plan or {name}.")
+    given: Any = settings
+    return (
+        {name: value for name, value in given.items() if name in of_plan},  # type: ignore[return-value]
+        {name: value for name, value in given.items() if name not in of_plan or name == "allow_large_delta"},
+    )
+
+
+def _evaluation(given: Evaluation | Public | Charged | None, options: FitSettings) -> Evaluation:
+    old = {name: options.get(name) for name in ("validation", "test", "on_row")}
+    for name in [name for name in old if name in options and old[name] is not None]:
+        new = "callbacks" if name == "on_row" else "evaluation"
+        warnings.warn(f"{name}= of fit is deprecated until 0.3: use {new}=.", DeprecationWarning, stacklevel=3)
+    if old["validation"] is None and old["test"] is None:
+        return Evaluation.of(given)
+    if given is not None:
+        raise UsageError("evaluation replaces validation and test: give evaluation alone.")
+    return Evaluation(options.get("validation"), options.get("test"))
+
+
+def _uncalibrated(
+    examples: int,
+    *,
+    epsilon: float,
+    delta: float,
+    batch_size: int,
+    epochs: float | None = None,
+    steps: int | None = None,
+    sampler: Sampler | None = None,
+    loss: Callable[..., Tensor] = F.cross_entropy,
+    clip: Clip | float = 1.0,
+    noise: Noise | None = None,
+    encoding: Encoding | None = None,
+    views: Views | None = None,
+    autocast: torch.dtype | None = None,
+    allow_weak: bool = False,
+    allow_large_delta: bool = False,
+) -> Plan:
+    """The plan of `dp_sgd` before its noise is calibrated."""
+    noise = _noise(noise)
+    check_target(epsilon, delta, allow_weak=allow_weak, release=noise.event)
+    validate.count(batch_size=batch_size)
+    validate.count(examples=examples)
+    if sampler is None:
+        sampler = _poisson(batch_size, examples, epochs=epochs, steps=steps)
+    elif epochs is not None or steps is not None:
+        raise UsageError("epochs and steps belong to the sampler: leave them out if a sampler is given.")
+    public_size = _public_size(sampler, examples)
+    validate.count(at_most=public_size, batch_size=batch_size)
+    check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
+    clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
+    return Plan(sampler, LossGradient(loss, autocast, views or Views()), clip, noise, encoding or Unchanged())
+
+
+def _noise(noise: Noise | None) -> Noise:
+    noise = Gaussian(1.0) if noise is None else noise
+    validate.instance(Noise, noise=noise)
+    return noise
+
+
+def _public_size(sampler: Sampler, num_units: int) -> int:
+    """The public number of examples: under add-or-remove, the one that the sampler declares."""
+    return getattr(sampler, "expected_examples", None) or num_units
+
+
+def _whole_if_near(size: float) -> float:
+    """A whole number in place of one that differs by rounding: 100 examples at rate 1 / 3 in batches of 33.333."""
+    return round(size) if abs(size - round(size)) < 1e-9 * size else size
+
+
+def _schedule(given: Schedule | LRScheduler | None, optimizer: torch.optim.Optimizer, steps: int) -> AnySchedule:
+    if isinstance(given, LRScheduler):
+        return RateTable.of(given, optimizer, steps=steps)
+    schedule = given or Constant()
+    validate.instance(Schedule, schedule=schedule)
+    return schedule
+
+
+def _averaging(given: Averaging | AveragedModel | None) -> Averaging | None:
+    if isinstance(given, AveragedModel):
+        return TorchAverage(given)
+    validate.instance((Averaging, type(None)), averaging=given)
+    return given
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:
@@ -298,7 +597,7 @@ def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:
 
 def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:
     if (epochs is None) == (steps is None):
-        raise UsageError("say either epochs or steps, not both and not neither.")
+        raise UsageError("give exactly one of epochs and steps.")
     validate.count(at_most=num_units, batch_size=batch_size)
     if epochs is not None:
         steps = steps_for(epochs, num_units, batch_size)
@@ -310,22 +609,17 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
-        raise UsageError("the model has no trainable parameter: nothing to train.")
+        raise UsageError("the model has no trainable parameter: set requires_grad on what is to be trained.")
     if optimizer is None:
         optimizer = torch.optim.SGD(trainable, lr=learning_rate, momentum=0.9)
     elif not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
         optimizer = optimizer(trainable)
     validate.instance(torch.optim.Optimizer, optimizer=optimizer)
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise UsageError("LBFGS asks for several gradients within a step, and each would be a release: use another.")
+        raise UsageError("LBFGS needs several gradients per step, and each would be a release: use another optimizer.")
     groups = optimizer.param_groups
     validate.positive(**{f"lr of parameter group {i}": float(group["lr"]) for i, group in enumerate(groups)})
     held = {id(parameter) for group in groups for parameter in group["params"]}
     if not held >= {id(parameter) for parameter in trainable}:
-        raise UsageError("the optimizer does not hold all trainable parameters of the model.")
+        raise UsageError("the optimizer does not hold all trainable parameters of the model: pass model.parameters().")
     return optimizer
-
-
-def _progress_bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, TextColumn("{task.fields[spent]}"), console=Console(stderr=True), disable=not visible)

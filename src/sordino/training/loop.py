@@ -1,23 +1,79 @@
-"""A model, its optimizer and the average of its iterates around a run: the one object that changes while training."""
+"""The training loop: the only file that takes the steps of a run one after the other.
+
+`Training` holds what changes: model, optimizer, average of the iterates, run. `take_steps` takes all steps that are
+left, with checkpoints and requests to stop. `fit`, NoisyCGD, tuning trials, audits and experiments all call it; what
+differs between them is how one step is taken.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import isroutine
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from sordino.encodings.resting import Rest, rest_of, step_at_rest
-from sordino.errors import StateError, UsageError
+from sordino.errors import Interrupted, StateError, UsageError
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
-from sordino.training.averaging import Average, Averaging
+from sordino.training.averaging import Average, Averaging, TorchAverage
 from sordino.training.checkpoint import Checkpoint, Progress
 from sordino.training.evaluation import Charged, Public, accuracy, regression
-from sordino.training.schedules import Schedule
+from sordino.training.schedules import AnySchedule, Constant, rates_at
+
+if TYPE_CHECKING:
+    from sordino.training.checkpoint import RunWriter
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Says whether the user asked to stop (Ctrl-C or SIGTERM).
+
+    >>> with stop_requests() as asked:
+    ...     asked.to_stop
+    False
+    """
+
+    def __init__(self) -> None:
+        self.to_stop = False
+
+
+@contextmanager
+def stop_requests(wanted: bool = True) -> Iterator[StopRequest]:
+    """Notes the first Ctrl-C or SIGTERM inside the block; the second has its usual effect. For the main thread only.
+
+    A signal that came too late to stop anything is raised again at the end, so that a program which runs one training
+    after the other stops too.
+    """
+    asked = StopRequest()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    usual, noted = {number: signal.getsignal(number) for number in _SIGNALS}, list[int]()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.to_stop = True
+        noted.append(number)
+        for each in _SIGNALS:
+            signal.signal(each, usual[each])
+
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, usual[number])
+    for unheeded in noted:  # a training that stopped because of it has left with an exception
+        signal.raise_signal(unheeded)
 
 
 class Training:
@@ -30,11 +86,11 @@ class Training:
         run: PrivateRun,
         *,
         divisor: float,
-        schedule: Schedule,
-        averaging: Averaging | None,
+        schedule: AnySchedule | None = None,
+        averaging: Averaging | None = None,
     ) -> None:
         self.model, self.optimizer, self.run = model, optimizer, run
-        self._divisor, self._schedule, self._averaging = divisor, schedule, averaging
+        self._divisor, self._schedule, self._averaging = divisor, schedule or Constant(), averaging
         self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
         self._average = None if averaging is None else averaging.init(self._trained)
@@ -45,18 +101,24 @@ class Training:
         self.descend(next(self.run), step)
 
     def descend(self, private: Private, step: int) -> None:
-        """One private gradient, divided by a public number, given to the optimizer. What rests is not moved."""
+        """Gives the optimizer one private gradient, divided by a public number. Frozen weights are not moved."""
         steps = len(self.run)
-        factor = self._schedule.factor(step, steps)
-        for group, learning_rate in zip(self.optimizer.param_groups, self._learning_rates, strict=True):
-            group["lr"] = learning_rate * factor
+        rates = rates_at(self._schedule, step, steps, self._learning_rates)
+        for group, learning_rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = learning_rate
         private.divide(self._divisor).write_to(self.model)
         step_at_rest(self.optimizer, self.model, self._rest())
         if self._averaging is not None and self._average is not None:
             self._average = self._averaging.update(self._average, self._trained, step, steps)
 
+    def end(self) -> None:
+        """Puts the weights that are released into the model, and an average into the `AveragedModel` of torch."""
+        self.model.load_state_dict(self.weights())
+        if isinstance(self._averaging, TorchAverage) and self._average is not None:
+            self._averaging.write_to_model(self._average)
+
     def weights(self) -> dict[str, Tensor]:
-        """What is released in the end: the model's state with averaged parameters, where there is an average."""
+        """The state dict that is released in the end: with averaged parameters, if there is an average."""
         state = {name: x.detach() for name, x in self.model.state_dict().items()}
         if self._averaging is None or self._average is None:
             return state
@@ -69,7 +131,7 @@ class Training:
         return state
 
     def measure(self, rows: Public | Charged) -> dict[str, float]:
-        """How good the weights that would be released now are, on rows declared public or at a price paid before."""
+        """Measures the weights that would be released now, on public rows or at a price that was paid before."""
         last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.model.load_state_dict(self.weights())
         try:
@@ -78,7 +140,7 @@ class Training:
             self.model.load_state_dict(last)
 
     def checkpoint(self, progress: Progress) -> Checkpoint:
-        """All that the next step depends on."""
+        """The state that the next step depends on."""
         tensors = _named("model", self.model.state_dict()) | _named("coding", self.run.coding_state)
         if self._average is not None:
             tensors |= _named("average", self._average.state_tensors())
@@ -98,7 +160,7 @@ class Training:
         return Checkpoint(progress, tensors, settings | {"physical_batch_size": self.run.physical_batch_size})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes on from there."""
+        """Continues from a checkpoint."""
         try:
             self.model.load_state_dict(_of("model", checkpoint.tensors))
             self._load_optimizer(checkpoint)
@@ -127,6 +189,35 @@ class Training:
             setattr(self.optimizer, name, _like(getattr(self.optimizer, name, None), value))
 
 
+def take_steps(
+    training: Training,
+    *,
+    take: Callable[[], None] | None = None,
+    writer: RunWriter | None = None,
+    stop: StopRequest | None = None,
+    after_step: Callable[[], None] = lambda: None,
+) -> None:
+    """Takes all steps that are left.
+
+    `take` takes one step, `training.step` by default. A `writer` keeps checkpoints: none of the steps begins before a
+    checkpoint covers it. With a `writer`, a `stop` request ends the loop after the step at hand with `Interrupted`.
+    """
+    run, take = training.run, take or training.step
+    while run.steps < len(run):
+        if writer is not None:
+            writer.before_step(training)
+        take()
+        after_step()
+        if writer is not None and stop is not None and stop.to_stop and run.steps < len(run):
+            writer.at_rest(training)
+            raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
+
+
+def releases_of(run: PrivateRun) -> list[Tensor]:
+    """The private gradients of all steps of a run, whose model stays as it is. For checks of the mechanism."""
+    return [private.value for private in run]
+
+
 def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     """Identity of an optimizer: its class, and the settings and parameters of each of its groups.
 
@@ -145,17 +236,17 @@ def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> s
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer knows beside its state: of each group, and as attributes. Some optimizers count in there.
+    """Settings of an optimizer's groups, and its attributes, in which some optimizers count steps.
 
-    Refuses what a checkpoint cannot hold: steps that are repeated must be the same steps, or the same noise would fall
-    on other sums.
+    Refuses what a checkpoint cannot hold: a step that is repeated must be the same step, or its noise would be added to
+    another sum.
     """
     kind = type(optimizer).__name__
     hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
     if hooks or "step" in vars(optimizer):
         raise UsageError(
-            f"the step of the {kind} was changed by hooks or by a scheduler of torch, and cannot be repeated from a "
-            "checkpoint: leave out away, or say schedule=."
+            f"the step of the {kind} is changed by hooks, so it cannot be repeated from a checkpoint: remove them, or "
+            "train without out."
         )
     groups = [{name: value for name, value in x.items() if name != "params"} for x in optimizer.param_groups]
     attributes = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
@@ -163,7 +254,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         if not (_is_plain(value) or isroutine(value) or (name == "lr" and isinstance(value, Tensor))):
             raise UsageError(
                 f"the {kind} keeps {name!r} ({type(value).__name__}) outside its state, where no checkpoint holds it: "
-                "leave out away, or keep it in optimizer.state."
+                "keep it in optimizer.state, or train without out."
             )
     return {"groups": [_plain_of(group) for group in groups], "attributes": _plain_of(attributes)}
 
@@ -182,12 +273,12 @@ def _is_plain(value: object) -> bool:
 
 
 def _like(before: object, value: Any) -> Any:
-    """JSON has no tuples."""
+    """The value as a tuple if it was one before: JSON has no tuples."""
     return tuple(value) if isinstance(before, tuple) else value
 
 
 def _spoken(value: object) -> str:
-    """Text of a value that is equal in every process: no address, and a tensor by its numbers."""
+    """String of a value that is equal in every process: without an address, and a tensor by its numbers."""
     if isinstance(value, Mapping):
         return repr(sorted((str(name), _spoken(x)) for name, x in value.items()))
     if isinstance(value, Tensor):
@@ -196,7 +287,7 @@ def _spoken(value: object) -> str:
 
 
 def measured(model: nn.Module, public: Public) -> dict[str, float]:
-    """The accuracy of a model of classes; the errors of a model of numbers, which has a floating target.
+    """Accuracy of a classifier, or errors of a regression model, which has a floating-point target.
 
     >>> measured(nn.Identity(), Public((torch.eye(2), torch.tensor([0, 0]))))
     {'accuracy': 0.5}

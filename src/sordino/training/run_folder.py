@@ -1,6 +1,7 @@
 """The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
 
 RUN/recipe.toml          how to do it again
+RUN/training.json        public facts about model, data and plan of a training without a recipe, `fit(own_model, out=)`
 RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
 RUN/privacy.json         what is promised, written before the first step
 RUN/metrics.jsonl        one JSON object a line, public quantities only
@@ -33,6 +34,7 @@ from sordino.kernel.budget import RunIdentity
 _LARGEST_TEXT = 1 << 26
 _FILES = (
     "recipe.toml",
+    "training.json",
     "facts.json",
     "schema.toml",
     "privacy.json",
@@ -105,7 +107,12 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a recipe."""
+        """Whether there is a run: by a recipe, or of a model of one's own."""
+        return self.has_recipe or (self.path / "training.json").is_file()
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the run was trained by a recipe, from which data and model can be built again."""
         return (self.path / "recipe.toml").is_file()
 
     @property
@@ -146,7 +153,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes all that is written before something is promised, and the folder if nothing else is in it."""
-        for name in ("recipe.toml", "facts.json", "schema.toml"):
+        for name in ("recipe.toml", "training.json", "facts.json", "schema.toml"):
             (self.path / name).unlink(missing_ok=True)
         self.tidy()
         with suppress(OSError):
@@ -177,6 +184,13 @@ class RunFolder:
         """The schema of the table that it was trained on."""
         path = self.path / "schema.toml"
         return path if path.exists() else None
+
+    def write_training(self, about: Mapping[str, object]) -> None:
+        """Writes what is public about a training without a recipe."""
+        self._write("training.json", json.dumps(about, indent=2, allow_nan=False) + "\n")
+
+    def training(self) -> dict[str, object]:
+        return self._table(self._read("training.json"), "training.json")
 
     def write_privacy(self, promised: Mapping[str, object]) -> None:
         self._write("privacy.json", json.dumps(promised, indent=2, allow_nan=False) + "\n")

@@ -6,11 +6,17 @@ release of its own; none can be written in this form.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sordino._input import validate
 from sordino.errors import UsageError
@@ -100,6 +106,94 @@ class Step:
     def factor(self, step: int, steps: int) -> float:
         _check_step(step, steps)
         return self.by ** sum(step >= place * steps for place in self.at)
+
+
+@dataclass(frozen=True)
+class RateTable:
+    """Learning rates of a torch scheduler, computed before the first step: one per step and parameter group.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.8)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    >>> RateTable.of(scheduler, optimizer, steps=4).rates
+    ((0.8,), (0.8,), (0.4,), (0.4,))
+    """
+
+    rates: tuple[tuple[float, ...], ...] = field(repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, scheduler: LRScheduler, optimizer: Optimizer, *, steps: int) -> RateTable:
+        """Rates of the next `steps` steps of a scheduler. Scheduler and optimizer are left as they were.
+
+        A table is a function of the step alone, so that a step which is repeated after a stop is the same step.
+        """
+        name = type(scheduler).__name__
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UsageError(
+                f"schedule must not depend on a loss, got {name}: rates are computed before training. Use a schedule "
+                "that depends on the step alone."
+            )
+        if getattr(scheduler, "optimizer", None) is not optimizer:
+            raise UsageError(
+                f"schedule must be a scheduler of the optimizer that is used, got a {name} of another one."
+            )
+        _take_back_patch(optimizer)
+        saved, groups = copy.deepcopy(scheduler.state_dict()), [_settings(group) for group in optimizer.param_groups]
+        rates = []
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
+            warnings.filterwarnings("ignore", message="The epoch parameter in", category=UserWarning)
+            for _ in range(steps):
+                rates.append(tuple(float(group["lr"]) for group in optimizer.param_groups))
+                changed = {
+                    key
+                    for group, before in zip(optimizer.param_groups, groups, strict=True)
+                    for key, value in _settings(group).items()
+                    if value != before[key] and key not in ("lr", "initial_lr")
+                }
+                if changed:
+                    _restore(optimizer, groups)
+                    raise UsageError(
+                        f"schedule must change learning rates alone, got a {name} that changes {min(changed)}: "
+                        "turn that off (cycle_momentum=False)."
+                    )
+                scheduler.step()
+        _restore(optimizer, groups)
+        scheduler.load_state_dict(saved)
+        table = tuple(rates)
+        return cls(table, hashlib.blake2b(repr(table).encode(), digest_size=8).hexdigest())
+
+
+AnySchedule: TypeAlias = "Schedule | RateTable"
+
+
+def rates_at(schedule: AnySchedule, step: int, steps: int, initial: Sequence[float]) -> list[float]:
+    """Learning rate of each parameter group in a step, whose `initial` rates are those of the optimizer.
+
+    >>> rates_at(Warmup(0.5), 0, 4, [1.0, 0.1])
+    [0.5, 0.05]
+    """
+    if isinstance(schedule, RateTable):
+        return list(schedule.rates[step])
+    factor = schedule.factor(step, steps)
+    return [rate * factor for rate in initial]
+
+
+def _take_back_patch(optimizer: Optimizer) -> None:
+    """Removes the counter that a torch scheduler puts around `optimizer.step`, which only serves a warning."""
+    patched = vars(optimizer).get("step")
+    if patched is not None and getattr(patched, "_wrapped_by_lr_sched", False):
+        del vars(optimizer)["step"]
+
+
+def _settings(group: dict[str, object]) -> dict[str, object]:
+    return {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+
+
+def _restore(optimizer: Optimizer, groups: Sequence[dict[str, object]]) -> None:
+    for group, before in zip(optimizer.param_groups, groups, strict=True):
+        group.update(copy.deepcopy(before))
 
 
 def parse(text: str) -> Schedule:

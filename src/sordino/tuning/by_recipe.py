@@ -27,10 +27,10 @@ from sordino.kernel.randomness import Key
 from sordino.recipes.prepared import Prepared, prepare
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.run import carry_out, schema_of
-from sordino.training.checkpoint import Checkpoints, Progress
+from sordino.training.callbacks import CallOnEvaluation
+from sordino.training.checkpoint import Checkpoints, Progress, promised_fields
 from sordino.training.evaluation import Public
-from sordino.training.interruption import interruption
-from sordino.training.journal import described
+from sordino.training.loop import stop_requests
 from sordino.training.run_folder import RunFolder
 from sordino.tuning.calibration import multiplier_of
 from sordino.tuning.from_recipe import start_of, task_of
@@ -131,7 +131,7 @@ def _tune(
     start = start_of(prepared)
     sizes = sizes_of(stages, start)
     visible_trials = sum(sizes) if search.paid.shows_trials else None
-    with interruption() as asked:
+    with stop_requests() as asked:
         kept = Kept(checkpoints, asked)
 
         def promise(guarantee: Guarantee, calibrated: Task) -> None:
@@ -166,7 +166,7 @@ def _write_promise(
     folder: RunFolder, prepared: Prepared, task: Task, guarantee: Guarantee, search: Search, sizes: tuple[int, ...]
 ) -> None:
     numbers = {"examples": prepared.examples, "batch_size": task.divisor, "steps": task.plan.steps}
-    promised = described(task.plan.sampler, numbers, multiplier_of(task), guarantee)
+    promised = promised_fields(task.plan.sampler, numbers, multiplier_of(task), guarantee)
     about = {"rule": search.rule, "payment": search.payment, "candidates": list(sizes)}
     folder.write_privacy(promised | {"tuning": about})
 
@@ -212,7 +212,7 @@ def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *
     def note(row: dict[str, object]) -> None:
         search.write(folder.path, **shown(chosen.scores))
 
-    return carry_out(best, folder.path, progress=progress, on_row=note)
+    return carry_out(best, folder.path, progress=progress, callbacks=[CallOnEvaluation(note)])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from sordino.errors import Interrupted
 from sordino.kernel.budget import RunIdentity
 from sordino.training.checkpoint import Checkpoint, Checkpoints, Progress
-from sordino.training.interruption import Interruption
+from sordino.training.loop import StopRequest
 from sordino.tuning.candidates import Candidate
 from sordino.tuning.standing import Standing
 from sordino.tuning.task import Tried
@@ -21,7 +21,7 @@ from sordino.tuning.task import Tried
 class Kept:
     """Keeps a tuning in a private folder. `identity` tells it from others."""
 
-    def __init__(self, checkpoints: Checkpoints, asked: Interruption) -> None:
+    def __init__(self, checkpoints: Checkpoints, asked: StopRequest) -> None:
         self._checkpoints, self._asked = checkpoints, asked
         self.identity: Mapping[str, str] = {}
 

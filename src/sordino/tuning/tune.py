@@ -14,6 +14,7 @@ from sordino.errors import BudgetError, UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import check_delta_for, check_target
 from sordino.kernel.randomness import Key
+from sordino.kernel.records import Data
 from sordino.training.evaluation import Public
 from sordino.tuning.calibration import calibrated, multiplier_of
 from sordino.tuning.candidates import Candidate, Stage
@@ -49,7 +50,7 @@ class Chosen:
 
 def tune(
     task: Task,
-    data: object,
+    data: Data | Budget,
     stages: Sequence[Stage],
     start: Candidate,
     *,

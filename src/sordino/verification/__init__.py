@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from torch import nn
 
 from sordino._input import validate
-from sordino.kernel.records import as_records
+from sordino.kernel.records import Data, as_records
 from sordino.kernel.step import Plan
 from sordino.verification import ledger, noise_statistics, sampler_statistics, sensitivity
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict
 
 
-def verify(plan: Plan, model: nn.Module, data: object, *, delta: float = 1e-5, seed: int = 0) -> Verdict:
+def verify(plan: Plan, model: nn.Module, data: Data, *, delta: float = 1e-5, seed: int = 0) -> Verdict:
     """Tries to refute what `plan` promises for `model`, on synthetic records of the shape of `data`.
 
     >>> import torch
@@ -34,7 +34,7 @@ def verify(plan: Plan, model: nn.Module, data: object, *, delta: float = 1e-5, s
     return Verdict(tuple(_findings(plan, model, data, delta, seed)))
 
 
-def _findings(plan: Plan, model: nn.Module, data: object, delta: float, seed: int) -> Iterator[Finding]:
+def _findings(plan: Plan, model: nn.Module, data: Data, delta: float, seed: int) -> Iterator[Finding]:
     records = as_records(data)
     yield from sensitivity.compare_gradients(plan, model, records)
     yield from sensitivity.replay(plan, model, records, seed=seed)

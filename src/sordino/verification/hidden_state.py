@@ -17,7 +17,7 @@ from sordino.convex.fading import Fading
 from sordino.convex.hidden_run import kernel_plan
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.errors import UsageError
-from sordino.kernel.records import Records, as_records
+from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.step import Plan
 from sordino.training.schedules import Constant
 from sordino.verification import verify
@@ -34,7 +34,7 @@ _STEPS = 1000
 _ROUNDING = 1e-3  # of float32 gradients, whose difference is small beside themselves
 
 
-def verify_hidden_state(plan: NoisyCGD, data: object, *, outputs: int, delta: float = 1e-5, seed: int = 0) -> Verdict:
+def verify_hidden_state(plan: NoisyCGD, data: Data, *, outputs: int, delta: float = 1e-5, seed: int = 0) -> Verdict:
     """Tries to refute what a hidden-state plan leans on, on synthetic records of the shape of `data`.
 
     `outputs` is the public number of classes, or 1.

@@ -17,7 +17,7 @@ from torch import nn
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.noise import NormalNoise
-from sordino.kernel.records import as_records
+from sordino.kernel.records import Data, as_records
 from sordino.kernel.states import Layout
 from sordino.kernel.step import Plan
 from sordino.verification.noise_statistics import watch
@@ -63,7 +63,7 @@ class NoisePicture:
     end: float
 
 
-def noise_picture(plan: Plan, model: nn.Module, data: object, *, seed: int = 0) -> NoisePicture:
+def noise_picture(plan: Plan, model: nn.Module, data: Data, *, seed: int = 0) -> NoisePicture:
     """Draws the plan's noise for `model` as `verify` does, on synthetic records of the shape of `data`.
 
     >>> import torch.nn.functional as F

@@ -98,7 +98,7 @@ def black_box_values(
         audited = replace(prepared, recipe=recipe, built=built, records=records)
         options = {"resume": False, "draw_again": False, "progress": False}
         try:
-            method_of(recipe).train(audited, folder, **options, on_row=lambda row: None)
+            method_of(recipe).train(audited, folder, **options, callbacks=())
         except Interrupted:
             raise Interrupted("the audit was stopped, and keeps nothing: begin it anew.") from None
         module.load_state_dict(folder.model(like=module.state_dict()))

@@ -24,7 +24,7 @@ from sordino.attacks.audit.places import with_empty_places
 from sordino.attacks.audit.scores import Scores
 from sordino.kernel.encoding import decoded_without_noise
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import as_records
+from sordino.kernel.records import Data, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Private
 from sordino.kernel.step import Begun, Plan
@@ -37,7 +37,7 @@ _TIMES_THE_CLIP = 1e3  # a canary's length: enough for any mask to leave more th
 def white_box_scores(
     plan: Plan,
     model: nn.Module,
-    data: object,
+    data: Data,
     optimizer: torch.optim.Optimizer,
     *,
     divisor: float,

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.training.scoring import evaluating
+from sordino.training.evaluation import evaluating
 
 Numbers = NDArray[np.float64]
 

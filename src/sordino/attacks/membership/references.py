@@ -98,7 +98,7 @@ def train_reference(
         kept = RunFolder(Path(folder) / "reference")
         options = {"resume": False, "draw_again": False, "progress": progress}
         try:
-            method_of(own.recipe).train(own, kept, **options, on_row=lambda row: None)
+            method_of(own.recipe).train(own, kept, **options, callbacks=())
         except Interrupted:
             raise Interrupted(f"stopped in reference {place + 1} of {references}: nothing was written.") from None
         built.module.load_state_dict(kept.model(like=built.module.state_dict()))

@@ -15,7 +15,7 @@ from sordino.attacks.reconstruction.cnn6 import cnn6, logistic_loss
 from sordino.data import Facts, load
 from sordino.errors import DataError, UsageError
 from sordino.kernel.states import Layout
-from sordino.training.scoring import evaluating
+from sordino.training.evaluation import evaluating
 
 BATCHNORM = "-batchnorm"
 

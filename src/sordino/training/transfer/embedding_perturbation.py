@@ -19,7 +19,7 @@ from sordino.errors import UsageError
 from sordino.kernel.clipping import ClipPerLayer
 from sordino.kernel.encoding import Encoding
 from sordino.models import Built
-from sordino.training.evaluation import Public
+from sordino.training.evaluation import Evaluation, Public
 from sordino.training.fit import Fitted, fit
 from sordino.training.schedules import Step
 from sordino.training.transfer.made_up_rows import made_up_rows
@@ -98,7 +98,7 @@ def fit_embedded(
         encoding=project if sparsify is None else Combined(sparsify, project),
         optimizer=settings.optimizer,
         schedule=Step(at=(0.5, 0.75), by=0.1),
-        test=test,
+        evaluation=Evaluation(at_end=test),
         seed=seed,
         progress=progress,
     )

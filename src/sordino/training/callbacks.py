@@ -1,0 +1,202 @@
+"""Callbacks of a training: progress bar, log messages, TensorBoard, and the base class for one's own.
+
+A callback sees public values only: numbers of steps, epsilon, and what was measured on public rows or released at a
+price. Gradients, losses of private rows and batches never reach it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino._input import validate
+from sordino.accounting import Guarantee
+from sordino.accounting.guarantee import rounded_up
+from sordino.errors import UsageError
+from sordino.training.progress import progress_bar
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Row = dict[str, Any]
+
+LOGGER = logging.getLogger("sordino")
+LOGGER.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class TrainingStart:
+    """Public facts of a training before its first step. `steps_taken` is above 0 in a run that is resumed."""
+
+    steps: int
+    steps_taken: int
+    batch_size: float
+    noise_multiplier: float
+    guarantee: Guarantee
+
+
+class Callback:
+    """Base class of callbacks: override the methods that you need.
+
+    A callback that raises ends the training; with a run folder, it can be resumed.
+
+    >>> class CountSteps(Callback):
+    ...     steps = 0
+    ...     def on_step(self, step, steps):
+    ...         self.steps = step
+    >>> counter = CountSteps()
+    >>> counter.on_step(1, 10)
+    >>> counter.steps
+    1
+    """
+
+    def on_start(self, start: TrainingStart) -> None:
+        """Called once, before the first step that is left."""
+
+    def on_step(self, step: int, steps: int) -> None:
+        """Called after each step with the number of steps taken and planned."""
+
+    def on_evaluation(self, row: Row) -> None:
+        """Called about twenty times with public quantities: step, epoch, epsilon, delta and what was measured."""
+
+    def on_end(self, row: Row) -> None:
+        """Called once all steps are taken and the weights are in the model, with the last public quantities."""
+
+    def on_close(self) -> None:
+        """Called last, also when the training was stopped or failed."""
+
+
+class CallbackList(Callback):
+    """Several callbacks, called in order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks: Sequence[Callback] = tuple(callbacks)
+        for place, callback in enumerate(self._callbacks):
+            validate.instance(Callback, **{f"callbacks[{place}]": callback})
+
+    def on_start(self, start: TrainingStart) -> None:
+        for callback in self._callbacks:
+            callback.on_start(start)
+
+    def on_step(self, step: int, steps: int) -> None:
+        for callback in self._callbacks:
+            callback.on_step(step, steps)
+
+    def on_evaluation(self, row: Row) -> None:
+        for callback in self._callbacks:
+            callback.on_evaluation(row)
+
+    def on_end(self, row: Row) -> None:
+        for callback in self._callbacks:
+            callback.on_end(row)
+
+    def on_close(self) -> None:
+        for callback in self._callbacks:
+            callback.on_close()
+
+
+@contextmanager
+def closing_callbacks(callbacks: Callback) -> Iterator[Callback]:
+    """Calls `on_close` at the end, however the training ends."""
+    try:
+        yield callbacks
+    finally:
+        callbacks.on_close()
+
+
+class ProgressBar(Callback):
+    """A bar on standard error with the steps taken, the time left and the epsilon spent so far."""
+
+    def __init__(self, description: str = "training privately") -> None:
+        self._description, self._promised = description, 0.0
+
+    def on_start(self, start: TrainingStart) -> None:
+        from rich.progress import TextColumn
+
+        self._bar = progress_bar(True, None, TextColumn("{task.fields[spent]}"))
+        self._bar.start()
+        self._task = self._bar.add_task(self._description, total=start.steps, completed=start.steps_taken, spent="")
+        self._promised = start.guarantee.epsilon
+
+    def on_step(self, step: int, steps: int) -> None:
+        self._bar.update(self._task, completed=step)
+
+    def on_evaluation(self, row: Row) -> None:
+        spent = f"epsilon {rounded_up(row['epsilon'], 3)} of {rounded_up(self._promised, 3)}"
+        self._bar.update(self._task, spent=spent)
+
+    def on_close(self) -> None:
+        if hasattr(self, "_bar"):
+            self._bar.stop()
+
+
+class LogSteps(Callback):
+    """Writes the start, each evaluation and the end to the logger "sordino" of the standard `logging` module.
+
+    `fit` uses it by itself. Messages appear once a program asks for them, as `logging.basicConfig(level="INFO")` does.
+    """
+
+    def on_start(self, start: TrainingStart) -> None:
+        LOGGER.info(
+            "training %d steps from step %d with noise multiplier %.4g: epsilon %s at delta %g, %s",
+            start.steps,
+            start.steps_taken,
+            start.noise_multiplier,
+            rounded_up(start.guarantee.epsilon, 3),
+            start.guarantee.delta,
+            start.guarantee.adjacency,
+        )
+
+    def on_evaluation(self, row: Row) -> None:
+        LOGGER.info("%s", ", ".join(f"{name} {_short(value)}" for name, value in row.items()))
+
+    def on_end(self, row: Row) -> None:
+        LOGGER.info("training ended after step %s", row.get("step"))
+
+
+class EventLog(Callback):
+    """Writes each evaluation for TensorBoard into `folder`, which is made with the first one."""
+
+    def __init__(self, folder: Path | str) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UsageError("TensorBoard is not installed: install sordino[tensorboard].") from None
+        self._make, self._folder = SummaryWriter, Path(folder)
+        self._writer: SummaryWriter | None = None
+
+    def on_evaluation(self, row: Row) -> None:
+        if self._writer is None:
+            self._writer = self._make(str(self._folder))
+        for name, value in row.items():
+            if name != "step":
+                self._writer.add_scalar(name, value, row["step"])
+        self._writer.flush()
+
+    def on_close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class CallOnEvaluation(Callback):
+    """Calls a function with the row of each evaluation.
+
+    >>> rows = []
+    >>> CallOnEvaluation(rows.append).on_evaluation({"step": 1})
+    >>> rows
+    [{'step': 1}]
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def on_evaluation(self, row: Row) -> None:
+        self._function(row)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
