@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, RepeatAndSelectDpEvent
@@ -13,7 +14,7 @@ from sordino.accounting.accountant_views import Sight, Visible, visible
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.balls_in_bins import TightAllocation
 from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve, deltas_of
-from sordino.accounting.dominating_pairs import Pair, Reals
+from sordino.accounting.dominating_pairs import Pair, ProfilePair, Reals
 from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, Repeated, flatten
 from sordino.accounting.pld import PairsCurve, PldCurve, answers, dominating_pairs
 from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
@@ -166,11 +167,25 @@ def _best_of(selection: RepeatAndSelectDpEvent, adjacency: Adjacency) -> BestOf:
 def _pairs(mechanism: DpEvent, adjacency: Adjacency) -> tuple[Pair, Pair] | None:
     """The worst-case pairs of a mechanism in both directions, or nothing where it has too little noise for them."""
     if isinstance(mechanism, RepeatAndSelectDpEvent):
-        pair = _best_of(mechanism, adjacency).pair()
+        pair = _pair_of_best(mechanism, adjacency) if _is_hashable(mechanism) else _best_of(mechanism, adjacency).pair()
         return (pair, pair) if pair else None
     seen = visible(mechanism, adjacency)
     sight = seen.pld or seen.plain
     return dominating_pairs(sight) if answers(sight) else None
+
+
+@lru_cache(maxsize=64)  # a pair takes a second, and a search asks for the same one in each of its guarantees
+def _pair_of_best(selection: RepeatAndSelectDpEvent, adjacency: Adjacency) -> ProfilePair | None:
+    return _best_of(selection, adjacency).pair()
+
+
+def _is_hashable(event: DpEvent) -> bool:
+    """Whether an event can be a key: a composition of a list cannot."""
+    try:
+        hash(event)
+    except TypeError:
+        return False
+    return True
 
 
 def _renyi_curve(seen: Seen) -> RdpCurve:

@@ -203,7 +203,7 @@ def take_steps(
     checkpoint covers it. With a `writer`, a `stop` request ends the loop after the step at hand with `Interrupted`.
     """
     run, take = training.run, take or training.step
-    while run.steps < len(run):
+    for _ in steps_left(run):
         if writer is not None:
             writer.before_step(training)
         take()
@@ -213,9 +213,15 @@ def take_steps(
             raise Interrupted(f"stopped after step {run.steps} of {len(run)}; nothing is lost, resume it.")
 
 
-def releases_of(run: PrivateRun) -> list[Tensor]:
-    """The private gradients of all steps of a run, whose model stays as it is. For checks of the mechanism."""
-    return [private.value for private in run]
+def steps_left(run: PrivateRun) -> Iterator[int]:
+    """Yields the number of each step that is left. The caller takes it before asking for the next one."""
+    while run.steps < len(run):
+        yield run.steps
+
+
+def releases_of(run: PrivateRun) -> list[tuple[int, Tensor]]:
+    """Number of steps counted and private gradient after each step, with a model that is not moved. For checks."""
+    return [(run.steps, private.value) for private in run]
 
 
 def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:

@@ -22,7 +22,7 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging
 from sordino.training.evaluation import Charged, Public
-from sordino.training.loop import Training
+from sordino.training.loop import Training, take_steps
 from sordino.training.schedules import Constant, Schedule
 from sordino.tuning.candidates import Candidate, Optimizer
 from sordino.tuning.payments import PrepaidTrial
@@ -149,8 +149,7 @@ class Task:
         training = Training(
             model, optimizer, run, divisor=self.divisor, schedule=self.schedule, averaging=self.averaging
         )
-        while run.steps < len(run):
-            training.step()
+        take_steps(training)
         score = self.score.of(training, trial)
         weights = {name: x.clone() for name, x in training.weights().items()}
         if not all(bool(x.isfinite().all()) for x in weights.values() if x.is_floating_point()):

@@ -14,6 +14,7 @@ from sordino.kernel.records import Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson, Sampler, Shuffled
 from sordino.kernel.step import Plan
+from sordino.training.loop import releases_of
 from sordino.verification.synthetic import fresh_run, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, equal
 
@@ -36,7 +37,7 @@ def count_steps(plan: Plan, model: nn.Module, records: Records, *, seed: int) ->
     """A run in which nearly every batch is empty still takes every step, and counts each before its noise."""
     rare = with_poisson(plan, rate=0.02, steps=_STEPS)
     run = fresh_run(rare, model, ordinary(records, 2), seed=seed)
-    begun = [run.steps for _ in run]
+    begun = [steps for steps, _ in releases_of(run)]
     yield equal(STEPS, "steps taken", len(begun), rare.steps)
     yield equal(STEPS, "steps counted", run.steps, rare.steps)
     yield equal(
@@ -64,7 +65,7 @@ def compare_releases(plan: Plan, model: nn.Module, records: Records, *, seed: in
     nearly_nobody = undecoded(with_poisson(plan, rate=_RATE_OF_NOBODY, steps=3))
     budget = Budget(ordinary(records, 2))
     runs = [fresh_run(nearly_nobody, model, budget, seed=seed) for _ in range(2)]
-    released = [[private.value for private in run] for run in runs]
+    released = [[value for _, value in releases_of(run)] for run in runs]
     equals = [torch.equal(one, other) for one, other in zip(*released, strict=False) if len(one)]
     yield equal(RELEASES, "two runs of one seed with the same noise", float(bool(equals) and all(equals)), 0.0)
 

@@ -10,7 +10,7 @@ and the guarantee holds for any records beside it. The step at which gradients a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from sordino.kernel.records import Data, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Private
 from sordino.kernel.step import BegunStep, Plan
-from sordino.training.loop import Training
+from sordino.training.loop import Training, take_steps
 from sordino.training.schedules import Constant, Schedule
 
 _TIMES_THE_CLIP = 1e3  # a canary's length: enough for any mask to leave more than the clip of it
@@ -75,22 +75,24 @@ class _CanaryTraining:
 
     def scores(self, on_step: Callable[[int, int], None]) -> Scores:
         """Trains to the end, and scores each canary by all that was released."""
-        run, ratios = self._training.run, []
-        for found in self._ratios_of_steps():
-            ratios.append(found)
-            on_step(run.steps, len(run))
+        run, ratios = self._training.run, list[Ratios]()
+        take_steps(
+            self._training,
+            take=lambda: ratios.append(self._step(run)),
+            after_step=lambda: on_step(run.steps, len(run)),
+        )
         return Scores(law_of(run.plan.sampler, self._units).score(np.stack(ratios)), self._included)
 
-    def _ratios_of_steps(self) -> Iterator[Ratios]:
-        run = self._training.run
-        while run.steps < len(run):
-            begun = run.begin()
-            others = self._sum_of_others(run, begun, begun.indices[begun.indices < self._first])
-            joined = begun.indices[begun.indices >= self._first] - self._first
-            joined = joined[torch.from_numpy(self._included)[joined]]
-            private = run.finish(begun, others + run.bounded(begun, self._canaries.of(joined)))
-            yield self._ratios(run, begun, private, others)
-            self._training.descend(private, begun.step)
+    def _step(self, run: PrivateRun) -> Ratios:
+        """Takes one step, which the included canaries join, and returns the ratio of each canary."""
+        begun = run.begin()
+        others = self._sum_of_others(run, begun, begun.indices[begun.indices < self._first])
+        joined = begun.indices[begun.indices >= self._first] - self._first
+        joined = joined[torch.from_numpy(self._included)[joined]]
+        private = run.finish(begun, others + run.bounded(begun, self._canaries.of(joined)))
+        ratios = self._ratios(run, begun, private, others)
+        self._training.descend(private, begun.step)
+        return ratios
 
     def _sum_of_others(self, run: PrivateRun, begun: BegunStep, indices: Tensor) -> BoundedSum:
         sums = (
