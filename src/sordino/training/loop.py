@@ -219,9 +219,10 @@ def steps_left(run: PrivateRun) -> Iterator[int]:
         yield run.steps
 
 
-def releases_of(run: PrivateRun) -> list[tuple[int, Tensor]]:
-    """Number of steps counted and private gradient after each step, with a model that is not moved. For checks."""
-    return [(run.steps, private.value) for private in run]
+def releases_of(run: PrivateRun) -> Iterator[tuple[int, Tensor]]:
+    """Yields the number of steps counted and the private gradient of each step, and moves no model. For checks."""
+    for private in run:
+        yield run.steps, private.value
 
 
 def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:

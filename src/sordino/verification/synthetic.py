@@ -20,6 +20,7 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import BegunStep, Plan, Streams, begin, bounded_sum, sum_of_nobody
+from sordino.training.loop import releases_of
 
 _ORDINARY_UNITS = 4
 FAILING_AMONG = 24
@@ -159,15 +160,16 @@ class SyntheticRun:
 
     def noise(self) -> Iterator[StepNoise]:
         """The noise of each step: what was released, minus what the same codec makes of the bare sum."""
-        plan, streams = self.run.plan, self.streams
+        plan, streams, releases = self.run.plan, self.streams, releases_of(self.run)
         for number, joined in enumerate(plan.sampler.batches(self.records.num_units, streams.sampling)):
             begun = self.begun(torch.from_numpy(joined), number)
             at = NoiseAt(self.key.stream("noise"), number, self.run.state.noise, begun.codec.encode)
             bare = self.bounded_sum(begun)
-            released = next(self.run, None)
-            if released is None:  # fewer steps than planned: the ledger's check says so
+            released = next(releases, None)
+            if released is None:  # fewer steps than planned: the check of the step count reports it
                 return
-            yield StepNoise(released.value - decoded_without_noise(begun.codec, bare), at)
+            _, value = released
+            yield StepNoise(value - decoded_without_noise(begun.codec, bare), at)
 
 
 @dataclass(frozen=True)
