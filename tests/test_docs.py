@@ -38,6 +38,15 @@ def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
 
 
+def test_the_page_about_pitfalls_runs_and_says_what_shuffled_batches_cost(capsys):
+    names, page = run_examples("docs/pitfalls.md"), (ROOT / "docs" / "pitfalls.md").read_text()
+    for plan in ("poisson", "shuffled"):
+        assert f"{plan}.guarantee(delta=1e-5).epsilon)  # {names[plan].guarantee(delta=1e-5).epsilon:.1f}\n" in page
+    of_runs = [float(number) for line in capsys.readouterr().out.splitlines()[2:4] for number in line.split()]
+    assert all(0.9 < epsilon <= 1.0 for epsilon in of_runs[:3]) and 1.0 < of_runs[3] <= 2.0
+    assert names["budget"].guarantee(delta=1e-4).epsilon <= 2.0
+
+
 def test_the_page_about_verification_runs_and_refutes_nothing(capsys):
     names = run_examples("docs/verification.md")
     assert names["verdict"].passed and "not refuted" in names["page"]
