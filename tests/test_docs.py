@@ -47,6 +47,16 @@ def test_the_page_about_pitfalls_runs_and_says_what_shuffled_batches_cost(capsys
     assert names["budget"].guarantee(delta=1e-4).epsilon <= 2.0
 
 
+@pytest.mark.parametrize("page", ["data", "gradients"])
+def test_a_page_with_an_example_and_no_promise_runs(page):
+    assert run_examples(f"docs/{page}.md")
+
+
+def test_the_page_about_least_squares_runs_and_its_guarantee_holds(capsys):
+    names = run_examples("docs/sufficient-statistics.md")
+    assert 0.9 < names["fitted"].guarantee.epsilon <= 1.0 and names["predicted"].shape == (1000,)
+
+
 def test_the_page_about_verification_runs_and_refutes_nothing(capsys):
     names = run_examples("docs/verification.md")
     assert names["verdict"].passed and "not refuted" in names["page"]
