@@ -1,5 +1,6 @@
 """The examples in README and docs run, and promise what they say."""
 
+import doctest
 import json
 import re
 import runpy
@@ -50,6 +51,11 @@ def test_the_page_about_pitfalls_runs_and_says_what_shuffled_batches_cost(capsys
 @pytest.mark.parametrize("page", ["data", "gradients"])
 def test_a_page_with_an_example_and_no_promise_runs(page):
     assert run_examples(f"docs/{page}.md")
+
+
+def test_the_examples_of_the_page_about_accounting_print_what_it_shows():
+    found = doctest.testfile(str(ROOT / "docs" / "accounting.md"), module_relative=False)
+    assert found.attempted >= 8 and not found.failed
 
 
 def test_the_page_about_least_squares_runs_and_its_guarantee_holds(capsys):
@@ -105,7 +111,7 @@ def test_the_accuracies_in_the_readme_are_those_of_their_result_file():
     assert all({"command", "commit", "seed", "machine", "recipe"} <= row.keys() for row in result["rows"])
 
 
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "papers").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "papers").rglob("*.md")]
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in sorted(PAGES)])
