@@ -1,5 +1,6 @@
 """The examples in README and docs run, and promise what they say."""
 
+import doctest
 import json
 import re
 import runpy
@@ -36,6 +37,30 @@ def test_the_page_about_fine_tuning_runs_and_its_guarantees_hold():
 
 def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
+
+
+def test_the_page_about_pitfalls_runs_and_says_what_shuffled_batches_cost(capsys):
+    names, page = run_examples("docs/pitfalls.md"), (ROOT / "docs" / "pitfalls.md").read_text()
+    for plan in ("poisson", "shuffled"):
+        assert f"{plan}.guarantee(delta=1e-5).epsilon)  # {names[plan].guarantee(delta=1e-5).epsilon:.1f}\n" in page
+    of_runs = [float(number) for line in capsys.readouterr().out.splitlines()[2:4] for number in line.split()]
+    assert all(0.9 < epsilon <= 1.0 for epsilon in of_runs[:3]) and 1.0 < of_runs[3] <= 2.0
+    assert names["budget"].guarantee(delta=1e-4).epsilon <= 2.0
+
+
+@pytest.mark.parametrize("page", ["data", "gradients"])
+def test_a_page_with_an_example_and_no_promise_runs(page):
+    assert run_examples(f"docs/{page}.md")
+
+
+def test_the_examples_of_the_page_about_accounting_print_what_it_shows():
+    found = doctest.testfile(str(ROOT / "docs" / "accounting.md"), module_relative=False)
+    assert found.attempted >= 8 and not found.failed
+
+
+def test_the_page_about_least_squares_runs_and_its_guarantee_holds(capsys):
+    names = run_examples("docs/sufficient-statistics.md")
+    assert 0.9 < names["fitted"].guarantee.epsilon <= 1.0 and names["predicted"].shape == (1000,)
 
 
 def test_the_page_about_verification_runs_and_refutes_nothing(capsys):
@@ -86,7 +111,7 @@ def test_the_accuracies_in_the_readme_are_those_of_their_result_file():
     assert all({"command", "commit", "seed", "machine", "recipe"} <= row.keys() for row in result["rows"])
 
 
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "papers").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "papers").rglob("*.md")]
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in sorted(PAGES)])

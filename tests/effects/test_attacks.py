@@ -151,4 +151,4 @@ def test_the_example_on_the_page_about_effects_runs():
     (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names = {}
     exec(compile(example, "docs/effects.md", "exec"), names)
-    assert 0 <= names["left"] <= 1 and names["neighbours"].shape == names["inputs"].shape
+    assert 0 <= names["left"] <= 1 and names["neighbors"].shape == names["inputs"].shape

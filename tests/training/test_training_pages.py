@@ -29,7 +29,7 @@ def commands_of(page: str) -> list[str]:
 def test_the_commands_on_the_page_run() -> None:
     assert len(commands_of("training.md")) == 5
     assert {path.name for path in Path("runs").iterdir()} == {"digits-linear-1", "digits-linear-2"}
-    assert len(answers(Path("said.csv").read_text())) == len(load_digits().test.target)
+    assert len(answers(Path("predictions.csv").read_text())) == len(load_digits().test.target)
 
 
 def test_the_commands_on_the_page_about_hidden_states_run() -> None:
