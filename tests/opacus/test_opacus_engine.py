@@ -1,4 +1,4 @@
-"""A script of Opacus' shape takes the steps of the kernel."""
+"""A script written for Opacus takes the steps of the kernel."""
 
 import copy
 import pickle
@@ -205,7 +205,7 @@ def test_a_batch_may_be_looked_at_without_gradients():
     with torch.no_grad():
         outputs = module(inputs)
         assert outputs.tolist() == model(torch.tensor(inputs.tolist())).tolist()
-    with pytest.raises(UsageError, match="the tensors of the batch"):
+    with pytest.raises(UsageError, match="takes the tensors of the loader's last batch"):
         module(outputs)
 
 
