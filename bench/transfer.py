@@ -1,4 +1,4 @@
-"""What a linear probe on CIFAR-10 gains from a network that has learnt from made-up pictures.
+"""Accuracy of a linear probe on CIFAR-10 with a network pretrained on synthetic images.
 
 python -m bench.transfer > results/transfer.json
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def accuracies(pretrained: PretrainedNetwork, data: DataSet) -> dict[str, object]:
-    """On public test rows, without privacy and with it, by seed."""
+    """Test accuracies by seed, with and without privacy."""
     if data.test is None:
         raise SystemExit("CIFAR-10 has test rows.")
     built = LinearProbe().built(pretrained, data.facts, seed=0)
