@@ -30,7 +30,7 @@ def faster(way: Way, factor: float) -> Way:
         return replace(way, settings=replace(way.settings, learning_rate=rate))
     if isinstance(way, Descent):
         return replace(way, learning_rate=factor * way.learning_rate)
-    raise TypeError(f"nobody said what the rate of {way!r} is.")
+    raise TypeError(f"the method must be Embedded or Descent, got {way!r}.")
 
 
 def left_out_rows(framework: Framework) -> Rows:

@@ -30,23 +30,23 @@ SETS = {
 _AT_A_TIME = 1000
 
 
-def seconds(transform: Callable[[Tensor], Tensor], shape: tuple[int, ...], pictures: int) -> tuple[float, float]:
+def seconds(transform: Callable[[Tensor], Tensor], shape: tuple[int, ...], images: int) -> tuple[float, float]:
     """Wall and processor time for this many images, a thousand at a time, so that memory is no limit."""
     batch = torch.rand(_AT_A_TIME, *shape, generator=torch.Generator().manual_seed(0))
     transform(batch[:16])
     start, processor = time.perf_counter(), time.process_time()
-    for begin in range(0, pictures, _AT_A_TIME):
-        transform(batch[: min(_AT_A_TIME, pictures - begin)])
+    for begin in range(0, images, _AT_A_TIME):
+        transform(batch[: min(_AT_A_TIME, images - begin)])
     return time.perf_counter() - start, time.process_time() - processor
 
 
 def measure(name: str, share: float) -> dict[str, Any]:
     """Measures one row of the table."""
-    shape, pictures, kymatio = SETS[name]
-    some = max(1, round(share * pictures))
+    shape, images, kymatio = SETS[name]
+    some = max(1, round(share * images))
     row: dict[str, Any] = {"pictures": name, "share_measured": share}
     for what, transform in (("scattering", Scattering2D(shape=shape[1:])), ("features", ScatteringFeatures(shape))):
-        elapsed, processor = (pictures / some * x for x in seconds(transform, shape, some))
+        elapsed, processor = (images / some * x for x in seconds(transform, shape, some))
         row |= {f"{what}_seconds": elapsed, f"{what}_processor_seconds": processor}
     row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return row | {"kymatio_seconds": kymatio, "ratio_to_kymatio": row["scattering_seconds"] / kymatio}

@@ -28,14 +28,14 @@ TRAIN, TEST, EPSILON, DELTA, SEEDS = 4_000, 2_000, 2.0, 1e-5, (0, 1, 2)
 def main() -> None:
     data = load("cifar10")
     begun = time.perf_counter()
-    learnt = pretrain(MODEL, SHAPE, pictures=PICTURES, progress=False)
+    pretrained = pretrain(MODEL, SHAPE, pictures=PICTURES, progress=False)
     seconds = time.perf_counter() - begun
     found = {
         "model": MODEL,
         "pictures": PICTURES,
         "pretraining_seconds": round(seconds),
         "random": accuracies(PretrainedNetwork.fresh(MODEL, SHAPE), data),
-        "learnt": accuracies(learnt, data),
+        "learnt": accuracies(pretrained, data),
     }
     print(json.dumps(origin("bench.transfer") | found, indent=2))
 

@@ -60,9 +60,7 @@ def main() -> None:
     runs = [train(seed) for seed in range(chosen.seeds)]
     accuracies = [accuracy for accuracy, _ in runs]
     guarantee = runs[-1][1]
-    print(
-        f"\nTest accuracy {100 * mean(accuracies):.1f} % on {1797 - NUM_TRAINING} pictures ({chosen.seeds} run(s)).\n"
-    )
+    print(f"\nTest accuracy {100 * mean(accuracies):.1f} % on {1797 - NUM_TRAINING} images ({chosen.seeds} run(s)).\n")
     print(guarantee)
     if chosen.save:
         chosen.save.write_text(json.dumps(_result(accuracies, guarantee), indent=2) + "\n")

@@ -105,7 +105,7 @@ def test_the_guarantee_says_what_the_script_has_to_keep():
     engine, *_ = made_private()
     statement = engine.guarantee(1e-3).statement
     assert "keeps raw batches, the model's outputs and losses to itself" in statement
-    assert "how many steps were taken was not chosen" in statement
+    assert "the number of steps was not chosen" in statement
     assert "seed stays secret" in statement
     assert "zero-out" in statement
 

@@ -31,7 +31,7 @@ from sordino.opacus.wrappers import PrivateModule, ScriptedGradient, step_privat
 Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
 
 _KEPT = "the script keeps raw batches, the model's outputs and losses to itself"
-_CHOSEN = "how many steps were taken was not chosen by what was seen of the data or of the training"
+_CHOSEN = "the number of steps was not chosen by looking at the data or at the training"
 _MODES = ("hooks", "functorch", "ew", "ghost")
 
 

@@ -192,9 +192,9 @@ _ROWS_AT_A_TIME = 64
 class FromReleases:
     """Running means of the squares of past releases, minus the mean square of their noise. Costs no privacy.
 
-    A mean of `n` squares of noise has a relative error of about sqrt(2 / n). Estimates below that error cannot be told
-    from noise and are raised to it, so coordinates that show noise only get equal weights. The first step uses equal
-    weights. Each release counts `memory` times as much as the next.
+    A mean of `n` squares of noise has a relative error of about sqrt(2 / n). Estimates below that error cannot be
+    distinguished from noise and are raised to it, so coordinates that show noise only get equal weights. The first step
+    uses equal weights. Each release counts `memory` times as much as the next.
 
     >>> from sordino.kernel.randomness import Stream
     >>> source, layout = FromReleases(memory=0.5), Layout(("w",), ((2,),))

@@ -143,7 +143,7 @@ class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         features, labels = self._validated(flat(X), y)
         coded = coded_labels(labels, self.classes)
         target, loss = _target_and_loss(coded)
@@ -224,7 +224,7 @@ class ConvexReLURegressor(RegressorMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         low, high = public_range(target_range=self.target_range)
         features, target = self._validated(flat(X), y, y_numeric=True)
         self._train(features, scaled(target, low, high)[:, None], users, loss=Squared())
