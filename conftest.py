@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from sordino.cli import main
 
-# A contract's property is run once per class that inherits it, which is what the suppressed check asks about.
+# A property of a contract runs once per class that inherits it, which the suppressed health check would reject.
 inherited = [HealthCheck.differing_executors, HealthCheck.too_slow]
 settings.register_profile("ours", derandomize=True, deadline=None, suppress_health_check=inherited)
 settings.load_profile("ours")
@@ -16,13 +16,13 @@ settings.load_profile("ours")
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Seeds torch, so that models that a test initialises are the same in every run."""
+    """Seeds torch, so that models initialized in a test are the same in every run."""
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command line in this process and gives what it printed; anything but success is a failure."""
+    """Runs a command in this process and returns its output. Fails unless the command succeeds."""
 
     def runner(*arguments):
         with pytest.raises(SystemExit) as ended:
@@ -37,7 +37,7 @@ def run(capsys):
 
 @pytest.fixture
 def refused(capsys):
-    """Runs the command line in this process and gives the one line that it was refused with."""
+    """Runs a command in this process that must fail, and returns its one-line error."""
 
     def runner(*arguments, code=2):
         with pytest.raises(SystemExit) as ended:
@@ -51,7 +51,7 @@ def refused(capsys):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Prints the mutation score: how many of the planted bugs a check noticed."""
+    """Prints the mutation score: the number of planted bugs that a check detected."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     mutants = [r for r in reports if "test_the_mutant_is_caught" in r.nodeid and r.when == "call"]
     if mutants:

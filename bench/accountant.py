@@ -1,4 +1,4 @@
-"""The stress grid of the accountants: 400 settings, how long each takes, and how many answers are tight.
+"""Benchmark of the accountants on 400 settings: the time of each, and the number of tight results.
 
 python -m bench.accountant > results/bench_accountant.json
 """

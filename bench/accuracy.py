@@ -1,9 +1,9 @@
-"""What `sordino train` reaches with its own defaults: final iterate, several seeds, each run timed with its features.
+"""Accuracy and time of `sordino train` with its default settings, for several seeds.
 
     python -m bench.accuracy --data mnist fashion-mnist --models scatter-linear --epsilons 1 3 --seeds 3
 
-Rows are kept as they come in results/accuracy.json, where a new one takes the place of an old one. Each run is a
-process of its own with an empty feature cache, as for somebody who runs it for the first time.
+Rows are written to results/accuracy.json as they are measured, and replace older rows. Each run is a separate process
+with an empty feature cache, as on first use, so its time includes the features. Accuracy is that of the final iterate.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _run(data: str, model: str, epsilon: float, seed: int) -> dict[str, Any]:
 
 
 def _with_empty_cache(command: list[str], folder: Path) -> None:
-    """The data where it is, and a feature cache that starts empty."""
+    """Runs a command with the existing datasets and an empty feature cache."""
     data = Path(os.environ.get("SORDINO_DATA", Path.home() / ".cache" / "sordino"))
     fresh = folder / "data"
     fresh.mkdir()

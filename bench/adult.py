@@ -1,12 +1,12 @@
-"""Adult, by the estimators of this package and by diffprivlib's logistic regression, at the same epsilons.
+"""Accuracy on Adult: the estimators of this package and diffprivlib's logistic regression, at the same epsilons.
 
-    python -m bench.adult                                       everything, into results/adult.json
+    python -m bench.adult                                       all methods, into results/adult.json
     python -m bench.adult --methods "ConvexReLU dp-sgd" --seeds 3
 
-All see the same rows, encoded by public bounds and categories. diffprivlib 0.6.6 does not import beside a current
-scikit-learn, so it runs in a virtual environment of its own, made in the cache folder on the first run. Its rows have a
-pure epsilon and its noise is for the replacement of one record (Chaudhuri et al. 2011: a sensitivity of two norms);
-which neighbours ours have is in each row. Settings are chosen on a part of the training rows, see CHOSEN.
+All methods use the same rows, encoded by public bounds and categories. diffprivlib 0.6.6 does not work with a current
+scikit-learn, so it runs in a separate virtual environment, made in the cache folder on the first run. Its guarantee is
+pure epsilon under replacement of one record (Chaudhuri et al. 2011: a sensitivity of two norms); the adjacency of our
+results is in each row. Settings are chosen on a part of the training rows, see CHOSEN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PEER = ("diffprivlib==0.6.6", "scikit-learn<1.6", "numpy<2.2")
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to fit on, and rows to count what is right."""
+    """Rows for training, and rows for measuring the accuracy."""
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -65,7 +65,7 @@ class Rows:
 
     @classmethod
     def to_choose_by(cls) -> Rows:
-        """A fifth of the training rows, left out of the training."""
+        """The training rows without a fifth of them, which is used to choose settings."""
         whole = cls.of_test()
         order = np.random.default_rng(0).permutation(len(whole.inputs))
         out, kept = order[: len(order) // 5], order[len(order) // 5 :]
@@ -77,7 +77,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """The accuracy on rows for some settings, an epsilon and a seed, and what that epsilon means."""
+    """A method: a function that returns the accuracy for settings, an epsilon and a seed, and its type of guarantee."""
 
     accuracy: Callable[[Rows, Settings, float, int], float]
     delta: float
@@ -88,7 +88,7 @@ class Method:
         return statistics.mean(self.accuracy(rows, settings, epsilon, seed) for seed in range(seeds))
 
     def choice(self, rows: Rows, epsilon: float) -> Settings:
-        """Nothing is tried out where there is nothing to choose."""
+        """The best settings. Nothing is trained if there is only one."""
         if len(self.to_choose_from) == 1:
             return self.to_choose_from[0]
         return max(self.to_choose_from, key=lambda settings: self.mean(rows, settings, epsilon, seeds=2))
@@ -99,7 +99,7 @@ def score(model: Any, rows: Rows) -> float:
 
 
 def majority(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
-    return score(DummyClassifier(strategy="constant", constant=0), rows)  # most earn less, which is no secret
+    return score(DummyClassifier(strategy="constant", constant=0), rows)  # most earn less, which is public
 
 
 def linear(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
@@ -110,20 +110,20 @@ def linear(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
 def convex_relu(method: str) -> Method:
     def accuracy(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
         target = {"epsilon": epsilon, "delta": DELTA, "classes": [0, 1]}
-        asked: Settings = target | settings | {"method": method, "random_state": seed}
-        return score(ConvexReLUClassifier(**asked), rows)
+        arguments: Settings = target | settings | {"method": method, "random_state": seed}
+        return score(ConvexReLUClassifier(**arguments), rows)
 
     return Method(accuracy, DELTA, "zero-out", ({"learning_rate": 7.0, "epochs": 20},))
 
 
 def diffprivlib(rows: Rows, settings: Settings, epsilon: float, seed: int) -> float:
-    """Each of the 14 columns becomes a number of [-1, 1] or a unit vector, so that no row is longer than sqrt(14)."""
+    """Logistic regression of diffprivlib. Each of 14 columns is in [-1, 1] or one-hot, so row norms are <= sqrt(14)."""
     norm = math.sqrt(len(adult_schema().needed) - 1)
     with tempfile.TemporaryDirectory() as folder:
         for name, array in vars(rows).items():
             np.save(Path(folder) / f"{name}.npy", array, allow_pickle=False)
-        asked = {"epsilon": epsilon, "data_norm": norm, "random_state": seed, **settings}
-        command = [str(_peer_python()), "-W", "ignore", "-c", _PEER_SCRIPT, folder, json.dumps(asked)]
+        arguments = {"epsilon": epsilon, "data_norm": norm, "random_state": seed, **settings}
+        command = [str(_peer_python()), "-W", "ignore", "-c", _PEER_SCRIPT, folder, json.dumps(arguments)]
         subprocess.run(command, check=True)
         return float(json.loads(read_bytes(Path(folder) / "accuracy.json", at_most=1000)))
 
@@ -166,7 +166,7 @@ METHODS = {
 
 
 def measured(name: str, epsilon: float, seeds: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Measures one row of the table."""
     method = METHODS[name]
     settings, rows = method.choice(Rows.to_choose_by(), epsilon), Rows.of_test()
     begun = time.monotonic()
@@ -201,7 +201,7 @@ def main() -> None:
 
 
 def _save(row: dict[str, Any]) -> None:
-    """A new row takes the place of an old one."""
+    """Adds a row to the result file, in place of an older one."""
     rows = json.loads(RESULTS.read_bytes())["rows"] if RESULTS.exists() else []
     kept = [old for old in rows if _key(old) != _key(row)]
     ordered = sorted([*kept, row], key=lambda each: (list(METHODS).index(each["method"]), each["epsilon"]))

@@ -1,10 +1,10 @@
-"""What a change costs: a private step of another checkout of Sordino and of this one, which take turns.
+"""Compares the time of a private step in another checkout of Sordino and in this one, in alternation.
 
     git worktree add ../before COMMIT
     python -m bench.against ../before --models mlp dp-cnn > results/bench_against.json
 
-Each side runs in a process of its own, with the benchmark and the library of its checkout. Noise is timed by itself,
-and `ratio_without_noise` is of what remains.
+Each side runs in a separate process, with the benchmark and the library of its checkout. Noise is timed separately, and
+`ratio_without_noise` is the ratio of the remaining times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(json.dumps(noise_milliseconds(_ALL[{name!r}].make(), 31)))
 
 
 class Side:
-    """A process that takes private steps with the sources of one checkout."""
+    """A process that runs private steps with the sources of one checkout."""
 
     def __init__(self, checkout: Path, name: str, batch_size: int) -> None:
         self._checkout, self._name = checkout, name
@@ -54,7 +54,7 @@ class Side:
         return times
 
     def noise(self) -> float:
-        """Milliseconds that the noise of a step takes by itself."""
+        """Milliseconds for the noise of a step."""
         command = [sys.executable, "-W", "ignore", "-c", _NOISE.format(name=self._name)]
         options: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
         return float(json.loads(subprocess.run(command, cwd=self._checkout, env=self._surroundings, **options).stdout))
@@ -64,7 +64,7 @@ class Side:
 
 
 def compare(before: Path, name: str, batch_size: int, rounds: int) -> dict[str, Any]:
-    """Median milliseconds of both sides, in turns."""
+    """Median milliseconds of both sides, measured in alternation."""
     with ExitStack() as stack:
         sides = [Side(checkout, name, batch_size) for checkout in (before, Path.cwd())]
         for side in sides:

@@ -1,9 +1,9 @@
-"""What it adds to report the best epoch on the test rows and not the end, for entries of the sparsification table.
+"""Bias from reporting the best epoch on the test set instead of the last, for entries of the sparsification table.
 
     python -m bench.best_epoch --only "S, RS, fashion-mnist" --save results/sparsification/best-epochs.jsonl
 
-Papers often report the best epoch. It was chosen on the test rows, so it is not an estimate of anything; how much it
-adds is measured here, for the last iterates and for their averages.
+Papers often report the best epoch. Because it is chosen on the test set, it is a biased estimate of accuracy. This
+script measures the bias, for the last iterates and for their averages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sordino_papers.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RAND
 
 
 def measured(data: str, trial: Trial, epsilon: float, seed: int) -> dict[str, Any]:
-    """Test accuracies in percent: at the end, and the best of those after each epoch."""
+    """Test accuracies in percent: of the last epoch and of the best epoch."""
     rows, begun = network_rows(data, trial.network), time.monotonic()
     model, average = trial.build(rows.facts, seed), trial.average
     assert average is not None
@@ -54,7 +54,7 @@ def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--only", default="", help="Entries with this text in their name.")
+    arguments.add_argument("--only", default="", help="Only entries whose names contain this string.")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
     chosen = arguments.parse_args()

@@ -1,4 +1,4 @@
-"""The convex program against the trained ReLU network, and what random gates leave of it, on small data.
+"""Compares the convex program, the trained ReLU network and convex networks with random gates, on small data.
 
 python -m bench.convex_origin --picture results/convex_origin.svg > results/convex_origin.json
 """
@@ -22,7 +22,7 @@ PROBLEMS = ((10, 2), (15, 2), (15, 3), (20, 3))
 
 
 def problem(number: int, size: int) -> Problem:
-    """Noisy values of a curve; in three dimensions the last input is 1, for a bias."""
+    """A regression problem: noisy values of a curve. In three dimensions the last input is 1, for a bias."""
     rng = np.random.default_rng(number)
     rows = rng.normal(size=(number, size))
     if size == 3:
@@ -53,7 +53,7 @@ def measured(number: int, size: int) -> dict[str, Any]:
 
 
 def picture(results: list[dict[str, Any]], path: Path) -> None:
-    """The optimum of random gates by their number, between the ReLU network's and that of all gates."""
+    """Plots the optimum over the number of random gates, with the optima of the ReLU network and of all gates."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(results), figsize=(4 * len(results), 3.2), layout="constrained")

@@ -1,9 +1,9 @@
-"""How fast the shortened frameworks should descend, on training rows that they are not trained on.
+"""Chooses the learning rates of the shortened frameworks, on held-out training rows.
 
     python -m bench.frameworks --only DP-CNN --faster 1 4 --save results/sparsification-frameworks/rates.jsonl
 
-At `--scale cpu` there are few steps, in which the published rates hardly leave the beginning. Rates are compared
-without sparsification, and on no test row.
+At `--scale cpu` there are few steps, so that the published rates hardly move the weights. Rates are compared without
+sparsification, and not on test rows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from sordino_papers.sparsification.ways import Descent, Embedded, Way
 
 
 def faster(way: Way, factor: float) -> Way:
-    """The same at a multiple of its rate."""
+    """The method with its learning rate multiplied by `factor`."""
     if isinstance(way, Embedded):
         rate = factor * way.settings.learning_rate
         return replace(way, settings=replace(way.settings, learning_rate=rate))
     if isinstance(way, Descent):
         return replace(way, learning_rate=factor * way.learning_rate)
-    raise TypeError(f"nobody said what the rate of {way!r} is.")
+    raise TypeError(f"the method must be Embedded or Descent, got {way!r}.")
 
 
 def left_out_rows(framework: Framework) -> Rows:
-    """The rows of the table to train on, and the last of all training rows to measure on."""
+    """The table's rows for training, and the last training rows, held out, for measuring."""
     loaded, left_out = load(DATA), framework.public
     if left_out is None:
         raise ValueError(f"{framework.title} measures on all rows, so none are left out.")
@@ -46,7 +46,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     frameworks = {framework.title: framework for framework in FRAMEWORKS[Scale.CPU]}
     arguments.add_argument("--only", nargs="+", choices=list(frameworks), default=list(frameworks))
-    arguments.add_argument("--faster", nargs="+", type=float, default=[1.0, 2.0, 4.0], help="Factors of the rate.")
+    arguments.add_argument("--faster", nargs="+", type=float, default=[1.0, 2.0, 4.0], help="Learning rate factors.")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--save", type=Path, help="A file to which a line is added for each training.")
     chosen = arguments.parse_args()

@@ -1,14 +1,14 @@
-"""Which features, rates and averages suit H-CNN, on training rows of CIFAR-10 that are left out.
+"""Chooses features, learning rates and averaging for H-CNN, on held-out training rows of CIFAR-10.
 
     python -m bench.h_cnn --rates 4 8 --save results/sparsification/h-cnn-settings.jsonl
     python -m bench.h_cnn --features red-green-blue --epochs 20 --rates 12
 
-A third of the epochs at three times the rate learns nearly as much, with the noise that as few epochs take.
+A third of the epochs at three times the rate learns nearly as much, with the noise that so few epochs need.
 
-40,000 rows are trained on and 10,000 measured, with the noise per step that an epsilon takes on all 50,000: batches are
-four fifths of the real ones, and so is the noise multiplier. What is compared learns as the real training does. It is
-not private, and neither are moments of the rows themselves, which are there to be compared with. With far fewer rows it
-would learn them by heart, and short steps would look better than they are.
+The network is trained on 40,000 rows and measured on 10,000, with the noise per step that an epsilon needs on all
+50,000: batches and noise multiplier are four fifths of the real ones. So the comparison resembles the real training. It
+is not private, and neither are the moments of the rows, which serve as a baseline. With far fewer rows the network
+would overfit, and small steps would look better than they are.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Prepare = Callable[[Tensor], Tensor]
 
 
 class Published(ScatteringFeatures):
-    """Red, green and blue, as the transform gives them."""
+    """Scattering features of red, green and blue."""
 
     def _normalisation(self) -> Prepare:
         return lambda coefficients: coefficients
 
 
 def by_own_moments(features: Prepare) -> Prepare:
-    """Channels standardised by moments of the rows themselves, as published but without noise."""
+    """Standardizes channels by the moments of the rows, as published but without noise."""
     std, mean = torch.std_mean(features(load("cifar10").train.inputs[:10_000]).float(), dim=(0, 2, 3), keepdim=True)
     return lambda inputs: ((features(inputs).float() - mean) / std).half()
 
@@ -66,7 +66,7 @@ FEATURES: dict[str, Callable[[], Prepare]] = {
 
 
 def measured(usual: Trial, rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
-    """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
+    """Accuracies in percent of the last iterate and of its averages, on the held-out rows."""
     all_rows, usual = len(rows) + LEFT_OUT, HalvedTrial(**vars(usual) | {"epochs": epochs})
     real = calibrate(usual.plan(usual.poisson(all_rows), 1.0, all_rows), epsilon=epsilon, delta=DELTA)
     share = len(rows) / all_rows

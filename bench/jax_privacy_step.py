@@ -1,11 +1,12 @@
-"""What a private step of JAX-Privacy costs, as a ratio to a plain JAX step of the same model, measured in one run.
+"""Time of a private step of JAX-Privacy, as a ratio to a plain JAX step of the same model, measured in one run.
 
     python -m venv /tmp/peers && /tmp/peers/bin/pip install jax jax-privacy
     /tmp/peers/bin/python bench/jax_privacy_step.py --save results/bench_jax_privacy.json
 
-It imports nothing of Sordino: JAX has an environment of its own. The models are those of `bench.step` with the same
-shapes. Both steps are compiled. The private one clips the gradient of each example to norm 1, adds noise and descends;
-it has no sampling. The fastest of the given micro-batch sizes counts. `bench.step` times ours on the same machine.
+It does not import Sordino, because JAX has a separate environment. The models are those of `bench.step` with the same
+shapes. Both steps are compiled. The private step clips the gradient of each example to norm 1, adds noise and updates
+the weights; it has no sampling. The fastest of the given micro-batch sizes counts. `bench.step` times Sordino on the
+same machine.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def pooled(x, stride):
 
 
 def mlp():
-    """One hidden layer of 512 on 784 inputs."""
+    """MLP with one hidden layer of 512 on 784 inputs."""
     first, second = jax.random.split(jax.random.key(0))
     return [dense(first, 784, 512), dense(second, 512, 10)], _mlp, (784,)
 
@@ -89,7 +90,7 @@ MODELS = {"mlp": mlp, "dp-cnn-s": dp_cnn_small, "dp-cnn": dp_cnn}
 
 
 def steps_of(name, batch_size):
-    """The plain step, and the private one for each micro-batch size, as functions of nothing."""
+    """The plain step, and the private step for each micro-batch size, as functions without arguments."""
     layers, forward, shape = MODELS[name]()
     x = jax.random.normal(jax.random.key(1), (batch_size, *shape))
     y = jax.random.randint(jax.random.key(2), (batch_size,), 0, 10)
@@ -119,7 +120,7 @@ def steps_of(name, batch_size):
 
 
 def milliseconds(step, layers, seconds=_SECONDS):
-    """The median of as many steps as fit, after one that compiles."""
+    """Median time of the steps that fit into `seconds`, after one step for compilation."""
     jax.block_until_ready(step(layers, jax.random.key(0)))
     times, begun = [], time.perf_counter()
     while len(times) < _FEWEST or time.perf_counter() - begun < seconds:
@@ -130,7 +131,7 @@ def milliseconds(step, layers, seconds=_SECONDS):
 
 
 def measured(name, batch_size):
-    """One row: plain and private milliseconds, and their ratio."""
+    """Measures one row: plain and private milliseconds, and their ratio."""
     layers, plain, private = steps_of(name, batch_size)
     plain_ms = milliseconds(plain, layers)
     by_size = {size: milliseconds(step, layers) for size, step in private.items()}

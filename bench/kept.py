@@ -1,4 +1,4 @@
-"""Lines of a result file, written as they are measured."""
+"""Writing of result lines as they are measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.step import origin
 
 
 def keep(measured: Mapping[str, object], module: str, path: Path | None) -> None:
-    """Prints what a benchmark measured and where that comes from, and adds it to a file if there is one."""
+    """Prints a measurement with its origin as JSON, and appends it to the file `path` if given."""
     line = json.dumps({**measured, **origin(module)})
     print(line, flush=True)
     if path is not None:

@@ -1,4 +1,4 @@
-"""The models whose steps are timed: each with its input shape, and how a batch of it is made."""
+"""The models whose steps are timed, with their input shapes and synthetic batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CROSS_ENTROPY = partial(F.cross_entropy, reduction="sum")
 
 
 class Recurrent(nn.Module):
-    """An LSTM over 28 rows of a picture."""
+    """An LSTM over the 28 rows of an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Recurrent(nn.Module):
 
 
 class Gated(nn.Module):
-    """A two-layer ReLU network made convex: frozen gates choose for which inputs a linear map counts."""
+    """A convex two-layer ReLU network: frozen gates select the linear maps that apply to an input."""
 
     gates: Tensor
 
@@ -47,32 +47,32 @@ class Gated(nn.Module):
 
 
 def mlp(width: int = 512) -> nn.Module:
-    """One hidden layer on 784 inputs."""
+    """MLP with one hidden layer on 784 inputs."""
     return two_layer(784, 10, width=width)
 
 
 def gpt() -> nn.Module:
-    """Six blocks of width 256 on 128 tokens of a vocabulary of 1000, each predicting the next."""
+    """GPT with six blocks of width 256, 128 tokens and a vocabulary of 1000, for next-token prediction."""
     blocks = [TransformerBlock(256, 8, causal=True) for _ in range(6)]
     out = [nn.LayerNorm(256), nn.Linear(256, 1000), SwapLastAxes()]
     return nn.Sequential(nn.Embedding(1000, 256), Places(128, 256), *blocks, *out)
 
 
 def drawn(batch_size: int) -> Sampler:
-    """Half of the rows, drawn anew in every step."""
+    """Poisson sampling of half of the rows."""
     return FixedSize(batch_size, 2 * batch_size, 10**6)
 
 
 def in_turn(batch_size: int) -> Sampler:
-    """Two batches that take turns."""
+    """Two fixed batches in cyclic order."""
     return Cyclic(2, 10**6 // 2)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A model, a batch of synthetic inputs for it, and the summed loss and the sampler that it is trained with.
+    """A model with a batch of synthetic inputs, a summed loss and a sampler.
 
-    With `autocast` both sides multiply in that precision.
+    With `autocast`, plain and private steps both use that precision.
     """
 
     make: Callable[[], nn.Module]

@@ -1,4 +1,4 @@
-"""How long a step's noise takes, against other generators of normals on the same machine, and its batch.
+"""Time of a step's noise and of its sampling, compared with other generators of normals on the same machine.
 
 python -m bench.noise > results/bench_noise.json
 """
@@ -34,7 +34,7 @@ _CHUNK, _CHUNKS = 10_000_000, 300
 
 
 def generators() -> dict[str, float]:
-    """Milliseconds for as many normals as an MLP has parameters."""
+    """Milliseconds of each generator for as many normals as an MLP has parameters."""
     stream = so.Key.fresh().stream("noise")
     draws: dict[str, Callable[[], object]] = {
         "sordino (AES-256, float64)": lambda: stream.normals(NORMALS, step=0),
@@ -44,7 +44,7 @@ def generators() -> dict[str, float]:
     }
     try:
         import randomgen
-    except ImportError:  # a peer to compare with, not a dependency
+    except ImportError:  # an optional package for comparison
         pass
     else:
         counter = np.random.Generator(randomgen.AESCounter(key=1))
@@ -63,10 +63,7 @@ def releases(add: Callable[[so.BoundedSum, NoiseAt], object]) -> dict[str, float
 
 
 def add_float32(total: so.BoundedSum, at: NoiseAt) -> Tensor:
-    """Noise as it was before releases were rounded exactly: normals in float32, and a sum that is rounded once.
-
-    It is here to be compared with. Which float32 numbers fall into a cell of the lattice tells of the sum.
-    """
+    """Adds float32 normals without exact rounding, for comparison. It is not private: the last bits reveal the sum."""
     std = STD * total.bound
     spacing = spacing_of(std)
     size = len(total.value)
@@ -96,7 +93,7 @@ def add_float32(total: so.BoundedSum, at: NoiseAt) -> Tensor:
 
 
 def batches() -> dict[str, float]:
-    """Milliseconds to draw the units of a step, and to gather their records."""
+    """Milliseconds to sample the units of a step, and to gather their records."""
     stream = so.Key.fresh().stream("sampling")
     times = {}
     for examples in EXAMPLES:
@@ -112,7 +109,7 @@ def batches() -> dict[str, float]:
 def torch_tail() -> dict[str, float]:
     """The largest of many float32 normals of torch.
 
-    A true normal exceeds the 5.768 at which a 24-bit uniform ends Box-Muller once in 1.2e8 draws, on either side.
+    Box-Muller with a 24-bit uniform ends at 5.768. A true normal exceeds this once in 1.2e8 draws, on either side.
     """
     largest = max(float(torch.randn(_CHUNK).abs().max()) for _ in range(_CHUNKS))
     return {"draws": _CHUNK * _CHUNKS, "largest": largest}

@@ -1,9 +1,9 @@
-"""The same script on Opacus and on sordino.opacus: what one epoch of MNIST costs, and what it leaves.
+"""Compares Opacus and sordino.opacus on one epoch of MNIST with the same script: time and accuracy.
 
     python -m bench.opacus_mnist --save results/opacus_mnist.json
 
-The script is examples/opacus_mnist.py, with one import changed for Opacus. Each run is a process of its own with one
-thread; the two libraries alternate. Time is processor time of the epoch, since the machine may be busy with other work.
+The script is examples/opacus_mnist.py, with one import changed for Opacus. Each run is a separate process with one
+thread; the two libraries alternate. Times are processor times of the epoch, since the machine may be busy.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ SETTINGS = ({"batch-size": 64, "lr": 0.1}, {"batch-size": 512, "lr": 0.5})
 
 
 def run(script: Path, settings: dict[str, float], seed: int) -> dict[str, float]:
-    """One epoch in a process of its own."""
-    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    """Runs one epoch in a separate process."""
+    options = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-W", "ignore", str(script), "--epochs", "1", "--seed", str(seed), *options]
     path = f"{ROOT / 'examples' / 'stand_ins'}{os.pathsep}{ROOT / 'src'}"
     surroundings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings).stdout
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings).stdout
     patterns = {
         "seconds": r"([\d.]+) processor seconds",
         "epsilon": r"epsilon ([\d.]+)",
         "accuracy": r"accuracy ([\d.]+)",
     }
-    return {name: float(re.search(pattern, said).group(1)) for name, pattern in patterns.items()}  # type: ignore[union-attr]
+    return {name: float(re.search(pattern, out).group(1)) for name, pattern in patterns.items()}  # type: ignore[union-attr]
 
 
 def measured(seeds: int) -> list[dict[str, Any]]:
-    """A row per setting and library, the two in turns."""
+    """Measures a row per setting and library, in alternation."""
     source = SCRIPT.read_text()
     if source.count(OURS) != 1:
         raise ValueError(f"the script must import the engine once, by {OURS!r}.")
@@ -75,7 +75,7 @@ def _summary(runs: list[dict[str, float]]) -> dict[str, Any]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--seeds", type=int, default=3, help="of the first weights; 0, 1, ...")
+    arguments.add_argument("--seeds", type=int, default=3, help="number of seeds 0, 1, ... of the initial weights")
     arguments.add_argument("--save", type=Path, help="where to write the result as JSON")
     chosen = arguments.parse_args()
     rows = measured(chosen.seeds)

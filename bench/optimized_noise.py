@@ -1,9 +1,9 @@
-"""How fast optimized noise is drawn, against a NumPy loop, NumPy on whole vectors and Gaussian noise.
+"""Speed of drawing optimized noise, compared with a NumPy loop, vectorized NumPy and Gaussian noise.
 
     python -m bench.optimized_noise --json > results/bench_optimized_noise.json
 
-Weights are lognormal. A loop draws one coordinate at a time, as straightforward code does; both NumPy versions draw
-from PCG64, which is not cryptographic. Choosing the blocks is timed by itself: it is done once per step in training.
+Weights are lognormal. The loop draws one coordinate at a time; both NumPy versions use PCG64, which is not
+cryptographic. The choice of blocks, done once per training step, is timed separately.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bench.step import milliseconds, origin
 from sordino.optimized_noise import BlockNorm, best_blocks, isotropic, weighted_laplace
 
 DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
-_LARGEST_LOOP = 10**5  # a loop takes the same time per coordinate however many there are
+_LARGEST_LOOP = 10**5  # the loop's time per coordinate does not depend on their number
 _FAMILIES = {"weighted_laplace": weighted_laplace, "isotropic": isotropic, "best_blocks": best_blocks}
 
 
 def by_loop(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
-    """A draw in pure Python: coordinate by coordinate, with one call of NumPy each."""
+    """Draws coordinate by coordinate, with one call of NumPy each."""
     rates, block_of = noise.rates.tolist(), noise.block_of.tolist()
     radii, lengths, z = [0.0] * len(rates), [0.0] * len(rates), []
     for block in block_of:
@@ -38,7 +38,7 @@ def by_loop(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
 
 
 def by_vector(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
-    """A draw on whole vectors: radii from the gamma distribution."""
+    """Draws whole vectors, with radii from the gamma distribution."""
     block_of = noise.block_of.numpy()
     z = generator.standard_normal(len(block_of))
     radii = generator.standard_gamma(np.bincount(block_of)) / noise.rates.numpy()
@@ -47,7 +47,7 @@ def by_vector(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
 
 
 def measure(dimension: int, repeats: int) -> dict[str, Any]:
-    """One row: coordinates per second of each way to draw, and milliseconds to choose the blocks."""
+    """Measures one row: coordinates per second of each method, and milliseconds to choose the blocks."""
     generator, stream = np.random.default_rng(0), so.Key.fresh().stream("noise")
     weights = torch.from_numpy(np.exp(generator.standard_normal(dimension)))
     noises = {name: fit(weights, 1.0) for name, fit in _FAMILIES.items()}

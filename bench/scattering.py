@@ -1,12 +1,11 @@
-"""How long scattering takes for the pictures of MNIST and of CIFAR-10, and the whole preparation of features.
+"""Time of the scattering transform for the images of MNIST and CIFAR-10, and of the whole feature preparation.
 
     python -m bench.scattering
     python -m bench.scattering --json > results/bench_scattering.json
-    python -m bench.scattering --share 0.1          on fewer pictures, scaled up
+    python -m bench.scattering --share 0.1          on a fraction of the images, with times scaled up
 
-Pictures are random: the work does not depend on what they show. Processor seconds are added up over threads, and tell
-what a busy machine would hide. `kymatio_seconds` are reference times of Kymatio on two cores, given for comparison
-and not measured here.
+Images are random, because the time does not depend on their contents. Processor seconds are summed over threads, and
+are meaningful on a busy machine too. `kymatio_seconds` are reference times of Kymatio on two cores, not measured here.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ SETS = {
 _AT_A_TIME = 1000
 
 
-def seconds(transform: Callable[[Tensor], Tensor], shape: tuple[int, ...], pictures: int) -> tuple[float, float]:
-    """The time, and the processor time, for so many pictures, a thousand at a time: memory is no part of it."""
+def seconds(transform: Callable[[Tensor], Tensor], shape: tuple[int, ...], images: int) -> tuple[float, float]:
+    """Wall and processor time for this many images, a thousand at a time, so that memory is no limit."""
     batch = torch.rand(_AT_A_TIME, *shape, generator=torch.Generator().manual_seed(0))
     transform(batch[:16])
     start, processor = time.perf_counter(), time.process_time()
-    for begin in range(0, pictures, _AT_A_TIME):
-        transform(batch[: min(_AT_A_TIME, pictures - begin)])
+    for begin in range(0, images, _AT_A_TIME):
+        transform(batch[: min(_AT_A_TIME, images - begin)])
     return time.perf_counter() - start, time.process_time() - processor
 
 
 def measure(name: str, share: float) -> dict[str, Any]:
-    """One row of the table."""
-    shape, pictures, kymatio = SETS[name]
-    some = max(1, round(share * pictures))
+    """Measures one row of the table."""
+    shape, images, kymatio = SETS[name]
+    some = max(1, round(share * images))
     row: dict[str, Any] = {"pictures": name, "share_measured": share}
     for what, transform in (("scattering", Scattering2D(shape=shape[1:])), ("features", ScatteringFeatures(shape))):
-        elapsed, processor = (pictures / some * x for x in seconds(transform, shape, some))
+        elapsed, processor = (images / some * x for x in seconds(transform, shape, some))
         row |= {f"{what}_seconds": elapsed, f"{what}_processor_seconds": processor}
     row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return row | {"kymatio_seconds": kymatio, "ratio_to_kymatio": row["scattering_seconds"] / kymatio}

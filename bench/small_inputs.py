@@ -1,10 +1,10 @@
-"""What the small networks of the sparsification table are best given, on training rows of Fashion-MNIST left out.
+"""Chooses the inputs of the small networks of the sparsification table, on held-out training rows of Fashion-MNIST.
 
     python -m bench.small_inputs --network h-cnn-s --inputs logarithms groups-27
     python -m bench.small_inputs --network dp-cnn-s --inputs plain --save results/sparsification/small-inputs.jsonl
 
-50,000 rows are trained on, with the noise that an epsilon takes on them, and 10,000 measured, as in the search of the
-table; seeds are paired. Products are in bfloat16, to save time.
+Networks are trained on 50,000 rows, with the noise that an epsilon needs on them, and measured on 10,000, as in the
+search of the table. Seeds are paired. Products are in bfloat16, to save time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Prepare = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Grouped(GroupedScattering):
-    """The same over another number of groups."""
+    """Grouped scattering features with another number of groups."""
 
     groups: int = 27
 
@@ -60,7 +60,7 @@ INPUTS: dict[str, dict[str, Prepare]] = {
 def measured(
     framework: Framework, rows: Rows, choice: Choice, epsilon: float, slower: float, seed: int
 ) -> dict[str, Any]:
-    """The accuracy in percent on the rows that are left out, at `slower` times the rate of the table."""
+    """The accuracy in percent on the held-out rows, at `slower` times the learning rate of the table."""
     usual, begun = framework.trial(choice, epsilon), time.monotonic()
     trial = HalvedTrial(**vars(replace(usual, learning_rate=slower * usual.learning_rate)))
     found = trial.to_epsilon(rows, epsilon, seed)
@@ -71,10 +71,10 @@ def measured(
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--network", choices=list(FRAMEWORKS), required=True)
-    arguments.add_argument("--inputs", nargs="+", required=True, help="What the network is given.")
+    arguments.add_argument("--inputs", nargs="+", required=True, help="Inputs of the network.")
     arguments.add_argument("--clip", type=float, default=0.1)
-    arguments.add_argument("--longer", type=float, default=1.0, help="Epochs, over those of earlier work.")
-    arguments.add_argument("--final-rate", type=float, default=0.0, help="The last share of coordinates masked.")
+    arguments.add_argument("--longer", type=float, default=1.0, help="Factor of the number of epochs of earlier work.")
+    arguments.add_argument("--final-rate", type=float, default=0.0, help="Final fraction of masked coordinates.")
     arguments.add_argument("--epsilon", type=float, default=3.0)
     arguments.add_argument("--slower", type=float, nargs="+", default=[1.0], help="Factors of the learning rate.")
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0])

@@ -1,9 +1,9 @@
-"""What random sparsification adds to a step: with a mask per epoch, with one per step, and without.
+"""Overhead of random sparsification per step, with a mask per epoch and with a mask per step.
 
     python -m bench.sparsify --json > results/bench_sparsify.json
 
-Each kind takes turns with steps that keep all coordinates, in one process; times are medians. A mask per epoch is drawn
-before the steps that are timed, so its share of what drawing one takes is added.
+Sparsified steps alternate with steps that keep all coordinates, in one process; times are medians. A mask per epoch is
+drawn before the timed steps, so the time to draw it is added, divided by the steps of an epoch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MANY = 10**4
 
 
 def sparsify(rate: float, refresh: int) -> RandomSparsify:
-    """The same rate throughout: with a rate that rises, the first steps would keep everything."""
+    """Sparsification at a constant rate: with an increasing rate, the first steps would keep everything."""
     return RandomSparsify(rate, _MANY, STEPS_PER_EPOCH, refresh=refresh, schedule=ConstantRate())
 
 
 def measure(name: str, batch_size: int, rate: float, repeats: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Measures one row of the table."""
     benchmark = BENCHMARKS[name]
     layout = Layout.of(benchmark.make())
     row: dict[str, Any] = {"model": name, "batch_size": batch_size, "rate": rate, "parameters": layout.size}
@@ -45,7 +45,7 @@ def measure(name: str, batch_size: int, rate: float, repeats: int) -> dict[str, 
 
 
 def mask_milliseconds(layout: Layout, rate: float, repeats: int) -> float:
-    """What drawing a mask takes: each one is another, so that none is remembered."""
+    """Milliseconds to draw a mask. Each mask has another number, so that none is cached."""
     encoding, stream, steps = sparsify(rate, STEPS_PER_EPOCH), so.Key.fresh().stream("coding"), iter(range(_MANY))
     return milliseconds(lambda: encoding.mask(next(steps), layout, stream), max(repeats, 9))
 

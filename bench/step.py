@@ -1,4 +1,4 @@
-"""What a private step costs, as a ratio to a plain PyTorch step of the same model, measured in one run.
+"""Time and memory of a private step, as a ratio to a plain PyTorch step of the same model, measured in one run.
 
     python -m bench.step                                  every model at batch sizes 256 and 1024
     python -m bench.step --models mlp dp-cnn --batch-sizes 256 --json
@@ -6,10 +6,10 @@
     python -m bench.step --peers opacus                   the modes of Opacus side by side
     python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
-A plain step is forward, backward and SGD at plain PyTorch's best physical batch size. Ours adds sampling, clipping and
-cryptographic noise, at the physical batch size that it chooses by itself. Each side of a row has processes of its own,
-one for time, which take turns, and one for the peak of memory above what the imports take: in one process, what the
-other side leaves in the heap would decide how much memory has to be fetched page by page.
+A plain step is forward, backward and SGD at the physical batch size that is best for plain PyTorch. A private step adds
+sampling, clipping and cryptographic noise, at the physical batch size that the run chooses. Each side of a row has
+separate processes: one for time, in alternation with the other side, and one for the peak memory above that of the
+imports. In a common process, memory that the other side leaves in the heap would change the number of page faults.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sordino.kernel.states import BoundedSum, Layout
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
 _FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.5
-# Sizes of micro-batches whose times are as close as two measurements of one: the largest is what people set.
+# Micro-batch sizes whose times differ by no more than this are equally good: the largest of them is used.
 _TIE = 0.05
 _OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 _ALL = BENCHMARKS | HALVED
@@ -109,16 +109,16 @@ def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode:
 
 
 class Stepper:
-    """A side in a process of its own, which takes a turn when it is asked to."""
+    """A separate process for one side, which runs steps on request."""
 
     def __init__(self, *work: str) -> None:
         self._process = subprocess.Popen(_worker(*work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def turn(self) -> list[float]:
-        asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None and answers is not None
-        asked.write("turn\n")
-        asked.flush()
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None and answers is not None
+        requests.write("turn\n")
+        requests.flush()
         times: list[float] = json.loads(answers.readline())
         return times
 
@@ -127,13 +127,13 @@ class Stepper:
 
 
 def take_turns(step: Callable[[], object]) -> None:
-    """The other end of a `Stepper`."""
+    """The loop in the process of a `Stepper`."""
     for _ in sys.stdin:
         print(json.dumps(turn(step)), flush=True)
 
 
 def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
-    """Median milliseconds of a plain and a private step that take turns, and of the fastest mode of a peer."""
+    """Median milliseconds of plain and private steps in alternation, and of the fastest mode of a peer."""
     size, opacus = _in_process("plain-size", name, batch_size, 0), dict[str, Any]()
     sides = [("plain", size), ("private", 0)]
     if "opacus" in peers:
@@ -159,7 +159,7 @@ def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict
 
 
 def best_plain_size(name: str, batch_size: int, _: int) -> int:
-    """The physical batch size at which plain training is fastest, or the largest of those that are as fast."""
+    """The physical batch size at which plain training is fastest; the largest of those that are equally fast."""
     benchmark = _ALL[name]
     sizes = _affordable(benchmark, batch_size)
     turns = [partial(turn, plain_step(benchmark, batch_size, size)) for size in sizes]
@@ -171,7 +171,7 @@ Turn = Callable[[], list[float]]
 
 
 def alternating(sides: Sequence[Turn], repeats: int) -> list[float]:
-    """Median milliseconds of steps that take turns, `repeats` times or more: see `_again`."""
+    """Median milliseconds of alternating steps, with at least `repeats` repetitions (see `_again`)."""
     start, rounds, times = time.perf_counter(), 0, [list[float]() for _ in sides]
     while _again(rounds, repeats, start):
         for side, taken in zip(sides, times, strict=True):
@@ -181,9 +181,9 @@ def alternating(sides: Sequence[Turn], repeats: int) -> list[float]:
 
 
 def turn(step: Callable[[], object]) -> list[float]:
-    """Milliseconds of steps in a row, as in training: caches and the heap are as steps of the same kind left them.
+    """Milliseconds of consecutive steps, so that caches and the heap are as in training.
 
-    As many as fit into half a second, after some that are not counted; of long steps one, after another.
+    Runs as many steps as fit into half a second, after some warm-up steps; one of each for long steps.
     """
     _steps(step, _SECONDS_OF_A_TURN / 4)
     return _steps(step, _SECONDS_OF_A_TURN)
@@ -197,13 +197,13 @@ def _steps(step: Callable[[], object], seconds: float) -> list[float]:
 
 
 def _again(done: int, repeats: int, start: float) -> bool:
-    """Short steps are timed for some seconds, because a few of them can fall into a slow one; long ones less often."""
+    """Whether to repeat: short steps are timed for some seconds, because the machine may be slow for one."""
     passed = time.perf_counter() - start
     return done < _FEWEST or passed < _SECONDS_AT_LEAST or (done < repeats and passed < _SECONDS)
 
 
 def noise_milliseconds(model: nn.Module, repeats: int) -> float:
-    """What drawing and adding a step's noise takes."""
+    """Median milliseconds to draw and add a step's noise."""
     layout, stream = Layout.of(model), Key.fresh().stream("noise")
     total = BoundedSum(torch.zeros(layout.size, dtype=torch.float64), 1.0, layout)
     steps = iter(range(10**6))
@@ -225,7 +225,7 @@ def private_memory(name: str, batch_size: int, _: int) -> float:
 
 
 def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
-    """How far two steps lift the peak of resident memory."""
+    """The increase of peak resident memory by two steps, in MiB."""
     before = _peak()
     step = make_step()
     step()
@@ -240,13 +240,13 @@ def opacus_row(name: str, batch_size: int, _: int) -> dict[str, Any]:
         try:
             step = opacus_step(_ALL[name].make(), _ALL[name].batch(batch_size), mode)
             times[mode] = median(turn(step))
-        except Exception as error:  # whatever the peer raises is its answer
+        except Exception as error:  # the peer may raise anything; its message is the result
             times[mode] = f"{type(error).__name__}: {str(error)[:80]}"
     return times
 
 
 def sweep(repeats: int) -> dict[str, Any]:
-    """Steps of a one-layer network over batch sizes and over widths, and the exponents with which cost grows."""
+    """Times steps of a one-layer network over batch sizes and widths, and fits the exponents of growth."""
     sizes, widths = (256, 512, 1024, 2048, 4096), (256, 512, 1024, 2048, 4096)
     by_batch = [_sweep_point(512, size, repeats) for size in sizes]
     by_parameters = [_sweep_point(width, 1024, repeats) for width in widths]
@@ -267,7 +267,7 @@ def _sweep_point(width: int, batch_size: int, repeats: int) -> dict[str, Any]:
 
 
 def _exponent(points: list[tuple[int, float]]) -> float:
-    """The slope of a line through the logarithms: 1 is linear."""
+    """The slope of a line through the logarithms; 1 means linear growth."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
     covariance = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
@@ -275,7 +275,7 @@ def _exponent(points: list[tuple[int, float]]) -> float:
 
 
 def measure(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
-    """One row of the table."""
+    """Measures one row of the table."""
     timed = time_row(name, batch_size, repeats, peers)
     plain_mib = _in_process("plain-memory", name, batch_size, timed["plain_physical"])
     our_mib = _in_process("private-memory", name, batch_size, 0)
@@ -316,7 +316,7 @@ def _once(step: Callable[[], object]) -> float:
 
 
 def milliseconds(step: Callable[[], object], repeats: int) -> float:
-    """The median time of a call, after one that warms up."""
+    """The median time of a call, after a warm-up call."""
     step()
     return median(_once(step) for _ in range(repeats))
 
@@ -353,7 +353,7 @@ def main() -> None:
 
 
 def origin(module: str) -> dict[str, str]:
-    """How a result was made: command, commit, machine."""
+    """The origin of a result: command, commit and machine."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     return {"command": f"python -m {module} " + " ".join(sys.argv[1:]), "commit": commit, "machine": machine}

@@ -1,4 +1,4 @@
-"""What a linear probe on CIFAR-10 gains from a network that has learnt from made-up pictures.
+"""Accuracy of a linear probe on CIFAR-10 with a network pretrained on synthetic images.
 
 python -m bench.transfer > results/transfer.json
 """
@@ -28,20 +28,20 @@ TRAIN, TEST, EPSILON, DELTA, SEEDS = 4_000, 2_000, 2.0, 1e-5, (0, 1, 2)
 def main() -> None:
     data = load("cifar10")
     begun = time.perf_counter()
-    learnt = pretrain(MODEL, SHAPE, pictures=PICTURES, progress=False)
+    pretrained = pretrain(MODEL, SHAPE, pictures=PICTURES, progress=False)
     seconds = time.perf_counter() - begun
     found = {
         "model": MODEL,
         "pictures": PICTURES,
         "pretraining_seconds": round(seconds),
         "random": accuracies(PretrainedNetwork.fresh(MODEL, SHAPE), data),
-        "learnt": accuracies(learnt, data),
+        "learnt": accuracies(pretrained, data),
     }
     print(json.dumps(origin("bench.transfer") | found, indent=2))
 
 
 def accuracies(pretrained: PretrainedNetwork, data: DataSet) -> dict[str, object]:
-    """On public test rows, without privacy and with it, by seed."""
+    """Test accuracies by seed, with and without privacy."""
     if data.test is None:
         raise SystemExit("CIFAR-10 has test rows.")
     built = LinearProbe().built(pretrained, data.facts, seed=0)

@@ -1,4 +1,4 @@
-"""What tuning costs: noise beside that of one training, by payment, and accuracy on digits with and without.
+"""Cost of private tuning: noise relative to one training for each payment, and accuracy on digits with and without.
 
 python -m bench.tuning > results/tuning.json
 """
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def noise(name: str, epsilon: float) -> dict[str, object]:
-    """Multipliers that a target needs, each over that of one training."""
+    """The noise multipliers that a target epsilon needs, relative to that of one training."""
     examples, batch_size, steps, delta = TRAININGS[name]
     sampler, score = Poisson(batch_size / examples, steps), Gaussian(SCORE_STD * examples).event
 

@@ -1,7 +1,7 @@
-"""A private classifier of handwritten digits, on the 1,797 pictures that ship with scikit-learn.
+"""A private classifier of handwritten digits, on the 1,797 images that ship with scikit-learn.
 
 python examples/digits.py                                    one run with a fixed split and seed
-python examples/digits.py --seeds 5 --save results/digits.json   the mean of five, written with how it was made
+python examples/digits.py --seeds 5 --save results/digits.json   the mean of five runs, saved with command and commit
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_TRAINING = 1437
 
 
 def split() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Four fifths to train on, one fifth to test on. Pixels go from 0 to 16, which is public."""
+    """Splits the dataset: four fifths for training, one fifth for testing. Pixels are in the public range 0 to 16."""
     pixels, labels = load_digits(return_X_y=True)
     inputs, targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
@@ -34,7 +34,7 @@ def split() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def train(seed: int, progress: bool = True) -> tuple[float, sordino.Guarantee]:
-    """Test accuracy of the final model, and what its training promises."""
+    """Trains a model. Returns the test accuracy of the final model and its privacy guarantee."""
     training, (test_inputs, test_targets) = split()
     torch.manual_seed(seed)
     fitted = sordino.fit(
@@ -54,15 +54,13 @@ def train(seed: int, progress: bool = True) -> tuple[float, sordino.Guarantee]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--seeds", type=int, default=1, help="how many runs, with seeds 0, 1, ...")
+    arguments.add_argument("--seeds", type=int, default=1, help="number of runs, with seeds 0, 1, ...")
     arguments.add_argument("--save", type=Path, help="where to write the result as JSON")
     chosen = arguments.parse_args()
     runs = [train(seed) for seed in range(chosen.seeds)]
     accuracies = [accuracy for accuracy, _ in runs]
     guarantee = runs[-1][1]
-    print(
-        f"\nTest accuracy {100 * mean(accuracies):.1f} % on {1797 - NUM_TRAINING} pictures ({chosen.seeds} run(s)).\n"
-    )
+    print(f"\nTest accuracy {100 * mean(accuracies):.1f} % on {1797 - NUM_TRAINING} images ({chosen.seeds} run(s)).\n")
     print(guarantee)
     if chosen.save:
         chosen.save.write_text(json.dumps(_result(accuracies, guarantee), indent=2) + "\n")

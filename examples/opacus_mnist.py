@@ -1,7 +1,7 @@
-"""A classifier of MNIST in the shape of a script for Opacus. It runs on either library: one import decides.
+"""An MNIST classifier, written as a script for Opacus. It runs with either library, by changing one import.
 
 python examples/opacus_mnist.py --epochs 1
-PYTHONPATH=examples/stand_ins python examples/opacus_mnist.py --epochs 1     where torchvision cannot be had
+PYTHONPATH=examples/stand_ins python examples/opacus_mnist.py --epochs 1     without torchvision
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--max-grad-norm", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights, not of the noise")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights, not of the noise")
     parser.add_argument("--data-root", default="../mnist")
     args = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Many clients and one server train as one run would, under the same guarantee, and count every byte."""
+"""Federated training equals one central run, has the same guarantee, and counts every byte."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_noise_is_scaled_to_a_bound_that_covers_the_rounding_of_messages(monkeyp
 
     monkeypatch.setattr(so.Gaussian, "add", noting)
     trained()
-    assert set(bounds) == {0.5 * (1 + 2 * 13 * 2.0**-24)}  # 90 examples, so at most 13 of one of 7 clients
+    assert set(bounds) == {0.5 * (1 + 2 * 13 * 2.0**-24)}  # 90 examples of 7 clients: at most 13 each
 
 
 def test_bytes_are_counted_up_and_down_for_every_client():
@@ -92,12 +92,12 @@ def test_seed_coded_messages_shrink_as_the_rate_rises():
     assert sent.bytes_up == sent.bytes_down == sum(7 * 4 * number for number in kept)
 
 
-def test_which_coordinates_are_kept_is_told_once_for_each_mask():
+def test_the_indices_of_kept_coordinates_are_sent_once_for_each_mask():
     sent = trained(SPARSE, wire=IndexFormat())
     kept = [SIZE - int(rate * SIZE) for rate in (0.0, 0.0, 0.45, 0.45, 0.9, 0.9)]
-    told = [4 + min(4 * number, -(-SIZE // 8)) if step % 2 == 0 else 0 for step, number in enumerate(kept)]
+    extra = [4 + min(4 * number, -(-SIZE // 8)) if step % 2 == 0 else 0 for step, number in enumerate(kept)]
     assert [step.up for step in sent.traffic] == [
-        7 * (4 * number + more) for number, more in zip(kept, told, strict=True)
+        7 * (4 * number + more) for number, more in zip(kept, extra, strict=True)
     ]
     assert sent.bytes_up == sent.bytes_down
 
@@ -127,24 +127,24 @@ def test_what_is_pruned_is_zero_at_the_end():
 
 
 REFUSED = [
-    ({"plan": replace(PLAN, encoding=RankedSparsify(0.5, epochs=3, steps_per_epoch=2))}, "type RankedSparsify"),
-    ({"plan": replace(PLAN, encoding=Combined(HALF, RankedSparsify(0.5, 3, 2)))}, "type RankedSparsify"),
-    ({"plan": replace(PLAN, encoding=MatchedBought())}, "type MatchedBought"),
+    ({"plan": replace(PLAN, encoding=RankedSparsify(0.5, epochs=3, steps_per_epoch=2))}, "got RankedSparsify"),
+    ({"plan": replace(PLAN, encoding=Combined(HALF, RankedSparsify(0.5, 3, 2)))}, "got RankedSparsify"),
+    ({"plan": replace(PLAN, encoding=MatchedBought())}, "got MatchedBought"),
     ({"plan": PLAN.event}, "plan must be a Plan"),
     ({"wire": "dense"}, "wire must be a Wire or NoneType, got str"),
     ({"wire": DenseFormat}, "wire must be a Wire or NoneType, got"),
-    ({"optimizer": None}, "optimizer must make one from parameters, got NoneType"),
+    ({"optimizer": None}, "optimizer must be a function from parameters to an optimizer, got NoneType"),
     ({"delta": -1.0}, "delta must be"),
     ({"delta": float("nan")}, "delta must be"),
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_what_cannot_be_is_refused_before_any_charge(change, said):
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_is_refused_before_any_charge(change, message):
     budget = so.Budget(DATA)
-    asked = {"plan": PLAN, "model": network(), "data": budget, "clients": 7, "delta": 1e-3, "optimizer": sgd}
-    with pytest.raises(UsageError, match=said):
-        federated_sgd(**(asked | change))
+    arguments = {"plan": PLAN, "model": network(), "data": budget, "clients": 7, "delta": 1e-3, "optimizer": sgd}
+    with pytest.raises(UsageError, match=message):
+        federated_sgd(**(arguments | change))
     assert budget.releases == ()
 
 
@@ -160,5 +160,5 @@ def test_more_clients_than_examples_are_refused():
 
 def test_a_secret_number_of_examples_is_refused():
     secret = replace(PLAN, sampler=Poisson(0.4, 6, so.Adjacency.ADD_OR_REMOVE, expected_examples=90))
-    with pytest.raises(UsageError, match="clients hold a public number of examples"):
+    with pytest.raises(UsageError, match="must be zero-out or replace-one"):
         trained(secret)

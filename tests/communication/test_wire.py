@@ -1,4 +1,4 @@
-"""Messages bring back what was sent, have a length that is public, and are refused when they are not whole."""
+"""Wire formats decode what they encode, have a public length, and refuse damaged messages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_indices_out_of_range_or_twice_are_refused():
     twice, outside = bytes(message[:4] + message[4:8] + message[4:8] + message[12:]), bytearray(message)
     outside[40:44] = (SIZE).to_bytes(4, "little")
     for broken in (twice, bytes(outside)):
-        with pytest.raises(StateError, match="does not have, or one of them twice"):
+        with pytest.raises(StateError, match="must be increasing and within the model's coordinates"):
             IndexFormat().unpack(broken, keep)
 
 

@@ -1,12 +1,12 @@
-"""Many runs on two neighbours in one or two dimensions: what the last iterate shows is never more than what is proved.
+"""Audit of the last iterate by many runs on neighboring datasets in one or two dimensions: no bound is exceeded.
 
-A threshold is chosen on one half of the runs. On the other half, true and false positive rates are bounded by Clopper
-and Pearson with a confidence of 99.9 % together, which bounds mu and epsilon from below. Two pairs come near the bound:
+A threshold is chosen on one half of the runs. On the other half, Clopper-Pearson intervals bound the true and false
+positive rates with a joint confidence of 99.9 %, which bounds mu and epsilon from below. Two pairs come near the bound:
 
-* steady: all other rows are silent, the ridge contracts, one row pushes the same way at each of its turns;
-* resetting: all other rows pull the iterate back to where it began, so that nothing but the last push is left.
+* steady: all other rows have zero gradients, the ridge contracts, one row has the same gradient each time it is used;
+* resetting: all other rows pull the iterate back to its start, so that only the last gradient of the row remains.
 
-The runs are a direct simulation of the update, and production runs end where it ends on the same noise.
+The runs are a direct simulation of the update; a test checks that `fit_hidden_state` agrees with it on the same noise.
 """
 
 import math
@@ -23,7 +23,7 @@ from sordino.convex import Linear, NoisyCGD, fit_hidden_state
 from sordino.kernel.clipping import SCALED_TO
 
 ERROR = 0.001
-FAR = 1e3  # a label so far away that its gradient is always clipped
+FAR = 1e3  # a label so large that its gradient is always clipped
 BATCH = 8
 DELTA = 1e-3
 ADJACENCIES = (so.Adjacency.ZERO_OUT, so.Adjacency.REPLACE_ONE)
@@ -31,7 +31,7 @@ ADJACENCIES = (so.Adjacency.ZERO_OUT, so.Adjacency.REPLACE_ONE)
 
 @dataclass(frozen=True)
 class Pair:
-    """A plan, and rows and labels of two neighbours that differ in one row of batch `place`."""
+    """A plan, and two neighboring datasets that differ in one row of batch `place`."""
 
     plan: NoisyCGD
     place: int
@@ -49,7 +49,7 @@ class Pair:
         return self.sensitivity / self.plan.event.noise_multiplier
 
     def mu_at(self, place, sensitivity=None):
-        """What is proved for a unit of batch `place`."""
+        """The proved mu of a unit in batch `place`."""
         plan, contraction = self.plan, 1 - self.plan.learning_rate * self.plan.strength
         steps = Steps.constant(plan.steps, contraction=contraction, noise_multiplier=plan.noise_multiplier)
         cycle = {"batches": plan.sampler.batches_per_epoch, "epochs": plan.sampler.epochs}
@@ -57,7 +57,7 @@ class Pair:
 
 
 def pair(plan, place, silent, size):
-    """One row pushes as hard as it may. Its neighbour is nothing, or pushes the other way."""
+    """A row with the largest gradient; in the neighboring dataset it is zero or has the opposite gradient."""
     examples = BATCH * plan.sampler.batches_per_epoch
     rows = np.zeros((examples, size)) if silent else np.tile(np.eye(size)[0], (examples, 1))
     labels, changed = np.zeros(examples), BATCH * place
@@ -71,7 +71,7 @@ def pair(plan, place, silent, size):
 
 
 def steady(adjacency, size=1, place=2, trailing=2):
-    """The last place of three, with just enough noise behind it: the bound is a straight line, and reached."""
+    """The last of three batches, with just enough trailing steps that the bound is reached."""
     settings = {"clip": 0.5, "noise_multiplier": 2.0, "learning_rate": 0.5, "strength": 0.02}
     plan = NoisyCGD(so.Cyclic(3, 8, adjacency), Linear(), trailing_steps=trailing, **settings)
     return pair(plan, place, True, size)
@@ -100,7 +100,7 @@ def last_iterates(plan, rows, labels, noise):
 
 
 def simulated(pair, runs, seed):
-    """Along the line in which the neighbours differ: each has fresh noise."""
+    """The last iterates of both datasets along the axis in which they differ, with independent noise."""
     rng, size = np.random.default_rng(seed), pair.rows.shape[1]
     draw = lambda: rng.standard_normal((runs, pair.plan.steps, size))  # noqa: E731
     with_row = last_iterates(pair.plan, pair.rows, pair.labels, draw())[:, 0]
@@ -122,7 +122,7 @@ def audited(with_row, without, lower_bound):
 
 
 def rates(hits, alarms, runs):
-    """The true positive rate at least, and the false positive rate at most, both with confidence 1 - ERROR."""
+    """A lower bound of the true positive rate and an upper bound of the false one, at confidence 1 - ERROR."""
     least = beta.ppf(ERROR / 2, hits, runs - hits + 1) if hits else 0.0
     most = beta.ppf(1 - ERROR / 2, alarms + 1, runs - alarms) if alarms < runs else 1.0
     return least, most

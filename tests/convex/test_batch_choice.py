@@ -1,4 +1,4 @@
-"""Batches chosen by the accountant: small ones, whose noise is nearly the least, without a look at data."""
+"""Choice of the batch size by the accountant: small batches with nearly minimal noise, and no access to data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLES = 60_000
 
 
 def noise_on_the_mean(choice: BatchChoice) -> float:
-    """By the plan's own calibration, relative to the clip norm."""
+    """The noise on the mean gradient after calibration of the plan, relative to the clip norm."""
     start = NoisyCGD(
         so.Cyclic(1, 1, so.Adjacency.REPLACE_ONE), Linear(), clip=1.0, noise_multiplier=1.0, learning_rate=1.0
     )

@@ -1,4 +1,4 @@
-"""A recipe for training in hiding becomes the plan that it describes, in a folder that every command reads."""
+"""A noisy-cgd recipe gives the plan that it describes, in a run folder that every command reads."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ TARGETS = {
 
 
 def people(folder: Path, facts: str) -> dict[str, object]:
-    """The settings of a training on people who are ill from fifty on. Two rows in a row are one person's."""
+    """Settings of a training on a table of people who are ill from age fifty on. Each person has two rows."""
     (folder / "people.toml").write_text(facts + SCHEMA)
     for name in ("people", "public"):
         with (folder / f"{name}.csv").open("w", newline="") as file:
@@ -166,8 +166,8 @@ def test_a_table_of_classes_is_learnt_with_an_offset(tmp_path: Path) -> None:
     folder = carried_out(tmp_path, **settings)
     assert folder.metrics()[-1]["test_accuracy"] > 0.85
     (tmp_path / "new.csv").write_text("sex,age\nf,5\nm,95\nf,unknown\n")
-    said = SavedRun.read(folder.path).predict(str(tmp_path / "new.csv"))
-    assert [row["prediction"] for row in said] == ["no", "yes", ""]
+    predictions = SavedRun.read(folder.path).predict(str(tmp_path / "new.csv"))
+    assert [row["prediction"] for row in predictions] == ["no", "yes", ""]
 
 
 @pytest.mark.parametrize("method", ["noisy-cgd", "dp-sgd"])
@@ -182,13 +182,13 @@ def test_a_table_of_numbers_is_learnt_in_their_own_unit(method: str, tmp_path: P
 
 def test_users_with_several_rows_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     settings = people(tmp_path, 'user = "person"\nrows_per_user = 2\n' + TARGETS["ill"])
-    with pytest.raises(UsageError, match="a unit must have one row, got up to 2 rows of a user"):
+    with pytest.raises(UsageError, match="hidden-state training needs one row per unit, got up to 2 rows per user"):
         carried_out(tmp_path, **settings)
     assert not (tmp_path / "run").exists() and not (tmp_path / "run.private").exists()
 
 
 def test_a_clipped_sum_of_two_gradients_pushes_apart() -> None:
-    """Why such users are refused: no step V -> V - eta clip(g1 + g2) contracts, however short."""
+    """This is why such users are refused: a step V -> V - eta clip(g1 + g2) does not contract for any eta."""
     features = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
     target = torch.tensor([1.0, -3.0], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -202,7 +202,7 @@ def test_a_clipped_sum_of_two_gradients_pushes_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "said"),
+    ("settings", "error", "message"),
     [
         ({"batch_size": 1438}, UsageError, "batch_size"),
         ({"delta": 0.01}, UsageError, "delta"),
@@ -211,9 +211,9 @@ def test_a_clipped_sum_of_two_gradients_pushes_apart() -> None:
     ],
 )
 def test_a_run_that_cannot_begin_leaves_no_folder(
-    settings: dict[str, object], error: type[Exception], said: str, tmp_path: Path
+    settings: dict[str, object], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         carried_out(tmp_path, **settings)
     assert list(tmp_path.iterdir()) == []
 
@@ -245,7 +245,7 @@ def test_the_seed_of_the_noise_does_not_stay_in_the_folder(tmp_path: Path) -> No
 
 
 def test_nothing_in_a_finished_folder_follows_from_the_seed_alone(tmp_path: Path) -> None:
-    """What does could be compared with every seed that somebody might have taken."""
+    """A file that depends on the seed alone could be compared with that of every likely seed."""
     first, second = (carried_out(tmp_path / str(seed), seed=seed) for seed in (5, 6))
     assert Recipe.of_run(first) == Recipe.of_run(second)
     for name in ("recipe.toml", "facts.json"):

@@ -1,4 +1,4 @@
-"""A hidden-state run is the algorithm as written, shows its end only, and can be stopped anywhere."""
+"""A hidden-state run agrees with a direct implementation, releases its last iterate only, and can stop at any step."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def weights(found):
 
 
 def by_hand(plan):
-    """The algorithm: batches in turn, one example at a time, plain descent with ridge, projection, noise in the end."""
+    """A direct implementation: cyclic batches, example by example, descent with ridge, projection, trailing noise."""
     model, noise = plan.model.build(5, 3), so.Key.from_seed(5).of_release(0).of_release(0).stream("noise")
     parameter = model.maps.weight
     batch_size = 11  # the largest of 42 examples in 4 batches
@@ -179,7 +179,7 @@ def test_a_record_that_is_not_finite_is_a_constant_and_moves_nothing():
 
 
 def test_one_record_moves_a_step_by_no_more_than_the_bound():
-    """Sensitivity of one step from the same iterate: the clip norm, over the largest batch."""
+    """The sensitivity of one step from a fixed iterate is the clip norm divided by the largest batch size."""
     plan = make(trailing_steps=0, strength=0.0, schedule=Step((0.5,), 1.0), noise_schedule=Step((0.5,), 1.0))
     plan = NoisyCGD(so.Cyclic(1, 1), plan.model, clip=plan.clip, noise_multiplier=3.0, learning_rate=1.0)
     other = LABELS.clone()
@@ -191,23 +191,23 @@ def test_one_record_moves_a_step_by_no_more_than_the_bound():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"resume": True}, "resume needs out"),
-        ({"plan": make(radius=1.0, examples=41)}, "for 41 examples, the data set has 42"),
+        ({"plan": make(radius=1.0, examples=41)}, "for 41 examples, but the dataset has 42"),
         ({"outputs": 0}, "outputs"),
         ({"plan": "noisy"}, "plan must be a NoisyCGD"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_is_charged(arguments, said):
+def test_wrong_arguments_are_refused_before_anything_is_charged(arguments, message):
     budget = so.Budget((INPUTS, LABELS))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         fitted(data=budget, **arguments)
     assert budget.releases == ()
 
 
 def test_an_iterate_is_rounded_together_with_the_noise_of_its_step():
-    """Added to a release that was rounded alone, an iterate would show its last bits."""
+    """If the release were rounded alone and added to the iterate, the sum would reveal the iterate's last bits."""
     plan = make(noise_schedule=Constant())
     module = plan.model.build(5, 3)
     run = so.PrivateRun(kernel_plan(plan), module, (INPUTS, LABELS), seed=0)

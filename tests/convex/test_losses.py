@@ -1,4 +1,4 @@
-"""A clipped loss is certified only where its steps never move apart."""
+"""A clipped loss is certified only where its steps never move two iterates apart."""
 
 import math
 
@@ -13,7 +13,7 @@ from sordino.errors import UsageError
 
 
 def residual(loss, z, label):
-    """The gradient of the loss by the outputs."""
+    """The gradient of the loss with respect to the outputs."""
     z = z.clone().requires_grad_()
     loss(z[None], torch.tensor([label])).backward()
     return z.grad
@@ -38,14 +38,14 @@ def test_a_certified_loss_stays_monotone_and_smooth_when_clipped(loss, outputs, 
     one, other, label = draw(seed, outputs)
     moved = clipped(loss, one, label, tau) - clipped(loss, other, label, tau)
     apart = one - other
-    # Co-coercive: the gradient of a convex function that is this smooth (Baillon and Haddad 1977).
+    # Co-coercivity holds for the gradient of a convex function of this smoothness (Baillon and Haddad 1977).
     assert float(moved @ apart) >= float(moved @ moved) / smoothness - 1e-12
     assert loss.curvature(feature_bound=1.0, clip=tau).smoothness == smoothness
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 5.0), st.floats(0.01, 2.0))
 def test_a_clipped_squared_step_never_moves_two_iterates_apart(seed, clip, eta):
-    """The whole step on V, with a feature vector of norm at most 1."""
+    """Tests the whole step on V, with a feature vector of norm at most 1."""
     generator = np.random.default_rng(seed)
     phi = generator.normal(size=4)
     phi /= max(1.0, np.linalg.norm(phi))
@@ -60,7 +60,7 @@ def test_a_clipped_squared_step_never_moves_two_iterates_apart(seed, clip, eta):
 
 
 def test_clipped_cross_entropy_of_ten_classes_moves_iterates_apart():
-    """The counter-example to the published certificate: a pair of outputs at which the clipped field points back."""
+    """A counterexample to the published certificate: two outputs between which the clipped field is not monotone."""
     loss, tau, worst = CrossEntropy(), 0.3, 0.0
     generator = torch.Generator().manual_seed(0)
     for _ in range(4000):

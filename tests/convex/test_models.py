@@ -1,4 +1,4 @@
-"""Convex models keep what their curvature leans on: features of bounded norm, outputs linear in what is trained."""
+"""Convex models have what the curvature bound needs: features of bounded norm, outputs linear in the weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = torch.cat(
 
 
 def features(model: ConvexModel, rows: torch.Tensor) -> torch.Tensor:
-    """phi(x), read off the gradient of one output by what is trained."""
+    """phi(x), read from the gradient of one output with respect to the weights."""
     module = model.build(inputs=5, outputs=1)
     found = []
     for row in rows:
@@ -60,5 +60,5 @@ def test_most_rows_open_about_half_of_unpaired_gates():
 
 
 def test_a_gate_without_an_opposite_is_refused():
-    with pytest.raises(UsageError, match="gates must be an even number, because each has its opposite: got 7"):
+    with pytest.raises(UsageError, match="gates must be even, because gates come in opposite pairs, got 7"):
         PairedReLU(7)

@@ -1,4 +1,4 @@
-"""A hidden-state plan is a theorem: what breaks one of its hypotheses is refused with the reason."""
+"""NoisyCGD plans: their features, their epsilon, and errors for every broken hypothesis of the theorem."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ def mu(plan):
 @given(st.integers(0, 10**6), st.floats(1e-3, 1e3))
 @settings(max_examples=30)
 def test_features_are_never_longer_than_their_public_bound(seed, scale):
-    """By the gradient: that of an output by V is the feature vector."""
+    """The gradient of an output with respect to V is the feature vector."""
     model, x = GatedReLU(gates=6, seed=seed).build(5, 2), scale * torch.randn(1, 5)
     model(x)[0, 0].backward()
     assert float(model.maps.weight.grad.norm()) <= GatedReLU().feature_bound + 1e-6
@@ -55,7 +55,7 @@ def test_gates_are_public_and_stay_where_they_are():
     assert not one.maps.weight.any()
 
 
-# --- what it is worth ---
+# --- epsilon ---
 
 
 def test_the_event_is_the_bound_of_the_worst_placed_unit():
@@ -136,12 +136,12 @@ def test_the_noise_of_the_poster():
     assert plan.calibrated(epsilon=1.0, delta=1e-5).noise_multiplier == pytest.approx(20.637, rel=1e-3)
 
 
-# --- what it refuses ---
+# --- errors ---
 
 
 @dataclass(frozen=True)
 class Unbounded:
-    """A model that does not say how long its features are."""
+    """A model without a feature bound."""
 
     def build(self, inputs, outputs):
         return nn.Linear(inputs, outputs)
@@ -165,19 +165,19 @@ class Endless(Unbounded):
         ({"model": Endless()}, "feature_bound must be a finite number"),
         ({"learning_rate": 2.5}, "longer steps do not contract"),
         ({"learning_rate": 1.99, "strength": 0.1}, "longer steps do not contract"),
-        ({"loss": CrossEntropy()}, "clipped cross-entropy is not the gradient of a convex loss"),
+        ({"loss": CrossEntropy()}, "the clipped gradient of cross-entropy is not the gradient of a convex loss"),
         ({"loss": nn.functional.cross_entropy}, "loss must be a CertifiedLoss"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"clip": -1.0}, "clip"),
         ({"strength": -0.1}, "strength"),
         ({"noise_schedule": Cosine()}, None),
-        ({"shown_after": (4,)}, "shown_after must be rising epochs"),
-        ({"shown_after": (2, 1)}, "shown_after must be rising epochs"),
+        ({"shown_after": (4,)}, "shown_after must be increasing epochs"),
+        ({"shown_after": (2, 1)}, "shown_after must be increasing epochs"),
         ({"trailing_steps": -1}, "trailing_steps"),
     ],
 )
 def test_a_plan_that_breaks_a_hypothesis_is_refused_with_the_reason(changes, reason):
-    if reason is None:  # a cosine that never reaches zero within the run is noise all the same
+    if reason is None:  # a cosine schedule that does not reach zero within the run is valid
         assert replace(make(), **changes).event
         return
     with pytest.raises(UsageError, match=reason):

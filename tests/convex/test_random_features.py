@@ -1,4 +1,4 @@
-"""Random features: bounded for every row there can be, the same for a seed, and drawn from no data."""
+"""Random features: bounded for every possible row, fixed by the seed, and independent of data."""
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def test_inputs_of_any_shape_are_taken_row_by_row():
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, message",
     [
         (lambda: GatedFeatures(gates=0), "gates must be a whole number from 1"),
         (lambda: RandomReLU(width=2.5), "width must be a whole number"),
@@ -89,8 +89,8 @@ def test_inputs_of_any_shape_are_taken_row_by_row():
         (lambda: RandomReLU(width=4, seed=-1), "seed must be a whole number from 0"),
     ],
 )
-def test_features_that_make_no_sense_are_refused(make, said):
-    with pytest.raises(so.UsageError, match=said):
+def test_features_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(so.UsageError, match=message):
         make()
 
 

@@ -1,4 +1,4 @@
-"""Models from released statistics: they keep to their target, predict, and have none of the flaws of published code."""
+"""SSP and AdaSSP: they meet their target epsilon, predict well, and avoid the flaws of published code."""
 
 from math import log, sqrt
 
@@ -70,7 +70,7 @@ def test_with_a_positive_matrix_the_weights_are_those_of_ridge_regression():
 
 
 def test_the_ridge_is_that_of_the_noise():
-    budget = so.Budget((torch.zeros(2, 4), torch.full((2,), -1)))  # no row counts: what is released is noise
+    budget = so.Budget((torch.zeros(2, 4), torch.full((2,), -1)))  # no label is in range, so the release is noise only
     statistics = release_statistics(budget, RandomReLU(width=200), num_classes=2, noise_multiplier=1.0, seed=0)
     eigenvalues = torch.linalg.eigvalsh(statistics.gram)
     assert float(eigenvalues.square().mean().sqrt()) == pytest.approx(typical_noise(statistics), rel=0.05)
@@ -96,7 +96,7 @@ def test_no_unit_moves_the_smallest_eigenvalue_by_more_than_its_bound(replacemen
 
 
 def published_adassp(rows, labels, epsilon, delta, rng, rho=0.05):
-    """Wang (2018), algorithm 2, with bounds of 1: a third of epsilon and delta for each release."""
+    """Algorithm 2 of Wang (2018) with bounds of 1: a third of epsilon and delta for each release."""
     size, part, log_term = rows.shape[1], epsilon / 3, log(6 / delta)
     scale = sqrt(log_term) / part
     gram = rows.T @ rows
@@ -133,18 +133,18 @@ def test_data_that_is_far_from_singular_gets_less_of_a_ridge():
 
 @pytest.mark.parametrize("fit", [fit_ssp, fit_adassp])
 @pytest.mark.parametrize(
-    "changed, said",
+    "changed, message",
     [
         ({"epsilon": -1.0}, "epsilon must be"),
         ({"epsilon": 50.0}, "epsilon must be at most 20"),
         ({"delta": 0.1}, "delta must be below 1 / examples"),
-        ({"adjacency": Adjacency.ADD_OR_REMOVE}, "say zero-out or replace-one"),
+        ({"adjacency": Adjacency.ADD_OR_REMOVE}, "must be zero-out or replace-one"),
         ({"adjacency": "zero-out"}, "adjacency must be an Adjacency"),
         ({"num_classes": 1}, "num_classes must be a whole number from 2"),
     ],
 )
-def test_targets_that_cannot_be_promised_are_refused(fit, changed, said):
-    with pytest.raises(so.UsageError, match=said):
+def test_targets_that_cannot_be_promised_are_refused(fit, changed, message):
+    with pytest.raises(so.UsageError, match=message):
         fit(clusters(200), FEATURES, **(TARGET | changed))
 
 

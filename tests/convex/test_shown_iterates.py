@@ -1,4 +1,4 @@
-"""An iterate that is shown is shown once, however often the run is killed, and wherever it goes on: killed for real."""
+"""A shown iterate is the same in every repetition, even if the process is killed and resumes on other hardware."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """A forked process has no other threads of torch."""
+    """Limits torch to one thread, because a forked process loses the other threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -60,7 +60,7 @@ def fitted(out: Path | None, on_shown: Callable[[int, dict[str, Tensor]], None],
 
 
 def writing_to(seen: Path) -> Callable[[int, dict[str, Tensor]], None]:
-    """What the world sees: each iterate in a file of its own, in the order in which they were shown."""
+    """Writes each shown iterate to a file of its own, numbered in the order in which they were shown."""
 
     def on_shown(epoch: int, weights: dict[str, Tensor]) -> None:
         number = len(list(seen.iterdir()))
@@ -75,7 +75,7 @@ def seen_in(seen: Path) -> Shown:
 
 
 def in_a_process_of_its_own(work: Callable[[], object]) -> int:
-    """How it ended: 0, or the signal that killed it."""
+    """Runs `work` in a forked process. Returns 0, or the signal that killed it."""
     process = os.fork()
     if process == 0:
         try:
@@ -89,7 +89,7 @@ def in_a_process_of_its_own(work: Callable[[], object]) -> int:
 
 
 def dying_after(owner: Any, name: str, calls: int) -> None:
-    """The process is killed when a function has been called so many times."""
+    """Kills the process after this many calls of a function."""
     original, count = getattr(owner, name), 0
 
     def call(*positional: Any, **named: Any) -> Any:
@@ -109,7 +109,7 @@ def elsewhere(number: int) -> None:
 
 
 def killed_on_the_way(out: Path, seen: Path, moments: list[tuple[Any, str, int]]) -> None:
-    """Begun, killed at each moment in turn and gone on with on another machine each time."""
+    """Starts a run, kills it at each moment in turn, and resumes it on other hardware each time."""
     for number, moment in enumerate([*moments, None]):
 
         def work(number: int = number, moment: tuple[Any, str, int] | None = moment) -> None:
@@ -122,7 +122,7 @@ def killed_on_the_way(out: Path, seen: Path, moments: list[tuple[Any, str, int]]
 
 
 def as_once(found: Shown) -> dict[int, Tensor]:
-    """By epoch, what was shown: every time the same, bit for bit."""
+    """The shown iterate of each epoch, after checking that all repetitions are equal bit for bit."""
     once: dict[int, Tensor] = {}
     for epoch, weights in found:
         assert torch.equal(once.setdefault(epoch, weights), weights), f"two iterates were shown after epoch {epoch}"
@@ -132,7 +132,7 @@ def as_once(found: Shown) -> dict[int, Tensor]:
 MOMENTS: dict[str, list[tuple[Any, str, int]]] = {
     "before it is recorded": [(RunWriter, "at_rest", 2)],
     "between the record and the showing": [(RunFolder, "add_shown", 2)],
-    "when it has been shown": [(_Steps, "_show", 9)],  # called once before the first step, and once after each
+    "when it has been shown": [(_Steps, "_show", 9)],  # called once before the first step, and once after each step
     "in the next step": [(_Steps, "_descend", 9)],
     "again and again": [(RunFolder, "add_shown", 1), (_Steps, "_descend", 5), (RunFolder, "add_shown", 1)],
     "when the end is decided": [(RunWriter, "decide", 1)],
@@ -169,7 +169,7 @@ def test_what_is_killed_and_resumed_on_one_machine_shows_what_would_have_been_sh
 
 @pytest.mark.parametrize("is_elsewhere", [True, False])
 def test_an_older_private_folder_shows_nothing_new(is_elsewhere: bool, tmp_path: Path) -> None:
-    """A copy from before epoch 2 is put back after epoch 2 was shown."""
+    """A copy of the folder from before epoch 2 is restored after epoch 2 was shown."""
     out, seen, copy = tmp_path / "run", tmp_path / "seen", tmp_path / "copy"
     seen.mkdir()
 
@@ -188,7 +188,7 @@ def test_an_older_private_folder_shows_nothing_new(is_elsewhere: bool, tmp_path:
     assert sorted(as_once(seen_in(seen))) == [1, 2]
     shutil.rmtree(private)
     copy.rename(private)
-    if not is_elsewhere:  # the same step, bit for bit
+    if not is_elsewhere:  # the repeated step is equal bit for bit
         fitted(out, writing_to(seen))
         assert sorted(as_once(seen_in(seen))) == [1, 2, 4]
         return

@@ -1,4 +1,4 @@
-"""Sufficient statistics: what one unit can move is bounded, noisy, and paid for before a row is read."""
+"""Sufficient statistics: their sensitivity, their noise, and that they are charged before a row is read."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -24,7 +24,7 @@ LABELS = torch.randint(3, (300,), generator=GENERATOR)
 
 @dataclass(frozen=True)
 class Unmapped(Features):
-    """The rows themselves: a map that can reach every vector of norm 1."""
+    """The identity map, which reaches every vector of norm 1."""
 
     def directions(self, num_inputs):
         return torch.zeros(num_inputs, 0)
@@ -38,7 +38,7 @@ class Unmapped(Features):
 
 @dataclass(frozen=True)
 class Boastful(Unmapped):
-    """Claims a bound that its rows do not keep to."""
+    """Features that exceed their declared bound."""
 
     def of(self, rows, projections):
         return 100 * rows
@@ -50,7 +50,7 @@ def total_of(inputs, labels, features=FEATURES, num_classes=3):
 
 
 def replaced_by(row, label, other, other_label, features):
-    """How far a replacement moves the sum."""
+    """The distance by which a replacement moves the sum."""
     before = total_of(row[None], torch.tensor([label]), features)
     return float((before.value - total_of(other[None], torch.tensor([other_label]), features).value).norm())
 
@@ -66,7 +66,7 @@ def test_without_noise_they_are_the_products_of_features_and_labels():
 
 
 def test_the_released_matrix_is_symmetric_with_the_noise_of_one_mechanism():
-    budget = so.Budget((torch.zeros(2, 4), torch.full((2,), -1)))  # no row counts: what is released is noise
+    budget = so.Budget((torch.zeros(2, 4), torch.full((2,), -1)))  # no label is in range, so the release is noise only
     features = RandomReLU(width=120)
     statistics = release_statistics(budget, features, num_classes=3, noise_multiplier=2.0, seed=0)
     assert torch.equal(statistics.gram, statistics.gram.T)
@@ -111,7 +111,7 @@ def test_rows_that_are_not_finite_and_labels_that_do_not_exist_add_nothing():
 def test_no_replacement_moves_the_sum_by_more_than_is_accounted(angle, label, other, bias):
     features = Unmapped(bias=bias)
     summation = Summation.of(as_records((INPUTS, LABELS)), features, 3)
-    # The accountant takes 2 / multiplier for what a replacement moves, in units of noise.
+    # The accountant assumes that a replacement moves the sum by 2 / multiplier, in units of noise.
     event = summation.event(1.0, Adjacency.REPLACE_ONE)
     accounted = 2 / event.noise_multiplier * summation.bound
     there = torch.tensor([1.0, 0, 0, 0]), torch.tensor([1.0, 0, 0, 0]) * torch.tensor(angle).cos()
@@ -137,7 +137,7 @@ def test_a_user_with_many_rows_moves_the_sum_by_no_more_than_the_bound():
     whole = total(torch.ones(300, dtype=torch.bool))
     moved = [float((whole.value - total(owners != user).value).norm()) for user in range(10)]
     assert max(moved) <= whole.bound
-    assert max(moved) == pytest.approx(whole.bound, rel=1e-3)  # thirty rows are far beyond it and were scaled down
+    assert max(moved) == pytest.approx(whole.bound, rel=1e-3)  # thirty rows exceed it and were scaled down
 
 
 def test_users_are_accounted_two_norms_apart():
@@ -168,18 +168,22 @@ def test_two_releases_with_one_seed_have_their_own_noise():
 
 
 @pytest.mark.parametrize(
-    "data, features, said",
+    "data, features, message",
     [
         ((torch.zeros(9, 784), LABELS[:9]), GatedFeatures(128), "at most 8000 features, .* got 100352"),
-        ((INPUTS, INPUTS, LABELS), FEATURES, "one tensor of numbers, got torch.float32, torch.float32"),
-        ((INPUTS, LABELS.float()), FEATURES, "one class number per row, got torch.float32"),
+        (
+            (INPUTS, INPUTS, LABELS),
+            FEATURES,
+            "must be one float or uint8 tensor for sufficient statistics, got torch.float32, torch.float32",
+        ),
+        ((INPUTS, LABELS.float()), FEATURES, "one class index per row, got torch.float32"),
         ((INPUTS, LABELS), torch.nn.Linear(4, 2), "features must be a Features"),
     ],
     ids=["too many", "two inputs", "numbers for labels", "a layer"],
 )
-def test_what_cannot_be_summed_is_refused_and_not_charged(data, features, said):
+def test_what_cannot_be_summed_is_refused_and_not_charged(data, features, message):
     budget = so.Budget(data)
-    with pytest.raises(so.UsageError, match=said):
+    with pytest.raises(so.UsageError, match=message):
         release_statistics(budget, features, num_classes=3, noise_multiplier=1.0)
     assert budget.releases == ()
 

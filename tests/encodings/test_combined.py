@@ -1,4 +1,4 @@
-"""Two encodings are one after the other, each with its own randomness and its own state."""
+"""`Combined`: two encodings one after the other, each with its own randomness and its own state."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_one_leaves_where_it_was_another_does_not_prune() -> None:
 
 
 def test_a_name_that_no_parameter_has_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"names must be of trainable parameters, got 'fc.weight'"):
+    with pytest.raises(UsageError, match=r"names must be names of trainable parameters, got 'fc.weight'"):
         Freeze(["weight", "fc.weight"]).init(LAYOUT)
 
 

@@ -1,4 +1,4 @@
-"""What holds of every encoding, alone and combined."""
+"""Properties of every encoding, alone and combined."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DIFFERENT = [
     "random and project",
     "matched by public rows",
     "matched by bought sizes",
-]  # the others have the codecs of these
+]  # the other encodings share the codecs of these
 
 
 # One of each class, for gradients of `LAYOUT`. Those below the line change the coordinates.

@@ -1,4 +1,4 @@
-"""What is frozen by its magnitude: which coordinates, from when on, and that nothing moves them."""
+"""Freezing by magnitude: which coordinates are frozen, from which step, and that nothing moves them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_frozen_coordinate_does_not_move_by_a_bit(optimizer: str, random: bool
     freeze = Freeze.by_magnitude(model, stages=(3, 6))
     training = training_of(model, Combined(freeze, PER_STEP) if random else freeze, optimizer)
     first = steps(training, 3)
-    assert bool((first[0] != first[2]).all())  # with weight decay everything moves, and would go on moving
+    assert bool((first[0] != first[2]).all())  # with weight decay every weight moves unless it is frozen
     after = steps(training, 1)
     early = frozen(training)
     after += steps(training, 4)
@@ -180,7 +180,7 @@ def test_an_average_is_where_a_frozen_coordinate_rests() -> None:
 @pytest.mark.parametrize("stop", [30, 45])
 def test_a_training_that_is_killed_goes_on_with_its_masks(tmp_path: Path, monkeypatch, stop: int) -> None:
     class Sequential(nn.Sequential):
-        """The model that `trained` makes, with an encoding that holds it."""
+        """The model that `trained` makes, with an encoding that refers to it."""
 
     made = []
     monkeypatch.setattr(small_trainings.nn, "Sequential", lambda *layers: made.append(Sequential(*layers)) or made[-1])
@@ -213,19 +213,20 @@ def test_an_ablation_freezes_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"stages": ()}, "rising steps"), ({"stages": (3, 3)}, "rising steps"), ({"stages": (-1,)}, r"stages\[0\]"),
+    ("change", "message"),
+    [({"stages": ()}, "increasing steps"), ({"stages": (3, 3)}, "increasing steps"),
+     ({"stages": (-1,)}, r"stages\[0\]"),
      ({"final": 1.0}, "final"), ({"final": 0.0}, "final"), ({"stages": 5}, "stages must be a Sequence, got int"),
      ({"together": "neurons"}, "together must be a Together, got str"), ({"together": Neurons}, "got type"),
      ({"prune": "no"}, "prune must be a bool, got str")],
 )  # fmt: skip
-def test_what_cannot_be_frozen_is_refused(change, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_frozen_is_refused(change, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Freeze.by_magnitude(make_model(), **({"stages": (3,)} | change))
 
 
 def test_another_model_is_refused_before_anything_is_charged() -> None:
-    with pytest.raises(UsageError, match="the model that is trained"):
+    with pytest.raises(UsageError, match="model must be the one that is trained"):
         so.PrivateRun(make_plan(Freeze.by_magnitude(nn.Linear(2, 2), stages=(1,))), make_model(), (INPUTS, LABELS))
 
 

@@ -1,4 +1,4 @@
-"""A scale per coordinate, before the clip and after the noise: which it is, what it gains, and that it is free."""
+"""Matched scales: their values, what they gain, and that they do not change the event."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_alike_coordinates_have_scale_one() -> None:
 
 
 def test_without_weights_the_squared_cost_gives_the_rule_of_adaclip() -> None:
-    """Pichapati et al. (2019), theorem 2: scales go with the root of the standard deviation."""
+    """Theorem 2 of Pichapati et al. (2019): scales are proportional to the root of the standard deviation."""
     squares = some(1)
     scale = codec_of(Matched(Unweighted(Fixed(torch.ones(8), squares)), SquaredCost())).scale
     torch.testing.assert_close(scale / scale[0], (squares / squares[0]) ** 0.25)
@@ -79,7 +79,7 @@ def test_what_is_encoded_is_decoded() -> None:
 
 
 def test_noise_is_the_scale_times_the_plan_s_and_the_release_says_so() -> None:
-    """Nobody joins. Chi-square of 67 x 60 draws per side at five standard deviations: one false alarm in a million."""
+    """Batches are empty. Chi-square of 67 x 60 draws per side, five standard deviations: a false alarm in a million."""
     model = make_model()
     size = so.PrivateRun(make_plan(Matched(Flat())), model, (INPUTS, LABELS), seed=0).layout.size
     source = Fixed(some(3, size))
@@ -93,11 +93,11 @@ def test_noise_is_the_scale_times_the_plan_s_and_the_release_says_so() -> None:
 
 @given(st.floats(0.3, 5.0), st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.floats(0.1, 4.0))
 def test_anisotropic_normal_noise_under_a_spherical_clip_cannot_help(mu, ratios, epsilon) -> None:
-    """A unit moves a sum by at most 1 in L2. Noise of standard deviations s is to be worth mu, by the exact curve.
+    """A unit moves a sum by at most 1 in L2, and noise of standard deviations s must give mu by the exact curve.
 
-    Along u the two sums are told apart like normals at distance ||u / s||. So noise that is too small in one
-    coordinate misses the target along that coordinate, however large it is elsewhere. Noise that meets the target has
-    s_i >= 1 / mu everywhere, and isotropic noise of 1 / mu, which meets it too, is no larger in any coordinate.
+    A unit that moves the sum by u gives two normal distributions at distance ||u / s||. So noise that is too small in
+    one coordinate misses the target for a unit along it, however large the noise is elsewhere. Noise that meets the
+    target has s_i >= 1 / mu everywhere; isotropic noise of 1 / mu also meets it and is no larger in any coordinate.
     """
     s, target = torch.tensor(ratios, dtype=torch.float64) / mu, GaussianCurve(mu).delta(epsilon)
     along = [torch.eye(len(s), dtype=torch.float64)[i] for i in range(len(s))] + [some(i, len(s)) for i in range(5)]
@@ -110,7 +110,7 @@ def test_anisotropic_normal_noise_under_a_spherical_clip_cannot_help(mu, ratios,
 
 
 def test_releases_tell_which_coordinates_are_large_and_noise_tells_nothing() -> None:
-    """Sums of size 10, 5, 2 and 0 under noise of 2, 500 times: squares are known to 6 % or 2 noise squares / 22."""
+    """Sums of size 10, 5, 2 and 0 with noise of 2, 500 times: squares are known to 6 % or 2 noise squares / 22."""
     size, noise_std, sums = 4000, 2.0, torch.tensor([10.0, 5.0, 2.0, 0.0], dtype=torch.float64)
     layout, source = so.Layout(("w",), ((size,),)), FromReleases(memory=0.99)
     state, generator = source.init(layout), torch.Generator().manual_seed(0)
@@ -166,7 +166,7 @@ def test_a_scale_behind_a_projection_is_refused_before_any_charge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Matched(0.5), "source must be a Source"),
         (lambda: Matched(Flat(), "absolute"), "cost must be an AbsoluteCost or SquaredCost"),
@@ -178,8 +178,8 @@ def test_a_scale_behind_a_projection_is_refused_before_any_charge() -> None:
         (lambda: FromPublicRows(PUBLIC, every=0), "every must be a whole number"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(make, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_settings_that_mean_nothing_are_refused(make, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         make()
 
 
@@ -197,7 +197,7 @@ def test_sizes_beside_a_gradient_leave_its_norm_as_it_is() -> None:
 
 
 def test_bought_sizes_are_those_of_the_gradients_and_their_noise_is_known() -> None:
-    """Rows of sizes 4, 2, 1 and 0 in random directions, 200 steps under noise; then scales go with the cube root."""
+    """Rows of sizes 4, 2, 1 and 0 in random directions, 200 noisy steps; scales are proportional to the cube root."""
     size, rows, layout = 400, 50, so.Layout(("w",), ((400,),))
     sizes, generator = torch.tensor([4.0, 2.0, 1.0, 0.0]).repeat_interleave(100), torch.Generator().manual_seed(0)
     bought = MatchedBought(share=0.5, memory=0.99)

@@ -1,4 +1,4 @@
-"""Projection to a public subspace: what is kept, how both parts are bounded, and where noise falls."""
+"""Projection to a public subspace: the parts that are kept, their bounds, and their noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def low_rank(rows: int) -> torch.Tensor:
-    """Gradients of which each group of coordinates lies in two directions."""
+    """Gradients of rank two in each group of coordinates."""
     return torch.cat([gaussian(rows, 2, seed=i) @ gaussian(2, 25, seed=5 + i) for i in range(2)], dim=1)
 
 
@@ -86,7 +86,7 @@ def test_each_part_is_clipped_to_its_own_norm_and_the_bound_counts_both() -> Non
 
 
 def test_noise_is_that_of_two_releases_by_their_clip_norms() -> None:
-    """Nobody joins. Noise outside the subspace is sqrt(2) sigma C1, within it that and sqrt(2) sigma C0."""
+    """Batches are empty. Noise outside the subspace is sqrt(2) sigma C1; inside it sqrt(2) sigma C0 is added."""
     model = make_model()
     encoding = Project(subspace_of(model), embedding_norm=5.0, residual_norm=0.01)
     run = so.PrivateRun(make_plan(encoding, rate=1e-12, steps=30), model, (INPUTS, LABELS), seed=0)
@@ -145,19 +145,19 @@ def test_more_directions_than_coordinates_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: subspace(low_rank(9), directions=1), "directions must be a whole number from 2"),
         (lambda: Project(subspace(low_rank(9)), residual_norm=0.0), "residual_norm must be a finite number above 0"),
         (lambda: Project("anchors"), "subspace must be a Subspace"),
         (lambda: PublicGradients(make_model(), PUBLIC, classes=1), "classes must be a whole number from 2"),
         (lambda: PublicGradients(make_model(), PUBLIC * torch.nan, classes=3), "inputs must be finite"),
-        (lambda: PublicGradients(make_model(), PUBLIC, classes=3, labels=torch.tensor([-1])), "labels must be whole"),
+        (lambda: PublicGradients(make_model(), PUBLIC, classes=3, labels=torch.tensor([-1])), "labels must be class"),
         (lambda: EmbeddingPerturbation(momentum=math.nan), "momentum must be in"),
         (lambda: EmbeddingPerturbation(learning_rate=-1.0), "learning_rate must be a finite number above 0"),
         (lambda: EmbeddingPerturbation(public_rows=0), "public_rows must be a whole number"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(make, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_settings_that_mean_nothing_are_refused(make, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Random masks: their rates, their addresses, and where noise falls."""
+"""Random masks: their rates, their addresses in the stream, and the coordinates that get noise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_later_epochs_go_on_at_the_last_rate() -> None:
 
 @pytest.mark.parametrize("kind", [RandomSparsify, RankedSparsify])
 def test_a_rate_that_rises_under_a_single_mask_is_refused_because_it_would_zero_nothing(kind) -> None:
-    with pytest.raises(UsageError, match=r"final_rate 0\.9 under the last of two masks or more, got 1 mask"):
+    with pytest.raises(UsageError, match=r"final_rate 0\.9 needs at least two masks to ramp up to, got 1 mask"):
         kind(0.9, epochs=1, steps_per_epoch=6)
     assert kind(0.9, epochs=1, steps_per_epoch=6, refresh=2).rate(5) == 0.9
     assert kind(0.9, epochs=1, steps_per_epoch=6, schedule=ConstantRate()).rate(0) == 0.9
@@ -88,12 +88,12 @@ def test_coordinates_are_zeroed_before_the_clip() -> None:
     sparsify = RandomSparsify(0.9, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
     codec = sparsify.codec(sparsify.init(LAYOUT), 0, CODING)
     total = so.ClipByNorm(1.0)(codec.encode(Dense(100 * torch.ones(1, 1000), LAYOUT))).value
-    assert float(total.norm()) == pytest.approx(SCALED_TO, rel=1e-5)  # sqrt(0.1) if it were the other way around
+    assert float(total.norm()) == pytest.approx(SCALED_TO, rel=1e-5)  # sqrt(0.1) if the mask came after the clip
     assert torch.equal(total != 0, sparsify.mask(0, LAYOUT, CODING))
 
 
 def test_noise_is_zero_on_masked_coordinates_and_of_its_scale_on_others() -> None:
-    """Nobody joins these steps, so all that is released is noise. False alarms one in a million."""
+    """Batches are empty, so the release is noise only. The false alarm rate is one in a million."""
     sparsify = RandomSparsify(0.5, epochs=9, steps_per_epoch=4, schedule=ConstantRate())
     plan = make_plan(sparsify, rate=1e-12, steps=36, noise=2.5)
     run = so.PrivateRun(plan, make_model(), (INPUTS, LABELS), seed=0)
@@ -129,7 +129,7 @@ def test_a_masked_coordinate_moves_by_its_velocity_only(momentum: float, moves: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"final_rate": 1.0}, r"final_rate must be in \[0, 1\), got 1.0"),
         ({"final_rate": float("nan")}, "final_rate must be in"),
@@ -139,6 +139,6 @@ def test_a_masked_coordinate_moves_by_its_velocity_only(momentum: float, moves: 
         ({"schedule": "cooling"}, "schedule must be a RateSchedule"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_settings_that_mean_nothing_are_refused(settings, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         RandomSparsify(**({"final_rate": 0.9, "epochs": 3, "steps_per_epoch": 6} | settings))

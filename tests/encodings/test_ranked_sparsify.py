@@ -1,4 +1,4 @@
-"""Ranks come from what was released, with its noise, and from nothing else."""
+"""Ranks are computed from noisy releases only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANKED = RankedSparsify(0.6, epochs=3, steps_per_epoch=2)
 
 
 def test_algorithm_4_is_repeated_from_what_was_released() -> None:
-    """With nobody in the batches, all that is summed is noise, which is drawn here again for every coordinate."""
+    """Batches are empty, so the sum is noise only, which this test draws again for every coordinate."""
     run = so.PrivateRun(make_plan(RANKED, rate=1e-12), make_model(), (INPUTS, LABELS), seed=0)
     keep = torch.ones(run.layout.size, dtype=torch.bool)
     total = torch.zeros(run.layout.size, dtype=torch.float64)
@@ -24,8 +24,8 @@ def test_algorithm_4_is_repeated_from_what_was_released() -> None:
             order = total.abs().argsort()
             keep = torch.ones_like(keep).index_fill_(0, order[: int(RANKED.rate(step) * len(keep))], False)
             total.zero_()
-        nobody = BoundedSum(torch.zeros_like(total), 1.0, run.layout)
-        noise = so.Gaussian(1.0).add(nobody, NoiseAt(so.Key.from_seed(0).of_release(0).stream("noise"), step)).value
+        empty_sum = BoundedSum(torch.zeros_like(total), 1.0, run.layout)
+        noise = so.Gaussian(1.0).add(empty_sum, NoiseAt(so.Key.from_seed(0).of_release(0).stream("noise"), step)).value
         assert torch.equal(private.value, noise * keep)
         total += noise
     assert int((~keep).sum()) == int(0.6 * run.layout.size)

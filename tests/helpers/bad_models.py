@@ -1,4 +1,4 @@
-"""Odd models and losses, and checks of them, each named by what it says."""
+"""Unusual models and losses, and checks of them. The name of a check is the statement that it tests."""
 
 import functools
 
@@ -15,7 +15,7 @@ class MinusMean(nn.Module):
 
 
 class Shifting(nn.Module):
-    """Keeps a running mean of what it sees."""
+    """A layer that keeps a running mean of its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Shifting(nn.Module):
 
 
 class Bare(nn.Module):
-    """A parameter of its own, one that is used twice, and one that is not used."""
+    """A model with a bare parameter, a parameter that is used twice, and an unused one."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class Bare(nn.Module):
 
 
 class Scaled(nn.Linear):
-    """A parameter without axes, and one without entries."""
+    """A layer with a scalar parameter and an empty one."""
 
     def __init__(self):
         super().__init__(4, 3)

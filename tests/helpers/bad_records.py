@@ -1,4 +1,4 @@
-"""Checks of records that hold anything at all, each named by what it says."""
+"""Checks of records with arbitrary contents. The name of a check is the statement that it tests."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ import sordino as so
 
 
 def contributes_nothing(*, pixel=None, label=None, loss=F.cross_entropy):
-    """The third example adds exact zeros and the others what they add without it; the training goes on, unharmed."""
+    """The third example adds exact zeros, the others add what they would without it, and training continues."""
 
     def check():
         inputs, labels = INPUTS.clone(), LABELS.clone()
@@ -48,8 +48,8 @@ def pixels_are_clamped_to_the_public_range():
 
 def with_every_record_poisoned_noise_is_all_there_is():
     poisoned = trains((torch.full_like(INPUTS, NAN), LABELS))
-    nobody = trains((INPUTS, torch.full_like(LABELS, -1)))
-    assert torch.equal(poisoned, nobody) and (poisoned != 0).any()
+    noise_only = trains((INPUTS, torch.full_like(LABELS, -1)))
+    assert torch.equal(poisoned, noise_only) and (poisoned != 0).any()
 
 
 def a_denormal_record_is_a_record():
@@ -70,7 +70,7 @@ def labels_must_be_whole_numbers(labels):
 
 
 def classes_are_those_of_the_model():
-    """Labels 0 to 2 in the data change nothing about a model of two classes: the third is outside, and absent."""
+    """With a model of two classes, an example with label 2 is out of range and ignored."""
     narrow = gradients(model=nn.Linear(4, 2))
     assert ((narrow == 0).all(dim=1) == (LABELS[:6] == 2)).all() and (LABELS[:6] == 2).any()
     everything = inspect.signature(so.fit).parameters | inspect.signature(so.as_records).parameters
@@ -78,7 +78,7 @@ def classes_are_those_of_the_model():
 
 
 def no_row_is_scaled_by_what_other_rows_hold():
-    """A record arrives as it is, whoever else is in the data; only a public range can change it."""
+    """A record does not depend on other records; only a public range can scale it."""
     others = torch.cat([INPUTS[:1], 1000 * INPUTS[1:] + 50])
     first = torch.tensor([0])
     for inputs in (INPUTS, others):
@@ -88,7 +88,7 @@ def no_row_is_scaled_by_what_other_rows_hold():
 
 
 def the_unit_is_named_and_joins_a_batch_once():
-    """A person who owns two rows is two examples: the guarantee says whose it is, and `by_user` makes it the person."""
+    """A person with two rows counts as two examples, and the guarantee says so. `by_user` makes the person the unit."""
     twice = (INPUTS.repeat(2, 1), LABELS.repeat(2))
     assert "for every example" in running()(twice).guarantee(delta=1e-3).statement
     people = so.by_user(twice, torch.arange(100).repeat(2), rows_per_user=2)

@@ -1,4 +1,4 @@
-"""Checks of wrong or weak targets, samplers, noise and keys, each named by what it says."""
+"""Checks of wrong or weak targets, samplers, noise and keys. The name of a check is the statement that it tests."""
 
 import inspect
 import os
@@ -91,7 +91,7 @@ def a_budget_without_a_delta_refuses_gaussian_noise(data):
 
 
 def a_secret_size_takes_no_part_in_any_error():
-    """Under add-or-remove the public number of examples is the expected one, whatever the true one is."""
+    """Under add-or-remove the expected number of examples is public, and the true number is not used."""
     sampler = so.Poisson(0.5, 1, so.Adjacency.ADD_OR_REMOVE, expected_examples=300)
     fitted = so.fit(nn.Linear(4, 3), (INPUTS, LABELS), epsilon=3.0, delta=1e-3, batch_size=150, sampler=sampler,
                     progress=False)  # fmt: skip
@@ -101,17 +101,17 @@ def a_secret_size_takes_no_part_in_any_error():
 
 
 def no_central_limit_accountant_exists():
-    names = {name for module in (so, accounting, accounting.answer) for name in vars(module)}
+    names = {name for module in (so, accounting, accounting.tightest) for name in vars(module)}
     assert not [name for name in names if "gdp" in name.lower() or "clt" in name.lower() or "central" in name.lower()]
     proved = {answer.accountant for _, _, answer in compare(Question(1000, 100, steps=10, noise_multiplier=1.0))}
     assert proved == {"exact-gaussian", "pld", "rdp", "random-allocation", "composition-without-amplification"}
 
 
 def shuffled_batches_cannot_be_called_poisson():
-    """No accountant takes a sampling rate, and a run takes no batches: there is nothing to mispair."""
-    asked = [so.Guarantee.of, so.Guarantee.for_group, accounting.privacy_of, accounting.opinions, accounting.smallest,
+    """No accountant takes a sampling rate, and a run takes no batches, so they cannot be mispaired."""
+    checked = [so.Guarantee.of, so.Guarantee.for_group, accounting.privacy_of, accounting.opinions, accounting.smallest,
              so.calibrate, so.Plan.guarantee, so.PrivateRun.guarantee, so.Budget.guarantee]  # fmt: skip
-    for function in asked:
+    for function in checked:
         names = " ".join(inspect.signature(function).parameters)
         assert not any(word in names for word in ("rate", "probability", "fraction", "batch")), function
     taken = set(inspect.signature(so.PrivateRun).parameters)
@@ -145,7 +145,7 @@ def a_seed_is_named_in_the_guarantee():
 
 
 def without_cryptography_nothing_can_be_imported():
-    """There is no weaker generator to fall back to: the import of noise fails, and with it everything else."""
+    """There is no weaker generator as a fallback: the import of noise fails, and with it everything else."""
     blocked = "import sys; sys.modules['cryptography'] = None; from sordino import Gaussian"
     ended = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode != 0
@@ -155,7 +155,7 @@ def without_cryptography_nothing_can_be_imported():
 def software_aes_draws_the_same_noise_silently():
     """OpenSSL's AES without the processor's instructions is bitsliced and takes the same time for every key.
 
-    So there is no cache timing to warn of, and nothing to refuse. The variable below switches the instructions off.
+    So there is no timing side channel, and nothing to refuse. The variable below switches the instructions off.
     """
     draw = "from sordino import Key; print(Key.from_seed(7).stream('noise').words(64, step=3).tobytes().hex())"
     ended = subprocess.run(

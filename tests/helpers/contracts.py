@@ -1,6 +1,6 @@
-"""One suite per protocol. A new stage inherits its suite and supplies itself; everything below is then proved of it.
+"""Contract suites, one per protocol. The test class of a new stage inherits the suite and provides the stage.
 
-Statistical tests fix their seed; the false-alarm rate of each is that of `verification`, one in a million.
+Statistical tests fix their seed. The false alarm rate of each is that of `verification`, one in a million.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def stream(name: str = "test", seed: int = 0):
 
 
 def relative_error(found, expected):
-    """In the norm, because single coordinates may cancel."""
+    """The relative error in norm, because single coordinates may cancel."""
     return float((found - expected).norm() / expected.norm())
 
 
 class SamplerContract:
-    """Draws what its event says, by address."""
+    """The contract of samplers: they draw batches as their event says, by address."""
 
     sampler: Sampler
     num_units = 60
@@ -103,7 +103,7 @@ class SamplerContract:
 
 
 class PerExampleContract:
-    """Every lazy rule agrees with the rows it stands for."""
+    """The contract of per-example gradients: every lazy operation agrees with the rows that it represents."""
 
     make: Callable[..., PerExample]
 
@@ -162,7 +162,7 @@ class PerExampleContract:
 
 
 class ClipContract:
-    """Bounds what each unit adds, whatever the unit is."""
+    """The contract of clips: they bound the contribution of any unit."""
 
     clip: Clip
 
@@ -214,7 +214,7 @@ class ClipContract:
 
 
 class NoiseContract:
-    """Adds what its event says, read from the sum's own bound, at an address."""
+    """The contract of noises: they add the noise of their event, scaled by the sum's own bound, at an address."""
 
     noise: Noise
 
@@ -251,7 +251,7 @@ class NoiseContract:
 
 
 def stretch_of(codec: Codec) -> float:
-    """By how much a codec may lengthen a vector, at most: 1, unless it takes gradients in smaller units."""
+    """The largest factor by which a codec may lengthen a vector: 1, unless it rescales gradients."""
     if isinstance(codec, CombinedCodec):
         return stretch_of(codec.first) * stretch_of(codec.second)
     if isinstance(codec, ResidualCodec):
@@ -260,14 +260,14 @@ def stretch_of(codec: Codec) -> float:
 
 
 def obliqueness_of(codec: Codec) -> float:
-    """1, but for a projection that drops its residual behind a scale: in the units before the scale it is oblique."""
+    """1, or more for a projection without residual after a scale: it is oblique in the units before the scale."""
     if isinstance(codec, CombinedCodec) and isinstance(codec.second, EmbeddingCodec):
         return float(codec.first.scale.max()) * stretch_of(codec.first) if hasattr(codec.first, "scale") else 1.0
     return 1.0
 
 
 def adversarial_units() -> Tensor:
-    """Sparse and dense, of one sign and of both, in each block of coordinates and in all, tiny and huge."""
+    """Vectors that are sparse or dense, of one sign or both, in one block of coordinates or all, tiny or huge."""
     dense = torch.randn(2, LAYOUT.size, generator=torch.Generator().manual_seed(4))
     units, start = [torch.eye(LAYOUT.size), -torch.eye(LAYOUT.size), torch.ones(1, LAYOUT.size), dense], 0
     for size in LAYOUT.sizes:
@@ -279,12 +279,12 @@ def adversarial_units() -> Tensor:
 
 
 class EncodingContract:
-    """Encodes each unit alone, makes none longer than it can decode, and learns from what it decodes and no more."""
+    """The contract of encodings: each unit is encoded alone and not lengthened, and states depend on releases only."""
 
     encoding: Encoding
 
     def codecs(self) -> list[Codec]:
-        """Those of five steps, each made from the state that the one before handed on."""
+        """The codecs of five steps, each made from the state after the previous step."""
         state, made, generator = self.encoding.init(LAYOUT), [], torch.Generator().manual_seed(5)
         for step in range(5):
             made.append(self.encoding.codec(state, step, stream("coding")))
@@ -337,7 +337,7 @@ class EncodingContract:
     @settings(deadline=None, max_examples=6)
     @given(rows_of_anything, any_float32)
     def test_no_unit_is_encoded_by_what_the_others_are(self, rows, other):
-        """Bit for bit, whatever the others hold."""
+        """The encoding of a unit is bit for bit independent of the others."""
         for codec in self.codecs()[::4]:
             before = self.encoded(codec, rows).numpy()
             for unit in range(len(rows)):
@@ -347,7 +347,7 @@ class EncodingContract:
                 np.testing.assert_array_equal(before[unit], after[unit])  # NaN equals NaN
 
     def test_what_is_decoded_and_learnt_is_a_function_of_the_release(self):
-        """A codec that has encoded anybody decodes as one that has encoded nobody, and as it did before."""
+        """Decoding does not depend on the units that the codec has encoded, and is repeatable."""
         state, generator = self.encoding.init(LAYOUT), torch.Generator().manual_seed(6)
         for step in range(4):
             fresh, used = (self.encoding.codec(state, step, stream("coding")) for _ in range(2))

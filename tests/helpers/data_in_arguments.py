@@ -1,6 +1,6 @@
-"""Data of all kinds, and every public argument to hand it to by mistake.
+"""Data of all kinds, passed by mistake to each public argument.
 
-The values are easy to find again: 0.1234..., 424242 and ALICE stand for what rows hold.
+The values are easy to find in messages: 0.1234..., 424242 and ALICE represent the contents of rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MODULES = (
 
 
 class Diary(Dataset[Any]):
-    """A data set whose rows fail, and say why."""
+    """A dataset whose rows raise errors that quote them."""
 
     def __len__(self) -> int:
         return 6
@@ -99,7 +99,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 LAYOUT = so.Layout(("weight", "bias"), ((3, 4), (3,)))
 FACTS = Facts("synthetic", (4,), 3)
 
-# What an argument of this name is when another one is looked at.
+# The valid value of an argument by name, used while another argument is tested.
 SOUND: dict[str, Callable[[], Any]] = {
     "adjacency": lambda: so.Adjacency.ZERO_OUT, "batch_size": lambda: 5, "bins": lambda: 4, "bound": lambda: 1.0,
     "budget": lambda: so.Budget((INPUTS, LABELS)), "canaries": lambda: 4, "classes": lambda: 3, "clients": lambda: 2,
@@ -124,10 +124,10 @@ SOUND: dict[str, Callable[[], Any]] = {
 
 FLAGS = ("progress", "resume", "draw_again", "allow_weak", "allow_large_delta", "allow_single", "callbacks", "self")
 
-# What fetches from the network or works for minutes, and hands what the data set says of itself to its owner's code.
+# Functions that use the network, run for minutes, or pass errors of a dataset on to the owner's code.
 LEFT_OUT = ("data.fetch", "transfer.pretrain", "RandomSparsify.codec", "tuning.tune_on_public")
 
-# For a method whose arguments of a name are others than those of functions.
+# Valid values for methods whose arguments differ from the functions' arguments of the same name.
 SOUND_FOR: dict[str, dict[str, Callable[[], Any]]] = {
     "fit_hidden_state": {"plan": hidden},
     "PrivacyEngine.make_private": {"optimizer": lambda: torch.optim.SGD(model().parameters(), lr=0.1)},
@@ -169,14 +169,15 @@ def estimators() -> dict[str, Callable[[], Any]]:
 
 
 def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """All functions and classes of the package and of its parts, and the methods of some of their objects."""
+    """All public functions and classes of the package, and the methods of some of their objects."""
     yield from ((name, function) for name, function in _all_callables() if not name.endswith(LEFT_OUT))
 
 
 def _all_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
     seen = set[int]()
     for module in ("sordino", *(f"sordino.{name}" for name in (*PACKAGES, *MODULES))):
-        for name, value in vars(importlib.import_module(module)).items():
+        # A copy, because an import of a submodule while the caller runs adds a name to the module.
+        for name, value in tuple(vars(importlib.import_module(module)).items()):
             public = not name.startswith("_") and getattr(value, "__module__", "").startswith("sordino")
             if public and callable(value) and id(value) not in seen and not isinstance(value, type(so.Adjacency)):
                 seen.add(id(value))
@@ -193,7 +194,7 @@ def _called(make: Callable[[], Any], method: str, *positional: Any, **named: Any
 
 
 def messages(name: str, function: Callable[..., Any], kinds: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Messages for each argument that is data in turn, with the name of the argument and the kind of data."""
+    """Yields (name of argument and kind of data, message) for each argument that is replaced by data."""
     for parameter in arguments(function):
         for kind in kinds:
             make = DATA[kind]
@@ -205,11 +206,11 @@ def messages(name: str, function: Callable[..., Any], kinds: Collection[str]) ->
                 if isinstance(result, Iterator):
                     next(result, None)
             except Exception as error:
-                yield f"{name}({parameter}={kind})", said(error)
+                yield f"{name}({parameter}={kind})", full_message(error)
 
 
 def arguments(function: Callable[..., Any], *, required: bool = False) -> list[str]:
-    """Their names, without those that are only asked whether they are true, or called."""
+    """The names of the arguments, without those that are only tested for truth or called."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = [each for each in _parameters(function).values() if each.kind in kinds]
     wanted = [each for each in found if each.default is each.empty or not required]
@@ -220,7 +221,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     called = getattr(function.args[0](), function.args[1]) if isinstance(function, partial) else function
     try:
         return dict(inspect.signature(called).parameters)
-    except (ValueError, TypeError):  # of what is written in C
+    except (ValueError, TypeError):  # a function written in C has no signature
         return {}
 
 
@@ -232,8 +233,8 @@ def sound(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     return {each: known[each]() for each in needed if each in known} | quiet
 
 
-def said(error: BaseException) -> str:
-    """The message and those of the errors that a traceback would show with it, without the lines of the source."""
+def full_message(error: BaseException) -> str:
+    """The message of an error and of the errors that a traceback shows with it, without source lines."""
     return "".join(traceback.TracebackException.from_exception(error, limit=0).format())
 
 

@@ -1,4 +1,4 @@
-"""What the tests of block norms share: families by name, weights of all kinds, and many draws at once."""
+"""Helpers for tests of block norms: families by name, lognormal weights, and many samples at once."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def copied(noise, copies):
 
 
 def draws(noise, copies, seed=0):
-    """One draw per row."""
+    """Independent samples, one per row."""
     return copied(noise, copies).sample(stream("noise", seed), step=0).reshape(copies, noise.dimension)

@@ -1,4 +1,4 @@
-"""Commands that are killed on the way, in this process or in one of their own."""
+"""Commands that are killed while they run, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sordino.training.loop import Training
 
 
 class Killed(BaseException):
-    """Stands for the end of a process: nothing after it runs, and the system lets its locks go."""
+    """Simulates the end of a process: nothing runs after it, and the system releases its locks."""
 
 
 def ending_after(calls: int):
-    """Makes functions of which, taken together, only so many calls come to an end."""
+    """Wraps functions so that only the first `calls` calls of all of them together complete."""
     remaining = calls
 
     def ending(original):
@@ -34,7 +34,7 @@ def ending_after(calls: int):
 
 
 def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Runs a command that ends after so many of the moments in which something may be half done."""
+    """Runs a command that is killed after `moment` operations that may leave something half done."""
     ending = ending_after(moment)
     with monkeypatch.context() as patch:
         for owner, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Training, "step")):
@@ -59,7 +59,7 @@ main()
 
 
 def process(*arguments: object) -> subprocess.Popen[str]:
-    """The command in a process of its own, with as few rows and threads as `quick` leaves."""
+    """Starts the command in a separate process, with as few rows and threads as `quick` uses."""
     command = [sys.executable, "-c", PROCESS, *map(str, arguments)]
     pipe, surroundings = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=surroundings)

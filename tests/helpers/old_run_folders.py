@@ -1,7 +1,7 @@
-"""Run folders of an earlier version, what wrote them, and what every command made of them then.
+"""Run folders of an earlier version: the functions that wrote them, and the outputs of every command on them.
 
-They lie in `fixtures/run_folders`, with what was read from them in `expected.json` there. A folder that exists is never
-written again: that a version reads what it wrote itself says nothing. To add one, add it to `WRITERS`:
+They are in `fixtures/run_folders`, with the expected outputs in `expected.json`. An existing folder is never written
+again, because a version that reads its own folders tests nothing. To add a folder, add it to `WRITERS`:
 
     python tests/old_run_folders.py --write
 """
@@ -48,7 +48,7 @@ TRAINED = {
     "tuned": TUNE,
     "tuned-repeatedly": [*TUNE, "--payment", "repeat", "--trials", "2", "--shape", "0"],
 }
-UNFINISHED = {  # of which one was asked to stop between steps, and the other killed within one
+UNFINISHED = {  # one was stopped between steps, the other killed within a step
     "stopped": ["train", *DIGITS, "--batch-size", "100", "--steps", "8"],
     "killed": ["train", *DIGITS, "--batch-size", "100", "--steps", "8"],
 }
@@ -60,7 +60,7 @@ columns.sex = {kind = "category", categories = ["f", "m"]}
 """
 
 
-# Trainings from Python, on a few whole numbers
+# Trainings from Python, on a few integers
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +77,7 @@ def network() -> nn.Module:
 
 
 def fit(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guarantee]:
-    """A network and data of one's own."""
+    """A run of `so.fit` with its own network and data."""
     found = so.fit(
         network(), rows(), epsilon=3.0, delta=1e-2, batch_size=10, steps=4, seed=0, out=out,
         evaluation=Evaluation(at_end=so.Public(rows())),
@@ -89,7 +89,7 @@ def fit(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guarantee]:
 def fit_with_optimized_noise(
     out: Path, *, resume: bool = False, callbacks: Sequence[Callback] = ()
 ) -> tuple[nn.Module, so.Guarantee]:
-    """Noise and encodings that learn from releases, whose states lie in the checkpoint of a run that is stopped."""
+    """A run with noise and encodings that learn from releases; their states are in the checkpoint."""
     encoding = Combined(Freeze(["0.bias"]), RandomSparsify(0.5, epochs=2, steps_per_epoch=3))
     found = so.fit(
         network(), rows(), epsilon=15.0, delta=0.0, batch_size=40, steps=6, seed=0, encoding=encoding, clip=0.5,
@@ -100,7 +100,7 @@ def fit_with_optimized_noise(
 
 
 def fit_hidden(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guarantee]:
-    """A run that shows one iterate on its way."""
+    """A hidden-state run that shows one intermediate iterate."""
     plan = NoisyCGD(
         so.Cyclic(4, 3), GatedReLU(2), clip=1.0, noise_multiplier=4.0, learning_rate=0.5, shown_after=(1,),
         trailing_steps=1,
@@ -121,11 +121,11 @@ class StopAfterTwoSteps(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-# What is read from a folder, by commands that run in the folder of all folders
+# Readers of a folder: commands that run in its parent folder
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, and what was printed on both ways."""
+    """Returns the exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -194,7 +194,7 @@ def attacked(run: Path) -> dict[str, Any]:
 
 
 def opened(run: Path) -> dict[str, Any]:
-    """By the library: all that a folder holds."""
+    """The contents of a folder, read with the library."""
     folder = so.RunFolder(run)
     kinds = ("is_run", "is_begun", "has_model", "is_finished", "is_free", "may_leave")
     found: dict[str, Any] = {name: getattr(folder, name) for name in kinds}
@@ -208,7 +208,7 @@ def opened(run: Path) -> dict[str, Any]:
 
 
 def taken_up(run: Path, *options: str) -> dict[str, Any]:
-    """What resuming says, and what the folder then promises. It changes the folder: give a copy."""
+    """The message of resuming, and the guarantee afterwards. Changes the folder: pass a copy."""
     by = "tune" if run.name.startswith("tuned") else "train"
     code, _, said = command(by, "--quiet", "--resume", run, *options)
     if code:
@@ -230,7 +230,7 @@ FINISHED: dict[str, Reader] = {
     "report": reported,
     "resume": taken_up,
 }
-ON_PUBLIC_ROWS: dict[str, dict[str, Reader]] = {  # and on rows of the recipe's data
+ON_PUBLIC_ROWS: dict[str, dict[str, Reader]] = {  # readers that use rows of the recipe's dataset
     "dp-sgd": {"effects": affected, "verify": verified, "audit": audited, "attack members": attacked},
     "noisy-cgd": {"effects": affected},
 }
@@ -245,19 +245,19 @@ BEGUN: dict[str, dict[str, Reader]] = {
 
 
 def readers(name: str) -> dict[str, Reader]:
-    """By what a folder is read, in this order: the last may change it."""
+    """The readers of a folder, in order: the last may change it."""
     if name in TRAINED:
         return EVERY | ON_PUBLIC_ROWS.get(name, {}) | FINISHED
     return EVERY | BEGUN.get(name, {})
 
 
 def read(name: str) -> dict[str, Any]:
-    """What the folder of this name, in the current folder, gives now."""
+    """The current outputs of all readers for the folder of this name in the working directory."""
     return {what: reader(Path(name)) for what, reader in readers(name).items()}
 
 
 def fitted(name: str) -> dict[str, Any]:
-    """What a run from Python is when it is taken up."""
+    """The result of resuming a run from Python."""
     model, guarantee = BY_PYTHON[name.removesuffix("-stopped")](Path(name), resume=True)
     weights = {name: x.flatten().tolist() for name, x in model.state_dict().items()}
     return {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "weights": weights}
@@ -267,7 +267,7 @@ def fitted(name: str) -> dict[str, Any]:
 
 
 def in_a_process(arguments: Sequence[str], *, ending: str = "", source: Path | None = None) -> int:
-    """A command in a process of its own, which ends in the middle where that is wanted."""
+    """Runs a command in a separate process, which is killed while it runs if `ending` is given."""
     program = f"import sys\n{ending}\nfrom sordino.cli import main\nmain(sys.argv[1:])"
     paths = {} if source is None else {"PYTHONPATH": str(source)}
     return subprocess.run([sys.executable, "-c", program, *arguments], env=os.environ | paths, check=False).returncode
@@ -291,7 +291,7 @@ def write(name: str) -> None:
     elif name == "stopped":
         end = ENDING.format(end="os.kill(os.getpid(), signal.SIGTERM)")
         assert in_a_process([*UNFINISHED[name], "--out", name], ending=end) == 75
-    elif name == "killed":  # by sources that nobody else has: otherwise whoever wrote it could repeat its last step
+    elif name == "killed":  # with unique sources: otherwise the version that wrote it could repeat its last step
         with tempfile.TemporaryDirectory() as folder:
             source = Path(shutil.copytree(Path(so.__file__).parent, Path(folder) / "sordino"))
             (source / "errors.py").write_text((source / "errors.py").read_text() + "\n# of another version\n")
@@ -308,7 +308,7 @@ NAMES = (*TRAINED, *UNFINISHED, *FITTED, "fit-optimized-noise-stopped")
 
 
 def copied(to: Path) -> Path:
-    """All folders, to be changed."""
+    """Copies all folders, so that they can be changed."""
     return Path(shutil.copytree(FOLDERS, to, dirs_exist_ok=True))
 
 

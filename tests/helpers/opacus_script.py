@@ -1,4 +1,4 @@
-"""A script in the shape that users of Opacus write, in pieces."""
+"""Parts of a script as users of Opacus write it."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def network(seed=0):
 def made_private(
     *, model=None, data=None, loader=None, seed=1, batch_size=8, make_optimizer=torch.optim.SGD, engine=None, **options
 ):
-    """(engine, module, optimizer, loader), as a script has them after `make_private`."""
+    """Returns (engine, module, optimizer, loader) after `make_private`."""
     model = network() if model is None else model
     if loader is None:
         loader = DataLoader(data or data_set(), batch_size=batch_size, shuffle=True)
@@ -36,7 +36,7 @@ def made_private(
 
 
 def train(module, optimizer, loader, criterion=F.cross_entropy):
-    """One epoch."""
+    """Trains for one epoch."""
     for inputs, labels in loader:
         optimizer.zero_grad()
         criterion(module(inputs), labels).backward()
@@ -48,7 +48,7 @@ def gradient(module):
 
 
 def kernel_gradients(model, data, steps, *, loss=F.cross_entropy, seed=1, clip=None):
-    """What a run of the kernel releases at fixed parameters, with the same seed, rate and noise."""
+    """The releases of a kernel run at fixed parameters, with the seed, rate and noise of the script."""
     plan = so.Plan(so.Poisson(8 / ROWS, steps), so.LossGradient(loss), clip or so.ClipByNorm(1.0), so.Gaussian(1.0))
     return [
         torch.cat([x.reshape(-1) for x in p.divide(8).tensors().values()])
@@ -57,7 +57,7 @@ def kernel_gradients(model, data, steps, *, loss=F.cross_entropy, seed=1, clip=N
 
 
 def script_gradients(steps, criterion=F.cross_entropy, **options):
-    """What the script's steps leave in `.grad`, with a learning rate that moves nothing."""
+    """The contents of `.grad` after each step of the script, with learning rate zero."""
     _, module, optimizer, loader = made_private(**options)
     optimizer.param_groups[0]["lr"] = 0.0
     found = []

@@ -1,4 +1,4 @@
-"""Independent computations to hold the accountants against: quadratures in high precision, with nothing shared."""
+"""Independent high-precision computations for tests of the accountants. They share no code with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mixture = Sequence[tuple[float, float]]
 
 
 def hockey_stick(upper: Mixture, lower: Mixture, std: float, epsilon: float) -> float:
-    """The integral of (upper - exp(epsilon) * lower)+ for two mixtures on a line, by adaptive quadrature."""
+    """Computes the integral of (upper - exp(epsilon) * lower)+ for two mixtures on a line, by adaptive quadrature."""
     with mp.workdps(40):
         upper, lower = _of_total_weight_one(upper), _of_total_weight_one(lower)
 
@@ -35,7 +35,7 @@ def hockey_stick(upper: Mixture, lower: Mixture, std: float, epsilon: float) -> 
 
 
 def _of_total_weight_one(mixture: Mixture) -> Mixture:
-    """The same with the first weight made exact: as floats, 1 - q and q do not add up to 1."""
+    """The mixture with its first weight corrected: as floats, 1 - q and q do not add up to 1."""
     others = [(mp.mpf(weight), mean) for weight, mean in mixture[1:]]
     return [(1 - mp.fsum(weight for weight, _ in others), mixture[0][1]), *others]
 
@@ -43,8 +43,8 @@ def _of_total_weight_one(mixture: Mixture) -> Mixture:
 def allocation_hockey_stick(std: float, bins: int, epsilon: float, *, removing: bool) -> float:
     """Delta of one epoch of random allocation over two or three bins, by quadrature.
 
-    All bins but one are on a fine grid. Over the last one the excess is the price of an option on a log-normal value,
-    which Black and Scholes knew.
+    All bins but one are on a fine grid. Over the last bin the integral is the price of an option on a log-normal value,
+    which the Black-Scholes formula gives.
     """
     z = np.linspace(-10, 10 + 1 / std, 2001)
     weight = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
@@ -59,13 +59,14 @@ def allocation_hockey_stick(std: float, bins: int, epsilon: float, *, removing: 
 
 
 def epsilon_by_convolution(rate: float, std: float, steps: int, delta: float, *, upwards: bool) -> float:
-    """Poisson sampling, removing a unit: losses rounded to a grid up or down, convolved by direct sums.
+    """Epsilon of Poisson sampling when a unit is removed, by direct convolution of losses rounded to a grid.
 
-    Rounded down it is a lower bound of epsilon, rounded up an upper one. No transform, no tilt, no connected dots.
+    Losses rounded down give a lower bound of epsilon, losses rounded up an upper bound. There is no Fourier transform,
+    no exponential tilting and no connect-the-dots discretization.
     """
     interval, x = 6e-3, np.linspace(-12 * std, 1 + 12 * std, 200_001)
     loss = np.log1p(rate * np.expm1((x - 0.5) / std**2))
-    # Differences of the smaller of the two tails keep their digits.
+    # Differences are taken in the smaller of the two tails, which avoids cancellation.
     mass = (1 - rate) * _normal_differences(x / std) + rate * _normal_differences((x - 1) / std)
     index = np.ceil(loss[1:] / interval) if upwards else np.floor(loss[:-1] / interval)
     lowest = int(index.min())
@@ -88,7 +89,7 @@ def _normal_differences(x: np.ndarray) -> np.ndarray:
 
 
 def moment_by_partitions(order: int, bins: int, std: float) -> float:
-    """log E[(mean of y_t)^order], summed over all ways in which `order` draws fall into the bins."""
+    """Computes log E[(mean of y_t)^order] as a sum over all allocations of `order` draws to the bins."""
     with mp.workdps(50):
         total = mp.mpf(0)
         for counts in itertools.product(range(order + 1), repeat=bins):
@@ -113,9 +114,10 @@ def poisson_renyi(rate: float, std: float, order: float) -> float:
 
 
 def two_point_delta(epsilon: float, rate: float, steps: int, at: float) -> float:
-    """Randomized response on a unit that joins each of `steps` steps with probability `rate`, by adding up all counts.
+    """Delta of `steps` steps of randomized response on a unit that is sampled with probability `rate`.
 
-    The worse of both directions: the probability of each count with the unit minus exp(at) times that without, or back.
+    Sums over all counts, in both directions, the probability with the unit minus exp(at) times the probability without
+    it (or the reverse), and returns the larger.
     """
     with mp.workdps(60):
         lie = 1 / (1 + mp.exp(epsilon))
@@ -132,7 +134,7 @@ def two_point_delta(epsilon: float, rate: float, steps: int, at: float) -> float
 
 
 def two_point_renyi(epsilon: float, rate: float, order: float) -> tuple[float, float]:
-    """The Renyi divergences of one such step, with the unit against without it and back, from their definition."""
+    """The Renyi divergences of one such step in both directions, by definition."""
     with mp.workdps(60):
         lie, order = 1 / (1 + mp.exp(epsilon)), mp.mpf(order)
         present = rate * (1 - lie) + (1 - mp.mpf(rate)) * lie

@@ -1,4 +1,4 @@
-"""The Python examples of a page of the documentation."""
+"""Execution of the Python examples of a documentation page."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_examples(page):
-    """Runs all Python blocks of a page, one after the other, as a reader would, and returns their names."""
+    """Runs all Python blocks of a page in order, and returns the resulting namespace."""
     names = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
         exec(compile(block, page, "exec"), names)

@@ -1,4 +1,4 @@
-"""Steps of pure noise, sampled and repeated, for the tests that are about them."""
+"""Events of sampled and repeated steps with pure differential privacy, for tests of accountants."""
 
 from dp_accounting.dp_event import PoissonSampledDpEvent, SelfComposedDpEvent
 from hypothesis import settings

@@ -1,15 +1,15 @@
-"""Releases for given keys, one case for each place that releases. `--write` records what they are today.
+"""Releases for given keys, one case for each function that releases. `--write` records their current values.
 
-What is recorded should hold on every machine. Noise does by itself: a release is the exact rounding of a real number to
-a lattice whose spacing is 2^-16 of the noise (`lattice`). The sums below it do where they are exact in float32 and
-float64, or where each coordinate is a single product, which all orders of adding and all kernels round alike:
+The recorded values should hold on every machine. Noise is reproducible: a release is the exact rounding of a real
+number to a lattice whose spacing is 2^-16 of the noise (`lattice`). Sums are reproducible if they are exact in float32
+and float64, or if each coordinate is a single product, which rounds equally in every order and kernel:
 
 * each row of `one_hot` is an integer times a unit vector, so that each weight has a gradient from one row alone;
-* where several rows meet in a coordinate, inputs and weights are small integers and no gradient is clipped;
-* losses are squared errors, rates of learning and divisors are powers of two.
+* where several rows contribute to a coordinate, inputs and weights are small integers and no gradient is clipped;
+* losses are squared errors, learning rates and divisors are powers of two.
 
-A case that does without says so. There the numbers before the noise may differ between machines by the last bit of
-float32 at most, for few coordinates, and the noise is so large that the lattice hides it but for a small chance.
+A case that differs from this says so. Its values before the noise may differ between machines by the last bit of
+float32, for few coordinates, and the noise is so large that the lattice hides this except with a small probability.
 
     python tests/released_cases.py --write
 """
@@ -60,7 +60,7 @@ from sordino.kernel.clipping import Clip
 from sordino.kernel.encoding import Encoding
 from sordino.kernel.noise import Noise
 from sordino.kernel.sampling import Sampler
-from sordino.kernel.states import DenseFormat as DenseRows
+from sordino.kernel.states import Dense as DenseRows
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
@@ -83,15 +83,15 @@ from sordino.tuning import (
 
 FILE = Path(__file__).parents[1] / "fixtures" / "released_bits.json"
 ROWS = 16
-SHOWN = 4  # numbers of each vector that are written out, to see by how much it changed
+SHOWN = 4  # values of each vector that are recorded in full, to show the size of a change
 
-Released = dict[str, Tensor]  # by name, in the order of release
+Released = dict[str, Tensor]  # releases by name, in order
 Case = Callable[[], Released]
 CASES: dict[str, Case] = {}
 
 
 def case(name: str) -> Callable[[Case], Case]:
-    """Registers a case under a name that no other has."""
+    """Registers a case under a unique name."""
 
     def register(function: Case) -> Case:
         assert name not in CASES, name
@@ -111,7 +111,7 @@ def one_hot() -> tuple[Tensor, Tensor]:
 
 
 def network() -> nn.Module:
-    """Sixteen weights: an integer each."""
+    """A linear network with sixteen integer weights."""
     model = nn.Sequential(nn.Linear(ROWS, 1, bias=False), nn.Flatten(0))
     with torch.no_grad():
         model[0].weight.copy_(torch.arange(ROWS).remainder(5).float()[None] - 2)
@@ -119,7 +119,7 @@ def network() -> nn.Module:
 
 
 class TwoLayers(nn.Module):
-    """The first half of the inputs meets one layer, the second half another: two parameters, rows of both."""
+    """A network with one layer for the first half of the inputs and one for the second half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def in_both_layers() -> tuple[Tensor, Tensor]:
 
 
 def dense() -> tuple[Tensor, Tensor]:
-    """Rows of small integers, which meet in every coordinate: sums are exact as long as nothing is clipped."""
+    """Rows of small integers, which all contribute to each coordinate: sums are exact if nothing is clipped."""
     places = torch.arange(ROWS * 4)
     return (places.remainder(7) - 3).float().reshape(ROWS, 4), torch.arange(ROWS).remainder(3).float() - 1
 
@@ -154,7 +154,7 @@ def dense_network() -> nn.Module:
 
 
 def pictures() -> tuple[Tensor, Tensor]:
-    """One channel of 4 x 4 integers."""
+    """Images with one channel of 4 x 4 integers."""
     return torch.arange(ROWS * 16).remainder(11).float().reshape(ROWS, 1, 4, 4) - 5, torch.arange(ROWS).remainder(
         3
     ) - 1.0
@@ -169,14 +169,14 @@ def picture_network() -> nn.Module:
 
 
 def four_classes() -> tuple[Tensor, Tensor]:
-    """Two rows on each axis, in both directions, with a class that the axis decides."""
+    """Two rows on each axis, in both directions; the class is the axis."""
     return torch.cat([torch.eye(4), -torch.eye(4), torch.eye(4), torch.eye(4)]), torch.arange(4).repeat(4)
 
 
 # Runs
 
-NO_CLIP = so.ClipByNorm(2.0**20)  # of which nothing reaches the norm: every weight is exactly 1
-QUIET = so.Gaussian(2.0**-9)  # and then a standard deviation of 2048
+NO_CLIP = so.ClipByNorm(2.0**20)  # no gradient reaches the norm, so every clip weight is exactly 1
+QUIET = so.Gaussian(2.0**-9)  # with that clip, a standard deviation of 2048
 
 
 def plan(
@@ -200,7 +200,7 @@ def plan(
 def released(
     wanted: so.Plan, model: nn.Module | None = None, data: object = None, *, seed: int = 7, **options: object
 ) -> Released:
-    """What each step of a run releases, while the model stays as it is."""
+    """The release of each step of a run with a fixed model."""
     run = so.PrivateRun(wanted, model or network(), one_hot() if data is None else data, seed=seed, **options)
     return {f"step {step}": private.value for step, private in enumerate(run)}
 
@@ -210,13 +210,13 @@ def moved(model: nn.Module) -> Released:
 
 
 def in_float32(found: Released) -> Released:
-    """For numbers that a scale is multiplied with after the release: powers in float64 may differ in their last bit."""
+    """Rounds to float32 values that are scaled after the release: float64 powers may differ in their last bit."""
     return {name: x.float() for name, x in found.items()}
 
 
 @contextmanager
 def known_key(seed: int):
-    """Where a key is drawn afresh and cannot be given."""
+    """Replaces fresh keys by a known one, for functions that take no key."""
     with mock.patch.object(so.Key, "fresh", classmethod(lambda cls: cls.from_seed(seed))):
         yield
 
@@ -255,7 +255,7 @@ def _() -> Released:
 
 @case("stream/normals beyond one block")
 def _() -> Released:
-    """As the noise of a vector of zeros, which is rounded to the lattice: logarithms may differ in their last bit."""
+    """The noise of a zero vector, rounded to the lattice, because logarithms may differ in their last bit."""
     layout = so.Layout(("w",), ((70_000,),))
     key = so.Key.from_seed(7)
     run = so.Budget(one_hot()).release(
@@ -346,7 +346,7 @@ def _() -> Released:
 
 
 class _Floating:
-    """Anchors whose labels are numbers, for a loss of numbers."""
+    """Anchors with float labels, for a regression loss."""
 
     def __init__(self, anchors: PublicGradients) -> None:
         self.anchors = anchors
@@ -357,7 +357,7 @@ class _Floating:
         return DenseRows(2 * errors[:, None] * rows, so.Layout.of(model))
 
 
-# Encodings. A subspace has one public direction that is a unit vector in each group, so that QR turns nothing.
+# Encodings. A subspace has one public direction per group, a unit vector, so that QR rotates nothing.
 
 
 def subspace() -> Subspace:
@@ -372,7 +372,7 @@ RISING = RandomSparsify(0.75, epochs=3, steps_per_epoch=1)
 
 
 def uneven() -> nn.Module:
-    """No two weights of one size, so that they have one order."""
+    """A network whose weights have distinct magnitudes, so that their order is unique."""
     model = network()
     with torch.no_grad():
         model[0].weight.copy_((torch.arange(ROWS).mul(7).remainder(ROWS) - 4.5)[None])
@@ -437,7 +437,7 @@ for _name, _learnt in LEARNT.items():
     CASES[f"encoding/{_name}"] = lambda encoding=_learnt: in_float32(released(plan(encoding=encoding)))
 
 
-# Runs: micro-batches, users, views, dropout, rows that are read, and steps that are taken up again
+# Runs: micro-batches, users, views, dropout, datasets, and resumed steps
 
 
 @case("run/micro-batches of three")
@@ -471,8 +471,8 @@ def seen(*transforms: object, number: int = 2) -> Released:
 CASES["run/views: Flip"] = lambda: seen(so.Flip())
 CASES["run/views: Crop"] = lambda: seen(so.Crop(1), number=4)
 CASES["run/views: Flip and Crop"] = lambda: seen(so.Flip(), so.Crop(2), number=1)
-# A normal number is drawn for each pixel, by logarithms and cosines in float32. Noise hides their last bit: its
-# lattice has a spacing of 2^-5, and sums of about a thousand are known to about 2^-14.
+# Each pixel gets a normal variable, computed by float32 logarithms and cosines. The noise hides their last bit: its
+# lattice has a spacing of 2^-5, and sums of about a thousand are exact to about 2^-14.
 CASES["run/views: Jitter"] = lambda: seen(so.Jitter(0.5), number=1)
 
 
@@ -490,7 +490,7 @@ def _() -> Released:
 
 
 class DrawnWhenRead(Dataset):
-    """Rows that are changed at random while they are read."""
+    """A dataset with random augmentation of its rows."""
 
     def __len__(self) -> int:
         return ROWS
@@ -545,7 +545,7 @@ CASES["fit/sparsified"] = lambda: fitted(encoding=EVERY_STEP)
 
 @case("fit/charged validation")
 def _() -> Released:
-    """Rows that are alike meet in a coordinate: sums of up to four numbers in float32, below noise of about 8."""
+    """Similar rows contribute to a coordinate: float32 sums of up to four values, smaller than the noise of about 8."""
     model, budget = zeros(4, 4), so.Budget(four_classes())
     charged = so.Charged(budget, noise_multiplier=4.0, evaluations=3, seed=8)
     found = so.fit(
@@ -568,7 +568,7 @@ def _() -> Released:
 
 @case("fit/ConvexReLURegressor")
 def _() -> Released:
-    """Rows are scaled, and meet in the constant feature: sums of up to eight products, below the noise."""
+    """Rows are scaled, and all contribute to the constant feature: sums of up to eight products, below the noise."""
     rows, targets = (x.numpy() for x in one_hot())
     estimator = ConvexReLURegressor(
         target_range=(-4.0, 4.0), gates=4, epsilon=8.0, delta=1e-2, batch_size=8, epochs=2, learning_rate=0.5,
@@ -602,7 +602,7 @@ def _() -> Released:
 
 @case("release/moments")
 def _() -> Released:
-    """Of few integers in a range of 16, whose means are exact."""
+    """Moments of few integers in a range of 16, whose means are exact."""
     rows = torch.arange(ROWS * 2).remainder(9).float().reshape(ROWS, 2)
     found = {}
     for adjacency in (so.Adjacency.ZERO_OUT, REPLACE_ONE):
@@ -636,7 +636,7 @@ def _() -> Released:
 
 
 class AxisOfLargest(BaseEstimator):
-    """Predicts on which axis a row lies."""
+    """Predicts the axis on which a row lies."""
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         return np.asarray(X).argmax(axis=1)
@@ -676,9 +676,9 @@ CASES["hidden/Linear, shown, trailing steps"] = lambda: hidden(Linear(), shown_a
 CASES["hidden/Linear, ridge, schedules"] = lambda: hidden(
     Linear(), strength=0.25, schedule=so.Step((0.5,), 0.5), noise_schedule=so.Step((0.5,), 0.5)
 )
-# The norm that is compared with the radius is a long sum in float64, and what is projected is rounded to float32.
+# The norm that is compared with the radius is a long sum in float64, and the projection is rounded to float32.
 CASES["hidden/Linear, in a ball"] = lambda: hidden(Linear(), radius=1.0, examples=ROWS)
-# Two open gates or more add up equal squares; gates are sides of random planes, whatever the last bit of a normal.
+# Two or more open gates add equal squares. Gates depend on the sides of random planes, not on the last bit of a normal.
 CASES["hidden/GatedReLU of classes"] = lambda: hidden(GatedReLU(4), data=four_classes(), outputs=4)
 CASES["hidden/PairedReLU of classes"] = lambda: hidden(PairedReLU(4), data=four_classes(), outputs=4)
 
@@ -703,7 +703,7 @@ def _() -> Released:
     return {"gram": statistics.gram, "moment": statistics.moment}
 
 
-# What is released is solved for weights in float64, and those are rounded to eight digits less.
+# The weights are solved from the release in float64, and rounded to eight digits less.
 def _rounded(found: Released) -> Released:
     return {name: x.double().mul(2**12).round() for name, x in found.items()}
 
@@ -774,7 +774,7 @@ NUMBERS = {
 
 @case("tuning/numbers of trials")
 def _() -> Released:
-    """By sums of exponentials, whose last bit decides with a chance of 2^-50."""
+    """A choice by sums of exponentials, whose last bit matters with probability 2^-50."""
     return {name: torch.tensor([x.draw(STREAM, step) for step in range(16)]) for name, x in NUMBERS.items()}
 
 
@@ -787,7 +787,7 @@ def _() -> Released:
 
 
 def tuned(payment: object, score: object) -> Released:
-    """Squared errors of four outputs. Sums of up to four numbers in float32, below noise of about 8."""
+    """A tuning with squared errors of four outputs: float32 sums of up to four values, below the noise of about 8."""
     wanted = plan(sampler=so.Cyclic(2, 1), contribution=so.LossGradient(Squared()), clip=NO_CLIP)
     task = Task(lambda: zeros(4, 4), wanted, Sgd(lr=0.5), score, divisor=8)
     stages = clip_momentum(task.optimizer, wanted.encoding, momenta=(0.0, 0.5), factors=(0.5, 2.0))
@@ -802,11 +802,11 @@ CASES["tuning/every candidate, public score"] = lambda: tuned(Compose(), PublicS
 CASES["tuning/a random number of trials"] = lambda: tuned(Repeat(PoissonNumber(4.0)), PrivateAccuracy(4.0))
 
 
-# What is kept of them
+# Recorded values
 
 
 def kept(found: Released) -> dict[str, dict[str, object]]:
-    """Digests of the exact bytes, and the first numbers, by name."""
+    """Digests of the exact bytes, and the first values, by name."""
     return {name: _kept(x.detach()) for name, x in found.items()}
 
 

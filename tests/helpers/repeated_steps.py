@@ -1,8 +1,8 @@
-"""A training on rows that are changed at random while they are read, in a process of its own where it is to be killed.
+"""A training on rows with random augmentation, which can run in a separate process and kill itself.
 
     python repeated_steps.py OUT KILLED_AT
 
-writes what each step releases beside OUT, and kills itself before step KILLED_AT.
+writes the release of each step beside OUT, and kills itself before step KILLED_AT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 12
 
 
 class Augmented(Dataset[tuple[Tensor, int]]):
-    """Draws from all three of the generators that belong to everybody, or from one of its own."""
+    """A dataset that draws from the three global generators, or from one of its own."""
 
     def __init__(self, own: np.random.Generator | None = None, scale: float = 1.0) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -46,7 +46,7 @@ class Augmented(Dataset[tuple[Tensor, int]]):
 
 
 def trained(out: Path, *, killed_at: int = STEPS, **changes: Any) -> dict[int, Tensor]:
-    """What each step releases, as a script that seeds all generators at its top has it."""
+    """The release of each step, for a script that seeds all generators first."""
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)

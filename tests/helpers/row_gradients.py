@@ -1,4 +1,4 @@
-"""Per-example gradients as a matrix, and the loop over single examples that they are held to."""
+"""Per-example gradients as a matrix, and the loop over single examples as their oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sordino.kernel.states import PerExample
 
 
 def loop(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
-    """The oracle: one example at a time, forward and backward."""
+    """Computes the gradients one example at a time, with plain autograd."""
     rows = []
     for b in range(len(target)):
         model.zero_grad()
@@ -30,7 +30,7 @@ def gathered(*parts: Tensor) -> Batch:
 
 
 def rows_of(each: PerExample) -> Tensor:
-    """The gradients themselves, whatever form they are held in."""
+    """The gradients as a dense matrix."""
     return torch.cat([*each.rows(3), torch.zeros(0, each.layout.size)])
 
 

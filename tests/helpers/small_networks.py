@@ -16,14 +16,14 @@ ROWS = 5
 
 @pytest.fixture(autouse=True)
 def reseeded() -> Iterator[None]:
-    """Tests draw from a seed, and leave the global generator as it was."""
+    """Seeds torch for a test, and restores the global generator afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         yield
 
 
 class Tied(nn.Module):
-    """The output layer is the embedding."""
+    """A model whose output layer shares the weight of the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Tied(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer used twice."""
+    """A model that uses one layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Twice(nn.Module):
 
 
 class Bare(nn.Module):
-    """Parameters that belong to no layer: a vector, a single number, an empty one, and one that is never used."""
+    """A model with parameters outside of layers: a vector, a scalar, an empty tensor, and an unused one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small network on small pictures, and every encoding made for it."""
+"""A small network on small images, and every encoding for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_plan(encoding, *, clip=None, steps: int = 6, rate: float = 0.3, noise: 
     return so.Plan(so.Poisson(rate=rate, steps=steps), gradient, clip, so.Gaussian(noise), encoding)
 
 
-# By name, as functions of the model that is trained: a public subspace follows it.
+# Encodings by name, as functions of the trained model, because a public subspace depends on it.
 ENCODINGS = {
     "random": lambda model: PER_STEP,
     "random, cooling": lambda model: RandomSparsify(0.8, epochs=3, steps_per_epoch=2),
@@ -72,7 +72,7 @@ ENCODINGS = {
 
 
 def released(make, *, seed: int = 0, stop: int | None = None, physical: int = 16, **changes) -> torch.Tensor:
-    """What each step releases while SGD moves the model; with `stop`, in two runs, the second going on there."""
+    """The releases of each step while SGD trains the model. With `stop`, a second run continues from that step."""
     model = make_model()
 
     def new_run() -> so.PrivateRun:

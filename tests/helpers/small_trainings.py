@@ -1,4 +1,4 @@
-"""A small training that is killed and resumed at will."""
+"""A small training that can be killed and resumed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def trained(out: Path, **changes) -> so.Fitted:
 
 
 def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends the process after so many of the moments in which something may be half done: steps, syncs and renames."""
+    """Simulates a kill after `calls` operations that may leave something half done: steps, syncs and renames."""
     ending = ending_after(calls)
     monkeypatch.setattr(os, "fsync", ending(os.fsync))
     monkeypatch.setattr(os, "replace", ending(os.replace))

@@ -1,4 +1,4 @@
-"""Runs that are stopped on the way and go on in another, to be compared with runs that are not."""
+"""Runs that are stopped and continued by another run, for comparison with uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sordino as so
 def released_by(
     new_run: Callable[[], so.PrivateRun], model: nn.Module, *, divisor: float, stop: int | None = None
 ) -> torch.Tensor:
-    """What each step releases while SGD moves the model; with `stop`, in two runs, the second going on there."""
+    """The releases of each step while SGD trains the model. With `stop`, a second run continues from that step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     run, values = new_run(), []
     while run.steps < len(run):

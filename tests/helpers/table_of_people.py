@@ -1,4 +1,4 @@
-"""A made-up table of people with its schema, a command that trains on it, and rows to predict."""
+"""A synthetic table of people with its schema, a command that trains on it, and rows for prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEOPLE += ["--steps", "30", "--batch-size", "100", "--lr", "2", "--seed", "0"]
 
 
 def table(path: Path, schema: Path, *, rows: int = 400, facts: str = SCHEMA) -> None:
-    """People who are ill from fifty on. Two rows in a row are one person's."""
+    """Writes a table of people who are ill from age fifty on. Each person has two rows."""
     schema.write_text(facts)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

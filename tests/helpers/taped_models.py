@@ -1,4 +1,4 @@
-"""One model for each kind of layer that the tape knows, and the gradients of a loop over single examples."""
+"""One model for each kind of layer that the tape supports, and the gradients of a loop over single examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = 7
 
 
 def gradients(model, *inputs, classes=3):
-    """The taped gradients of a batch, and the same from a loop with plain autograd."""
+    """Returns the taped gradients of a batch, and those of a loop with plain autograd."""
     labels = torch.randint(0, classes, (len(inputs[0]),), generator=torch.Generator().manual_seed(0))
     batch = as_records((*inputs, labels)).gather(torch.arange(len(labels)))
     each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(len(labels)))
@@ -31,7 +31,7 @@ def random(*shape, seed=1):
 
 
 class Tokens(nn.Module):
-    """A table that is also the output layer, a layer used twice, a bare parameter and a padding token."""
+    """A model with an embedding that is also the output layer, a layer used twice, a bare parameter and padding."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Tokens(nn.Module):
 
 
 class Repeated(nn.Module):
-    """An embedding that nothing else uses, on sequences in which tokens repeat."""
+    """An embedding of sequences in which tokens repeat."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class Repeated(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Attention that looks back only, asked for its weights, with places in front."""
+    """Causal attention that returns its weights, after an embedding of positions."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class CausalAttention(nn.Module):
 
 
 class OwnInput(nn.Module):
-    """A weight that is also what another layer is given."""
+    """A model whose weight is also the input of another layer."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ class OwnInput(nn.Module):
 
 
 class Thrice(nn.Module):
-    """One layer on vectors, called three times."""
+    """A model that applies one layer to vectors three times."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class Thrice(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A frozen weight with a trained bias, and a trained weight with a frozen bias."""
+    """A model with a frozen weight and trained bias, and a trained weight and frozen bias."""
 
     def __init__(self):
         super().__init__()

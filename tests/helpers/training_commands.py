@@ -1,6 +1,6 @@
-"""Commands that train a little in an empty folder, and what their runs leave and print.
+"""Short training commands in an empty folder, and their run folders.
 
-A file imports the fixtures that it needs; `quick` and `elsewhere` then hold for each of its tests.
+A test file imports the fixtures that it needs; `quick` and `elsewhere` then apply to each of its tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = {"recipe.toml", "facts.json", "metrics.jsonl", "model.safetensors", "pri
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """One thread and few rows on the way: what is tested here is what commands do, not what they compute."""
+    """Uses one thread and few evaluations, because these tests are about commands and not about results."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -36,7 +36,7 @@ def quick():
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands run in an empty folder."""
+    """Changes to an empty folder, in which commands run."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -47,7 +47,7 @@ def digits(tmp_path_factory) -> Path:
 
 
 def finished(arguments: list[str], out: Path) -> Path:
-    """Runs a command that trains with a seed, and ends well."""
+    """Runs a training command with a seed, which must succeed."""
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--seed", "0", "--out", str(out)])
     assert ended.value.code == 0
@@ -60,7 +60,7 @@ def copied(digits: Path, tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All but the name of the run, which is random, as no two runs may have the same."""
+    """The contents of a run folder without the name of the run, which is random."""
     name = re.compile(rb'"name": "[0-9a-f]{32}"')
     return {path.name: name.sub(b'"name": ""', path.read_bytes()) for path in sorted(folder.iterdir())}
 

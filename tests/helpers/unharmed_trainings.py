@@ -1,4 +1,4 @@
-"""What each example adds, and a whole training that has to end with finite weights."""
+"""The gradient of each example, and a whole training that must end with finite weights."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ import sordino as so
 
 
 def gradients(inputs=INPUTS[:6], labels=LABELS[:6], model=None, loss=F.cross_entropy, **records):
-    """What each example would add, one row each."""
+    """The gradients of the examples, one per row."""
     batch = so.as_records((inputs, labels), **records).gather(torch.arange(len(inputs)))
     each = so.LossGradient(loss).of(model or fixed_model(), batch, torch.arange(len(inputs)))
     return torch.cat(list(each.rows(8)))
@@ -24,7 +24,7 @@ def fixed_model():
 
 
 def trains(data=(INPUTS, LABELS), model=None, loss=F.cross_entropy):
-    """A run of all steps on everybody ends with finite weights. Returns the releases."""
+    """Checks that a run on all examples ends with finite weights. Returns the releases."""
     model = model or nn.Linear(4, 3)
     plan = so.Plan(so.Poisson(1.0, 3), so.LossGradient(loss), so.ClipByNorm(1.0), so.Gaussian(1.0))
     releases = []

@@ -1,4 +1,4 @@
-"""Attempts on data that counts how often it is read, and checks that they are refused in one line and in time."""
+"""Attempts on a dataset that counts reads, and checks that they fail with a one-line error and in time."""
 
 import contextlib
 import io
@@ -14,14 +14,14 @@ from sordino import cli
 from sordino.recipes.planning import Question, solve
 
 NAN, INF = float("nan"), float("inf")
-ENOUGH_SECONDS = 20  # a guard against hanging, no measure of speed
+ENOUGH_SECONDS = 20  # detects hanging; not a test of speed
 
 INPUTS = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (100,), generator=torch.Generator().manual_seed(1))
 
 
 class Watched(torch.utils.data.Dataset):
-    """Counts how often a row is read. The first row declares the structure, so one read is public."""
+    """A dataset that counts reads of rows. The first row declares the structure, so one read is public."""
 
     def __init__(self, labels=LABELS):
         self.labels = labels
@@ -49,7 +49,7 @@ def in_time():
         signal.signal(signal.SIGALRM, before)
 
 
-# Attempts: functions of the data, which `refuses` watches.
+# Attempts: functions of a dataset, whose reads `refuses` counts.
 
 
 def fitting(model=None, **changes):
@@ -83,7 +83,7 @@ def limiting(**limit):
 
 
 def refuses(*attempts, error=so.UsageError, saying="."):
-    """Each attempt is refused with one line of our own family, in time, and before a second row is read."""
+    """Checks that each attempt raises a one-line error of this library, in time, before a second row is read."""
 
     def check():
         for attempt in attempts:
@@ -92,13 +92,13 @@ def refuses(*attempts, error=so.UsageError, saying="."):
                 attempt(data)
             assert isinstance(refusal.value, so.SordinoError)
             assert "\n" not in str(refusal.value)
-            assert data.reads <= 9  # rows that are asked about their structure
+            assert data.reads <= 9  # rows that are read for their structure
 
     return check
 
 
 def command(**options):
-    """`sordino plan` with these options in place of the usual ones: exit code, standard output, standard error."""
+    """Runs `sordino plan` with these options. Returns exit code, standard output and standard error."""
     usual = dict(examples="1000", batch_size="100", steps="10", noise_multiplier="1", delta="1e-5")
     if "epsilon" in options:
         del usual["noise_multiplier"]
@@ -114,7 +114,7 @@ def command(**options):
 
 
 def exits(*attempts, saying="", code=2):
-    """On the command line each attempt ends with this code, one line on standard error and nothing else."""
+    """Checks that each command ends with this exit code, one line on standard error and no other output."""
 
     def check():
         for options in attempts:
@@ -127,7 +127,7 @@ def exits(*attempts, saying="", code=2):
 
 
 def answers(**options):
-    """On the command line these options are accepted."""
+    """Checks that the command line accepts these options."""
 
     def check():
         assert command(**options)[0] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_in_arguments import COUNT, DATA, NAME, NUMBER, betrayed, callables, messages, said
+from data_in_arguments import COUNT, DATA, NAME, NUMBER, betrayed, callables, full_message, messages
 from torch import nn
 
 import sordino as so
@@ -83,14 +83,14 @@ SETTINGS = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 5, "steps": 1, "progres
 def test_swapped_arguments_are_refused_without_a_word_about_the_rows(attempt) -> None:
     with pytest.raises(SordinoError) as refused:
         attempt()
-    assert not betrayed(said(refused.value))
+    assert not betrayed(full_message(refused.value))
 
 
 def test_a_message_that_quotes_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "described", repr)
     with pytest.raises(SordinoError) as refused:
         so.accuracy(nn.Linear(4, 3), ROWS)
-    assert betrayed(said(refused.value))
+    assert betrayed(full_message(refused.value))
 
 
 def test_a_plain_number_that_is_wrong_is_shown_and_anything_else_is_described() -> None:

@@ -1,4 +1,4 @@
-"""Nothing of a batch becomes a constant of every row's loss, within a step or in a later one."""
+"""No value of a batch can become a constant in the losses of rows, in the same step or in a later one."""
 
 import copy
 
@@ -15,8 +15,8 @@ from sordino.errors import UsageError
 MANY = 100
 
 
-def neighbours():
-    """Two data sets that differ in one row, which is absent in the second, and decides the sign of the batch's sum."""
+def neighbors():
+    """Two datasets that differ in one row. The row is absent in the second, and decides the sign of the batch's sum."""
     inputs, labels = torch.full((MANY, INPUTS), 0.01), torch.zeros(MANY, dtype=torch.int64)
     inputs[0] = -1000.0
     with_row = TensorDataset(inputs, labels)
@@ -26,9 +26,9 @@ def neighbours():
 
 
 def moved(script):
-    """How far one row moves the clipped sum of a script's last step, in clip norms. Every row is drawn."""
+    """The distance, in clip norms, that one row moves the clipped sum of a script's last step. All rows are drawn."""
     sums = []
-    for data in neighbours():
+    for data in neighbors():
         _, module, optimizer, loader = made_private(data=data, batch_size=MANY, max_grad_norm=1e-3)
         optimizer.param_groups[0]["lr"] = 0.0
         released = loader.session.run.finish
@@ -115,11 +115,11 @@ def test_a_mean_of_detached_outputs_mixes_rows_as_any_other(detached):
 
     with pytest.raises(UsageError, match="mixes the rows of a batch"):
         moved(script(lambda mean: mean))
-    assert moved(script(torch.sign)) <= 1  # a check on synthetic rows may miss it, and the replay by rows cannot
+    assert moved(script(torch.sign)) <= 1  # the check on synthetic rows may miss it, the replay row by row cannot
 
 
 def keep(before, use=lambda weight: weight):
-    """A script whose loss has a weight from the step before."""
+    """A script whose loss has a weight from the previous step."""
 
     def script(module, inputs, labels, kept):
         loss = loss_of(module, inputs, labels) * use(kept.get("weight", 1.0))
@@ -166,7 +166,7 @@ WEIGHTS_OF_THE_STEP_BEFORE = {
 @pytest.mark.parametrize("name", WEIGHTS_OF_THE_STEP_BEFORE)
 @pytest.mark.filterwarnings("ignore")
 def test_a_weight_computed_from_the_batch_before_is_refused(name):
-    with pytest.raises(UsageError, match=r"earlier batch|which left for Python in test_opacus_constants"):
+    with pytest.raises(UsageError, match=r"earlier batch|which were read as Python values in test_opacus_constants"):
         moved(WEIGHTS_OF_THE_STEP_BEFORE[name])
 
 
@@ -183,7 +183,7 @@ class Scaled(nn.Module):
 def test_a_buffer_that_a_script_computes_from_the_batch_is_refused(after):
     model = nn.Sequential(network(), Scaled())
     _, module, optimizer, loader = made_private(model=model)
-    with pytest.raises(UsageError, match="which left for Python in test_opacus_constants"):
+    with pytest.raises(UsageError, match="which were read as Python values in test_opacus_constants"):
         for inputs, labels in loader:
             loss = loss_of(module, inputs, labels)
             loss.backward()
@@ -194,7 +194,7 @@ def test_a_buffer_that_a_script_computes_from_the_batch_is_refused(after):
 def test_a_buffer_that_is_a_value_of_a_batch_is_refused():
     model = nn.Sequential(network(), Scaled())
     _, module, optimizer, loader = made_private(model=model)
-    with pytest.raises(UsageError, match="a buffer of the model is a value of a batch"):
+    with pytest.raises(UsageError, match="a buffer of the model must not be a value of a batch"):
         for inputs, labels in loader:
             loss = loss_of(module, inputs, labels)
             loss.backward()
@@ -211,7 +211,7 @@ def test_an_attribute_that_is_a_value_of_a_batch_is_refused():
 
     model = nn.Sequential(network(), Attribute())
     _, module, optimizer, loader = made_private(model=model)
-    with pytest.raises(UsageError, match="a value of a batch that the script kept"):
+    with pytest.raises(UsageError, match="a value of a batch that the script stored"):
         for inputs, labels in loader:
             loss = loss_of(module, inputs, labels)
             loss.backward()
@@ -246,7 +246,7 @@ def test_an_attribute_that_follows_the_last_loss_is_refused():
 
     model[1].scale = 1.0
     script(counts)
-    with pytest.raises(UsageError, match="which left for Python in test_opacus_constants"):
+    with pytest.raises(UsageError, match="which were read as Python values in test_opacus_constants"):
         script(follows)
 
 
@@ -257,7 +257,7 @@ def test_a_criterion_that_follows_the_last_loss_is_refused():
         return weight[0] * F.cross_entropy(outputs, labels, reduction="sum")
 
     _, module, optimizer, loader = made_private(criterion=criterion, loss_reduction="sum")
-    with pytest.raises(UsageError, match="not criterion"):
+    with pytest.raises(UsageError, match=r"must be criterion\(outputs, target\)"):
         for inputs, labels in loader:
             loss = F.cross_entropy(module(inputs), labels, reduction="sum")
             loss.backward()
@@ -283,7 +283,7 @@ def test_what_was_detached_may_be_added_to_a_metric_and_not_to_the_model():
         lambda: parameter.data.view(-1)[1:].copy_(loss.detach()),
         lambda: parameter.data.__setitem__(0, loss),
     ):
-        with pytest.raises(UsageError, match="nor written to the model"):
+        with pytest.raises(UsageError, match="or written to the model"):
             write()
 
 
@@ -321,7 +321,7 @@ def test_the_number_of_rows_that_were_drawn_is_no_constant():
 
     script(lambda inputs: 8)
     for divisor in (len, lambda x: x.shape[0], lambda x: x.size(0), lambda x: x.numel() // INPUTS):
-        with pytest.raises(UsageError, match=r"the number of rows that were drawn.*test_opacus_constants"):
+        with pytest.raises(UsageError, match=r"the number of sampled rows.*test_opacus_constants"):
             script(divisor)
 
 
@@ -410,7 +410,7 @@ def test_deciding_by_the_first_batch_before_its_loss_is_refused():
     _, module, _, loader = made_private()
     inputs, labels = next(iter(loader))
     weight = 2 if inputs.mean() > 0 else 3
-    with pytest.raises(UsageError, match=r"decides by values of the batch in test_opacus_constants\.py"):
+    with pytest.raises(UsageError, match=r"branches on values of the batch in test_opacus_constants\.py"):
         F.cross_entropy(module(inputs), labels, label_smoothing=1 / weight).backward()
 
 
@@ -441,7 +441,7 @@ def test_a_teacher_of_the_scripts_own_gives_each_row_its_target():
 
 
 def test_gradients_of_another_network_are_refused():
-    """A discriminator that is trained on detached outputs would be trained on the rows without noise."""
+    """A discriminator trained on detached outputs would be trained on the rows without noise."""
     critic = nn.Linear(INPUTS, 1)
     *_, loader = made_private()
     inputs, _ = next(iter(loader))

@@ -1,4 +1,4 @@
-"""A script of Opacus' shape takes the steps of the kernel."""
+"""A script written for Opacus takes the steps of the kernel."""
 
 import copy
 import pickle
@@ -105,7 +105,7 @@ def test_the_guarantee_says_what_the_script_has_to_keep():
     engine, *_ = made_private()
     statement = engine.guarantee(1e-3).statement
     assert "keeps raw batches, the model's outputs and losses to itself" in statement
-    assert "how many steps were taken was not chosen" in statement
+    assert "the number of steps was not chosen" in statement
     assert "seed stays secret" in statement
     assert "zero-out" in statement
 
@@ -205,7 +205,7 @@ def test_a_batch_may_be_looked_at_without_gradients():
     with torch.no_grad():
         outputs = module(inputs)
         assert outputs.tolist() == model(torch.tensor(inputs.tolist())).tolist()
-    with pytest.raises(UsageError, match="the tensors of the batch"):
+    with pytest.raises(UsageError, match="takes the tensors of the loader's last batch"):
         module(outputs)
 
 

@@ -1,4 +1,4 @@
-"""Batches are drawn by a sampler of ours, or refused."""
+"""Batches are drawn by a private sampler; loaders that cannot be replaced are refused."""
 
 import pytest
 import torch
@@ -42,8 +42,11 @@ REFUSED = {
     ),
     "part of the data": (lambda d: DataLoader(d, 8, sampler=RandomSampler(d, num_samples=9)), "RandomSampler"),
     "a list of rows": (lambda d: DataLoader(d, 8, sampler=[0, 0, 0]), "list"),
-    "batches of one's own": (lambda d: DataLoader(d, batch_sampler=[[0, 1], [0, 2]]), "give batch_size"),
-    "no batches": (lambda d: DataLoader(d, batch_size=None), "give batch_size"),
+    "batches of one's own": (
+        lambda d: DataLoader(d, batch_sampler=[[0, 1], [0, 2]]),
+        "must have a batch_size and no batch_sampler",
+    ),
+    "no batches": (lambda d: DataLoader(d, batch_size=None), "must have a batch_size and no batch_sampler"),
     "collate": (lambda d: DataLoader(d, 8, collate_fn=lambda rows: rows), "collate_fn"),
     "stream": (lambda d: DataLoader(Stream(), 8), "IterableDataset"),
     "larger than the data": (lambda d: DataLoader(d, 41), "batch_size"),
@@ -101,7 +104,7 @@ def test_other_than_poisson_is_accounted_without_amplification(shuffle, kind):
     assert isinstance(private.session.run.plan.sampler, kind)
     train(module, optimizer, private)
     one_release = so.Guarantee.of(GaussianDpEvent(1.0), so.Adjacency.ZERO_OUT, delta=1e-3)
-    assert engine.get_epsilon(1e-3) == one_release.epsilon  # everybody took part in one of five batches
+    assert engine.get_epsilon(1e-3) == one_release.epsilon  # each row is in one of five batches
 
 
 def test_a_shuffled_epoch_has_every_row_once():
@@ -180,5 +183,5 @@ def test_what_proves_nothing_is_refused_as_an_accountant():
         PrivacyEngine(accountant="gdp")
     with pytest.raises(UsageError, match="exclude each other"):
         PrivacyEngine(secure_mode=True, seed=0)
-    with pytest.raises(UsageError, match="nothing was made private"):
+    with pytest.raises(UsageError, match="there is no epsilon yet"):
         PrivacyEngine().get_epsilon(1e-5)

@@ -1,4 +1,4 @@
-"""What a script computes from a batch is run again on each row alone: what mixes rows is refused."""
+"""Losses of a script are recomputed on each row alone, and losses that mix rows are refused."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_usual_losses_with_a_mean_are_followed(name):
     target = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(3))
     data = TensorDataset(data_set().tensors[0], target / target.sum(dim=1, keepdim=True))
 
-    def of_one_row(outputs, target):  # the kernel's losses are summed over the row's own numbers
+    def of_one_row(outputs, target):  # the kernel sums a loss over the elements of its row
         return criterion(outputs, target).reshape(())
 
     found = script_gradients(3, criterion=criterion, data=data)
@@ -82,9 +82,7 @@ def test_a_sum_is_not_divided():
 
 @pytest.mark.parametrize("declared, used", [("mean", "sum"), ("sum", "mean")])
 def test_a_reduction_other_than_declared_is_refused(declared, used):
-    with pytest.raises(
-        UsageError, match=f"the loss is the {used} over the batch, but loss_reduction says '{declared}'"
-    ):
+    with pytest.raises(UsageError, match=f"loss_reduction is '{declared}', but the loss is the {used} over the batch"):
         train(*made_private(loss_reduction=declared)[1:], nn.CrossEntropyLoss(reduction=used))
 
 
@@ -111,7 +109,7 @@ def test_a_loss_that_mixes_rows_is_refused(name):
 
 
 def test_rows_stay_apart_even_if_the_check_is_passed_by():
-    """The check gives a good message; what keeps rows apart is that each is run alone."""
+    """The check only gives a better message: rows cannot mix, because each is run alone."""
     _, module, _, loader = made_private()
     session = loader.session
     session._check_loss = lambda *_: None
@@ -145,7 +143,7 @@ def test_class_weights_are_had_by_a_criterion():
 
 
 def test_another_loss_than_the_criterion_is_refused():
-    with pytest.raises(UsageError, match="not criterion"):
+    with pytest.raises(UsageError, match=r"must be criterion\(outputs, target\)"):
         train(*made_private(criterion=nn.CrossEntropyLoss(label_smoothing=0.1))[1:], F.cross_entropy)
 
 
@@ -190,11 +188,11 @@ def test_rows_that_are_mixed_before_the_model_are_refused(change):
 def test_a_batch_cannot_be_changed_in_place():
     *_, loader = made_private()
     inputs, _ = next(iter(loader))
-    with pytest.raises(UsageError, match="not computed in place"):
+    with pytest.raises(UsageError, match="cannot be computed in place"):
         inputs.add_(1.0)
-    with pytest.raises(UsageError, match="not computed in place"):
+    with pytest.raises(UsageError, match="cannot be computed in place"):
         inputs[0] = 0.0
-    with pytest.raises(UsageError, match="not computed in place"):
+    with pytest.raises(UsageError, match="cannot be computed in place"):
         torch.mul(inputs, 2.0, out=torch.empty(0))
 
 

@@ -1,4 +1,4 @@
-"""The page about Opacus and its example run, and say what is so."""
+"""The Opacus page and its example run, and state correct results."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PAGE, SCRIPT, RESULT = ROOT / "docs/opacus.md", ROOT / "examples/opacus_mnist.py
 
 
 def noise_like_mnist(name):
-    """Pictures of nothing in the shape of MNIST."""
+    """Random images in the shape of MNIST."""
     generator = torch.Generator().manual_seed(0)
 
     def split(rows):
@@ -29,7 +29,7 @@ def noise_like_mnist(name):
 
 @pytest.fixture
 def torchvision(monkeypatch):
-    """The stand-in, for as long as a test runs."""
+    """Makes the stand-in for torchvision importable during a test."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "stand_ins"))
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "torchvision"}
     for name in before:
@@ -45,8 +45,8 @@ def torchvision(monkeypatch):
 def output_of(script, capsys, monkeypatch, *options):
     monkeypatch.setattr(sys, "argv", [script.name, "--epochs", "1", *options])
     runpy.run_path(str(script), run_name="__main__")
-    said = capsys.readouterr().out
-    return float(re.search(r"epsilon ([\d.]+)", said)[1]), float(re.search(r"accuracy ([\d.]+)", said)[1])
+    message = capsys.readouterr().out
+    return float(re.search(r"epsilon ([\d.]+)", message)[1]), float(re.search(r"accuracy ([\d.]+)", message)[1])
 
 
 def test_the_example_runs(torchvision, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""A step takes the gradient of the batch that was drawn last, all of it, and once."""
+"""A step uses the gradient of the last batch, of the whole batch, and once."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_two_steps_on_one_batch_are_refused():
     _, optimizer, _, loss = started()
     loss.backward()
     optimizer.step()
-    with pytest.raises(UsageError, match="no batch is out"):
+    with pytest.raises(UsageError, match="there is no current batch"):
         optimizer.step()
 
 
@@ -34,7 +34,7 @@ def test_a_step_without_backward_is_refused():
 def test_backward_twice_is_refused():
     _, _, _, loss = started()
     loss.backward()
-    with pytest.raises(UsageError, match=r"backward\(\) was called before"):
+    with pytest.raises(UsageError, match=r"backward\(\) was already called"):
         loss.backward()
 
 
@@ -43,9 +43,9 @@ def test_backward_on_a_batch_of_the_past_is_refused():
     loss.backward()
     optimizer.step()
     inputs, labels = next(batches)
-    with pytest.raises(UsageError, match="not of the batch that the loader gave last"):
+    with pytest.raises(UsageError, match="must be computed from the loader's last batch"):
         loss.backward()
-    with pytest.raises(UsageError, match="not of the batch that the loader gave last"):
+    with pytest.raises(UsageError, match="must be computed from the loader's last batch"):
         (loss + F.cross_entropy(module(inputs), labels)).backward()
 
 
@@ -56,27 +56,27 @@ def test_a_batch_of_the_past_cannot_be_trained_on():
     F.cross_entropy(module(old), labels).backward()
     optimizer.step()
     next(batches)
-    with pytest.raises(UsageError, match="the tensors of the batch that the loader gave last"):
+    with pytest.raises(UsageError, match="the tensors of the loader's last batch"):
         module(old)
 
 
 def test_tensors_of_ones_own_cannot_be_trained_on():
     _, module, _, loader = made_private()
     next(iter(loader))
-    with pytest.raises(UsageError, match="the tensors of the batch that the loader gave last"):
+    with pytest.raises(UsageError, match="the tensors of the loader's last batch"):
         module(torch.zeros(8, 4))
 
 
 def test_a_batch_without_a_step_is_refused_because_it_tells_something():
     _, _, batches, loss = started()
     loss.backward()
-    with pytest.raises(UsageError, match="no step was taken on the batch before"):
+    with pytest.raises(UsageError, match="no step was taken on the previous batch"):
         next(batches)
 
 
 def test_two_batches_cannot_be_accumulated():
     _, module, _, loader = made_private()
-    with pytest.raises(UsageError, match="no step was taken on the batch before"):
+    with pytest.raises(UsageError, match="no step was taken on the previous batch"):
         for inputs, labels in loader:
             (F.cross_entropy(module(inputs), labels) / 2).backward()
 
@@ -135,10 +135,10 @@ def test_schedulers_and_states_see_the_optimizer_itself():
 
 
 def test_an_optimizer_of_other_parameters_is_refused():
-    with pytest.raises(UsageError, match="does not hold all"):
+    with pytest.raises(UsageError, match="must have all trainable parameters"):
         made_private(make_optimizer=lambda parameters, lr: torch.optim.SGD(network().parameters(), lr=lr))
     more = torch.nn.Parameter(torch.zeros(2))
-    with pytest.raises(UsageError, match="parameters of something else"):
+    with pytest.raises(UsageError, match="the module's parameters only"):
         made_private(make_optimizer=lambda parameters, lr: torch.optim.SGD([*parameters, more], lr=lr))
 
 
@@ -146,7 +146,7 @@ def test_parameters_added_later_are_refused():
     _, optimizer, _, loss = started()
     loss.backward()
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
-    with pytest.raises(UsageError, match="parameters of something else"):
+    with pytest.raises(UsageError, match="the module's parameters only"):
         optimizer.step()
 
 
@@ -154,7 +154,7 @@ def test_parameters_frozen_later_are_refused():
     _, module, _, loader = made_private()
     inputs, _ = next(iter(loader))
     module.get_submodule("0").weight.requires_grad_(False)
-    with pytest.raises(UsageError, match="other parameters are trainable"):
+    with pytest.raises(UsageError, match="trainable parameters have changed"):
         module(inputs)
 
 

@@ -1,7 +1,7 @@
-"""A block norm is what it says: its density, its ratios, its moments and its draws.
+"""`BlockNorm`: its density, its density ratios, its moments and its samples.
 
-Statistical tests fix their seed. A mean is off by more than five standard errors, and a KS test below 1e-6, about once
-in a million.
+Statistical tests fix their seed. Their false alarm rate is about one in a million: five standard errors for a mean, a
+p-value of 1e-6 for a KS test.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_directions_are_uniform(size):
     directions = z / np.linalg.norm(z, axis=1, keepdims=True)
     across = np.random.default_rng(0).normal(size=size)
     for axis in (*np.eye(size), across / np.linalg.norm(across)):
-        # A coordinate of a uniform direction squared is Beta(1 / 2, (d - 1) / 2), with either sign.
+        # The square of a coordinate of a uniform direction is Beta(1 / 2, (d - 1) / 2); its sign is random.
         along = directions @ axis
         assert stats.kstest(along**2, stats.beta(0.5, (size - 1) / 2).cdf).pvalue > SUSPICIOUS
         assert abs((along > 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(20_000)
@@ -155,9 +155,9 @@ WRONG = {
     "floats": (torch.tensor([0.0]), torch.ones(1, dtype=torch.float64), "block_of must be a vector of int64"),
     "empty": (torch.zeros(0, dtype=torch.int64), torch.ones(0, dtype=torch.float64), "block_of must be a vector"),
     "float32 rates": (torch.tensor([0]), torch.ones(1), "rates must be a vector of float64"),
-    "a rate of zero": (torch.tensor([0]), torch.zeros(1, dtype=torch.float64), "finite numbers above 0"),
-    "an empty block": (torch.tensor([0, 2]), torch.ones(3, dtype=torch.float64), "name each of 3 blocks, got 0 to 2"),
-    "a missing block": (torch.tensor([0, 1]), torch.ones(1, dtype=torch.float64), "name each of 1 blocks, got 0 to 1"),
+    "a rate of zero": (torch.tensor([0]), torch.zeros(1, dtype=torch.float64), "finite and above 0"),
+    "an empty block": (torch.tensor([0, 2]), torch.ones(3, dtype=torch.float64), "index from 0 to 2, .* got 0 to 2"),
+    "a missing block": (torch.tensor([0, 1]), torch.ones(1, dtype=torch.float64), "index from 0 to 0, .* got 0 to 1"),
     "below zero": (torch.tensor([0, -1]), torch.ones(1, dtype=torch.float64), "got -1 to 0"),
 }
 

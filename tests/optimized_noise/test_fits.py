@@ -1,4 +1,4 @@
-"""The rates and the blocks are the best of their family."""
+"""The fitted rates and blocks are the best of their family."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_rates_are_as_long_as_asked_for_and_never_longer(fit, lipschitz):
 
 
 def partitions(number):
-    """All partitions of so many coordinates, each as the block of every coordinate."""
+    """All partitions of `number` coordinates, each as the block index of every coordinate."""
     if number == 0:
         yield []
         return
@@ -86,7 +86,7 @@ def partitions(number):
 
 
 def formula(weights, blocks, cost):
-    """The cost at the best rates, written out."""
+    """The cost at the best rates, by the closed formula."""
     sizes, sums = np.bincount(blocks), np.bincount(blocks, weights)
     if isinstance(cost, SquaredCost):
         return np.sqrt(sums * (sizes + 1)).sum() ** 2
@@ -119,7 +119,7 @@ def test_blocks_are_never_worse_than_the_other_families(dimension, tau, zeros, s
 
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
 def test_many_lognormal_weights_cost_what_the_limit_says(tau):
-    """Relative to Laplace noise of one scale: exp(-tau^2 / 6), sqrt(2 / pi), and their product for fine blocks."""
+    """Costs relative to unweighted Laplace noise: exp(-tau^2 / 6), sqrt(2 / pi), and their product for fine blocks."""
     size = 10**5
     weights = torch.from_numpy(np.exp(tau * ndtri((np.arange(size) + 0.5) / size)))
     laplace, round_, blocks = (cost_of(fit, weights) / (size**0.5 * float(weights.sum())) for fit in FAMILIES)

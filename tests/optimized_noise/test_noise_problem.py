@@ -1,4 +1,4 @@
-"""The linear program finds what is known, and bounds what is not."""
+"""The linear program reproduces known optima, and gives lower bounds elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWO = NoiseProblem((1.0, 0.3), epsilon=1.0, sensitivity=1.0)
 
 
 def staircase(x, epsilon, sensitivity):
-    """Geng and Viswanath (2014): the best density in one dimension for the absolute cost."""
+    """The best density in one dimension for the absolute cost (Geng and Viswanath 2014)."""
     width = 1 / (1 + exp(epsilon / 2))
     top = (1 - exp(-epsilon)) / (2 * sensitivity * (width + exp(-epsilon) * (1 - width)))
     return top * np.exp(-epsilon * np.floor(np.abs(x) / sensitivity + 1 - width))
@@ -49,13 +49,13 @@ def test_in_one_dimension_it_finds_the_shape_of_the_staircase():
 
 @pytest.mark.parametrize("cost", COSTS, ids=repr)
 def test_the_closed_form_is_all_but_best_when_epsilon_is_small(cost):
-    """In one dimension the families are one. Steps of the size of the sensitivity are then fine ones."""
+    """In one dimension the families are equal. At small epsilon, grid steps as large as the sensitivity are fine."""
     far, near = (NoiseProblem((1.0,), epsilon, 1.0, cost) for epsilon in (2.0, 0.2))
     far_gap, near_gap = (gaps(p, p.solve(spacing=0.1, lengths=15))[0].share for p in (far, near))
     assert 0 < near_gap < 0.01 < 0.1 < far_gap
 
 
-# Costs at epsilon = sensitivity = 1, of isotropic and weighted Laplace noise, and by programs on finer grids.
+# Costs at epsilon = sensitivity = 1: isotropic noise, weighted Laplace noise, and linear programs on finer grids.
 IN_TWO_DIMENSIONS = {
     (1.0, 1.0): (2.546, 2.828, 2.528, 2.281),
     (1.0, 0.3): (1.655, 1.743, 1.600, 1.456),
@@ -87,7 +87,7 @@ def test_on_a_fine_grid_in_two_dimensions_it_finds_what_is_known_to_a_hundredth(
 
 @dataclass(frozen=True)
 class WholePlane(SignedCost):
-    """The absolute cost, for which the problem does not know that a quarter is enough."""
+    """The absolute cost without symmetry, so that the problem is solved on the whole plane."""
 
     def pointwise(self, z):
         return np.abs(z)
@@ -115,14 +115,14 @@ def test_the_density_obeys_the_constraint_and_has_mass_one():
 
 
 def test_a_larger_grid_and_a_finer_one_raise_the_bound():
-    """Each is a lower bound, so the largest is the best."""
+    """Each value is a lower bound, so the largest is the tightest."""
     small = TWO.solve(spacing=0.5, lengths=4).cost
     larger, finer = TWO.solve(spacing=0.5, lengths=7).cost, TWO.solve(spacing=0.25, lengths=4).cost
     assert small < larger and small < finer
 
 
 def test_no_noise_is_best_for_the_signed_cost():
-    """The value falls with the grid, by just as much as the grid grows."""
+    """The optimal value decreases by as much as the grid grows."""
     problem = NoiseProblem((1.0,), 1.0, 1.0, SignedCost())
     values = [problem.solve(spacing=0.25, lengths=lengths).cost for lengths in (5.0, 10.0, 20.0)]
     assert values[0] - values[1] == pytest.approx(5.0, abs=0.1)
@@ -150,7 +150,7 @@ def test_a_squared_cost_is_bounded_from_below_in_spite_of_the_grid():
 WRONG = {
     "no sensitivity": (lambda: NoiseProblem((1.0,), 1.0, 0.0), "sensitivity must be a finite number above 0"),
     "no epsilon": (lambda: NoiseProblem((1.0,), 0.0, 1.0), "epsilon must be a finite number above 0"),
-    "three weights": (lambda: NoiseProblem((1.0,) * 3, 1.0, 1.0), "one or two numbers for a grid, got 3"),
+    "three weights": (lambda: NoiseProblem((1.0,) * 3, 1.0, 1.0), "one or two entries for a grid, got 3"),
     "no weights": (lambda: NoiseProblem((0.0, 0.0), 1.0, 1.0), "must not all be 0"),
     "a weight of zero": (lambda: NoiseProblem((1.0, 0.0), 1.0, 1.0), "weights must be above 0 for a grid"),
     "a small grid": (lambda: TWO.solve(spacing=0.5, lengths=1.0), "lengths must reach a cost of 1.66"),
@@ -160,7 +160,7 @@ WRONG = {
     "a far reach": (lambda: PerDistance(17), "reach must be a whole number from 1 to 16"),
     "a gap to nothing": (
         lambda: gaps(NoiseProblem((1.0,), 1.0, 1.0, SignedCost()), TWO.solve(spacing=1.0)),
-        "a gap needs a cost that has an optimum",
+        "the cost must have an optimum for a gap",
     ),
 }
 

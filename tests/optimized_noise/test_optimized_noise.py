@@ -1,4 +1,4 @@
-"""Optimised noise in a plan: what it adds, what it learns, what it may spend, and that a run with it can be stopped."""
+"""Optimized noise in a plan: the noise, the learned weights, the epsilon, and resuming of runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def make_plan(noise, encoding=None, sampler=None, clip=1.0) -> so.Plan:
 
 
 def released(make_noise, make_encoding=lambda model: None, *, stop: int | None = None) -> torch.Tensor:
-    """What each step releases while SGD moves the model; with `stop`, in two runs, the second going on there."""
+    """The releases of each step while SGD trains the model. With `stop`, a second run continues from that step."""
     model = make_model()
 
     def new_run() -> so.PrivateRun:
@@ -112,7 +112,7 @@ def test_noise_is_least_where_weights_are_largest() -> None:
     squares = noise.value.square().reshape(2, 200).mean(dim=1)
     expected = noise.noise_square.reshape(2, 200).mean(dim=1)
     assert float(expected[0] / expected[1]) > 50
-    # A block of 200 is a Gamma(200) radius times a direction: its mean square is known to 2 / sqrt(200), five of them
+    # A block of 200 is a Gamma(200) radius times a direction: its mean square is known to 2 / sqrt(200), times five
     torch.testing.assert_close(squares, expected, rtol=5 * 2 / sqrt(200), atol=0)
 
 
@@ -156,7 +156,7 @@ def test_it_works_with_encodings_stopped_or_not(encoding: str, source: str) -> N
 
 
 def test_public_rows_go_through_the_step_s_codec() -> None:
-    """Weights of three directions from gradients of ten coordinates, and masked coordinates weigh nothing."""
+    """Gradients of ten coordinates give weights of three directions; masked coordinates have weight zero."""
     model = make_model()
     source = SOURCES["public rows"](model)
     for name, size in [("projection", 3), ("random sparsification", 10)]:
@@ -216,7 +216,7 @@ def test_a_training_that_is_killed_goes_on_with_what_its_noise_had_learnt(tmp_pa
 
 
 def test_hopeless_noise_is_said_before_the_budget_is_charged() -> None:
-    """10 coordinates with slope 1 / 100 have a norm of 100 sqrt(110), and batches are of 300."""
+    """Noise of 10 coordinates with slope 1 / 100 has a norm of 100 sqrt(110); batches have 300 examples."""
     budget = so.Budget((INPUTS, LABELS))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -232,7 +232,7 @@ def test_the_text_of_a_plan_names_the_fit_and_the_weights() -> None:
 
 
 def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
-    """A source is given releases, magnitudes made before, and what `Look` has: a step, a stream, and a codec's map."""
+    """A source receives releases, earlier magnitudes, and the fields of `Look`: a step, a stream and a codec's map."""
     for kind in (Flat, Fixed, FromReleases, FromPublicRows, Unweighted):
         for name in ("init", "magnitudes", "update"):
             allowed = list(inspect.signature(getattr(Source, name)).parameters)
@@ -243,7 +243,7 @@ def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: OptimizedNoise(0.0), "noise_multiplier must be"),
         (lambda: OptimizedNoise(1e7), "noise_multiplier must be in"),
@@ -264,6 +264,6 @@ def test_weights_cannot_be_read_from_private_rows_for_free() -> None:
         ),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(make, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_settings_that_mean_nothing_are_refused(make, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Weights bought before training: what they are, what they cost, and that nothing is read before it is paid for."""
+"""Weights released before training: their values, their cost, and that they are charged before data is read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_they_are_the_sizes_of_clipped_gradients_and_noise_raises_those_that_it_
 
 
 def test_noise_has_the_standard_deviation_that_is_charged() -> None:
-    """30 releases of the coordinates that lie far above their noise. False alarms one in a million."""
+    """30 releases of the coordinates that are far above their noise. The false alarm rate is one in a million."""
     budget, model = so.Budget((INPUTS, LABELS)), make_model()
     large = sizes(2.0) > 20
     found = [
@@ -127,7 +127,7 @@ def test_weights_that_nobody_paid_for_come_without_a_guarantee() -> None:
 
 
 def test_unpaid_weights_are_those_of_all_private_rows() -> None:
-    """Two families draw other noise of the same weights, and all else in their steps is equal."""
+    """Two families draw different noise from equal weights; everything else in their steps is equal."""
 
     def moved(noise: OptimizedNoise) -> torch.Tensor:
         model = make_model()

@@ -1,4 +1,4 @@
-"""Weights are refused in one line, or made usable and counted."""
+"""`usable_weights` refuses wrong weights with a one-line error, and raises and counts small ones."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def test_the_scale_of_weights_changes_no_noise(scale):
 
 
 def test_blocks_are_one_per_weight():
-    with pytest.raises(UsageError, match="block_of must name 3 blocks, one per weight, got 2"):
+    with pytest.raises(UsageError, match="block_of must have 3 entries, one per weight, got 2"):
         of_blocks(torch.ones(3), torch.zeros(2, dtype=torch.int64), 1.0)

@@ -1,4 +1,4 @@
-"""One thread: the networks here are so small that on a busy machine several would only wait for one another."""
+"""Runs these tests with one thread: for such small networks several threads are slower on a busy machine."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Estimators of the convex ReLU network: what they learn, what they promise, and what they refuse."""
+"""Estimators of the convex ReLU network: accuracy, guarantees and errors."""
 
 import numpy as np
 import pytest
@@ -57,9 +57,9 @@ def test_the_method_decides_what_may_be_seen(method, view):
 @pytest.mark.parametrize("method", METHODS)
 def test_replacing_one_row_needs_more_noise_than_leaving_it_out(method):
     X, _ = points()
-    nobody = np.full(600, "sideways")  # outside the classes: the weights are noise, with one seed the same for both
+    no_labels = np.full(600, "sideways")  # outside the classes: the weights are noise, equal for equal seeds
     one, other = (
-        quick(method=method, adjacency=each, classes=["up", "down"]).fit(X, nobody)
+        quick(method=method, adjacency=each, classes=["up", "down"]).fit(X, no_labels)
         for each in ("zero-out", "replace-one")
     )
     assert (one.privacy_.adjacency, other.privacy_.adjacency) == ("zero-out", "replace-one")
@@ -158,7 +158,7 @@ def test_users_are_protected_with_all_of_their_rows_where_every_step_is_counted(
 
 def test_what_is_hidden_is_proved_for_one_row_of_a_user_only():
     X, y = points()
-    with pytest.raises(UsageError, match=r"one row of a user, got rows_per_user 3: .* use method='dp-sgd'"):
+    with pytest.raises(UsageError, match=r"one row per user, got rows_per_user 3: .* use method='dp-sgd'"):
         quick(rows_per_user=3, batch_size=50).fit(X, y, users=np.arange(600) // 3)
     assert quick(rows_per_user=1, batch_size=50).fit(X, y, users=np.arange(600) // 3).privacy_.unit is so.Unit.USER
 

@@ -1,7 +1,6 @@
-"""scikit-learn's own checks of the convex ReLU estimators, without an exception.
+"""scikit-learn's own checks of the convex ReLU estimators, all of them.
 
-At epsilon 1 the 200 rows of a check have an R^2 of 0.4 to 0.65, by chance above or below the 0.5 that it asks for; at 3
-it is 0.65 to 0.77.
+One check needs an R^2 of 0.5 on 200 rows. At epsilon 1 it is 0.4 to 0.65, so the test uses epsilon 3: 0.65 to 0.77.
 """
 
 from sklearn.utils.estimator_checks import parametrize_with_checks

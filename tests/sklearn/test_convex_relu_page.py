@@ -1,4 +1,4 @@
-"""The comparison on the page about scikit-learn says what its result file says."""
+"""The comparison on the scikit-learn page agrees with its result file."""
 
 import json
 from pathlib import Path

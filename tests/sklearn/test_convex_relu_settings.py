@@ -1,4 +1,4 @@
-"""Settings that nobody has to say: they follow from the number of units and from the target."""
+"""Default settings, which follow from the number of units and from the target."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_any_number_of_units_gives_batches_that_exist(units):
 
 
 def test_half_an_epoch_without_data_makes_cyclic_batches_as_good_as_all_rows_at_once():
-    """The law that the settings lean on: the noise of the last iterate is C eta T / (n mu), whatever the batches."""
+    """The settings rely on this: the noise of the last iterate is C eta T / (n mu) for any batch size."""
     settings = settings_for(TARGET, units=30_000, curvature=ONE, clip=0.5)
     batches, taken = settings.batches_per_epoch, steps(settings)
     plan = NoisyCGD(

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, without an exception: noise from a seed is as repeatable as any other randomness."""
+"""scikit-learn's own checks, all of them: noise from a seed is as reproducible as any other randomness."""
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 

@@ -1,4 +1,4 @@
-"""A private classifier: what it learns, what it promises, and what it never tells."""
+"""`PrivateClassifier`: accuracy, guarantee, and error messages without private values."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def points(number=300, seed=0):
 
 
 def quick(**settings):
-    """Few steps, each on all rows, so that nothing but training takes time."""
+    """A classifier with few steps on all rows."""
     return PrivateClassifier(**{"epochs": 3, "random_state": 0, **settings})
 
 
@@ -100,7 +100,7 @@ def test_a_random_state_gives_another_seed_at_each_fit():
     shared = np.random.RandomState(0)
     one, other = quick(random_state=shared).fit(X, y), quick(random_state=shared).fit(X, y)
     assert not torch.equal(weights(one), weights(other))
-    with pytest.raises(UsageError, match=r"random_state must be None, a whole number .* got str of length 6"):
+    with pytest.raises(UsageError, match=r"random_state must be None, an integer .* got str of length 6"):
         quick(random_state="chance").fit(X, y)
 
 
@@ -127,9 +127,9 @@ def test_users_are_protected_with_all_of_their_rows():
 
 def test_users_need_a_bound_and_a_name_for_each_row():
     X, y = points()
-    with pytest.raises(UsageError, match="users need rows_per_user"):
+    with pytest.raises(UsageError, match=r"rows_per_user, .* must be given with users"):
         quick().fit(X, y, users=np.arange(300))
-    with pytest.raises(UsageError, match=r"one name per row \(300\), got shape \(299,\)"):
+    with pytest.raises(UsageError, match=r"one entry per row \(300\), got shape \(299,\)"):
         quick(rows_per_user=2).fit(X, y, users=np.arange(299))
 
 
@@ -137,14 +137,14 @@ def test_errors_quote_no_cell():
     X, y = points()
     cells = X.astype(object)
     cells[17, 1] = SECRET
-    with pytest.raises(ValueError, match="must hold numbers, got text") as refused:
+    with pytest.raises(ValueError, match="must be numeric, got strings") as refused:
         quick().fit(cells, y)
     assert SECRET not in str(refused.value) and refused.value.__suppress_context__
 
 
 @pytest.mark.parametrize("hole", [np.nan, np.inf, -np.inf])
 def test_a_row_with_a_hole_counts_as_absent(hole):
-    """As one with a label that was not declared does, to the last bit."""
+    """Such a row has the effect of a row with an undeclared label, to the last bit."""
     X, y = points()
     holes, labels = X.copy(), y.copy()
     holes[17, 1], labels[17] = hole, "none of them"

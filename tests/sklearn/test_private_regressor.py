@@ -1,4 +1,4 @@
-"""A private regressor: numbers between public bounds."""
+"""`PrivateRegressor`: targets and predictions between public bounds."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_a_target_that_is_no_number_is_a_hole_unless_none_is_one():
     mixed = y.astype(object)
     mixed[17], mixed[18] = "ALICE", None
     assert PrivateRegressor(bounds=(0, 100), random_state=0).fit(X, mixed).privacy_.epsilon <= 1.0
-    with pytest.raises(UsageError, match="y must hold finite numbers, got none"):
+    with pytest.raises(UsageError, match="y must contain finite numbers, got none"):
         PrivateRegressor(bounds=(0, 100)).fit(X, np.full(len(X), "ALICE"))
 
 

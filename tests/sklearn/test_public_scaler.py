@@ -1,4 +1,4 @@
-"""Scaling by public bounds, which learns nothing from the rows."""
+"""`PublicScaler`: scaling by public bounds, independent of the rows."""
 
 import numpy as np
 import pytest

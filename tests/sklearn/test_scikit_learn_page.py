@@ -1,4 +1,4 @@
-"""The page about scikit-learn runs, and promises what it says."""
+"""The scikit-learn page runs, and gives the guarantee that it states."""
 
 from pages import run_examples
 

@@ -1,4 +1,4 @@
-"""Several fits on the same people: what they cost together is what their budget says."""
+"""Several fits on the same people share a budget, which accounts for all of them together."""
 
 import copy
 import pickle
@@ -91,7 +91,7 @@ def test_a_budget_does_not_leave_its_process(leave):
 
 def test_a_budget_of_examples_does_not_pay_for_users():
     users = np.arange(300) // 3
-    with pytest.raises(UsageError, match="it protects each example, this fit each user"):
+    with pytest.raises(UsageError, match="must have its privacy unit example, got user"):
         private(so.Budget((X, Y)), rows_per_user=3).fit(X, Y, users=users)
     budget = so.Budget(so.by_user((X, Y), users, rows_per_user=3))
     assert private(budget, rows_per_user=3).fit(X, Y, users=users).privacy_.unit is so.Unit.USER
@@ -116,7 +116,7 @@ def test_two_threads_do_not_both_take_what_is_left_for_one(monkeypatch):
         return privacy_of(*arguments)
 
     monkeypatch.setattr("sordino.kernel.budget.privacy_of", slow)
-    budget = so.Budget((X, Y), epsilon=1.0, delta=1e-5)  # room for one of these, and not for two
+    budget = so.Budget((X, Y), epsilon=1.0, delta=1e-5)  # enough for one of these, and not for two
     with ThreadPoolExecutor(2) as threads:
         event = so.Gaussian(5.0).event
         charges = [threads.submit(budget.charge, event, so.Adjacency.ZERO_OUT, what="release") for _ in range(2)]
@@ -125,7 +125,7 @@ def test_two_threads_do_not_both_take_what_is_left_for_one(monkeypatch):
 
 
 class Knowing:
-    """Predicts the labels of the first rows it is asked about, and nonsense for the others."""
+    """Predicts the labels of the first rows correctly and those of other rows incorrectly."""
 
     def __init__(self, right):
         self.right = right
@@ -170,5 +170,5 @@ def test_a_score_that_cannot_be_paid_for_is_not_computed():
 
 def test_a_noisy_score_counts_rows_not_users():
     budget = so.Budget(so.by_user((X, Y), np.arange(300) // 3, rows_per_user=3))
-    with pytest.raises(UsageError, match="rows are counted one by one, got a budget that protects each user"):
+    with pytest.raises(UsageError, match=r"privacy unit must be an example, .* got user"):
         NoisyAccuracy(budget, noise_multiplier=5.0)

@@ -1,4 +1,4 @@
-"""A stand-in for the two parts of torchvision that the MNIST example needs, where torchvision cannot be had.
+"""A replacement for the two modules of torchvision that the MNIST example needs, if torchvision is not available.
 
 PYTHONPATH=examples/stand_ins python examples/opacus_mnist.py
 """

@@ -1,4 +1,4 @@
-"""MNIST by torchvision's name and signature, read from where `sordino data fetch mnist` puts it."""
+"""MNIST with torchvision's name and signature, read from the files of `sordino data fetch mnist`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sordino.data import load
 
 
 class MNIST(Dataset[tuple[Any, int]]):
-    """Pairs of a picture, as `transform` leaves it, and a label. `root` and `download` are not needed."""
+    """Dataset of pairs (transformed image, label). `root` and `download` are ignored."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class MNIST(Dataset[tuple[Any, int]]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        picture, label = self.data[index], int(self.targets[index])
+        image, label = self.data[index], int(self.targets[index])
         return (
-            self._transform(picture) if self._transform else picture,
+            self._transform(image) if self._transform else image,
             self._target_transform(label) if self._target_transform else label,
         )

@@ -1,4 +1,4 @@
-"""Three of torchvision's transforms, for pictures that are tensors of bytes already."""
+"""Three of torchvision's transforms, for images that are uint8 tensors."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from torch import Tensor
 
 
 class Compose:
-    """One transform after another."""
+    """Applies transforms one after another."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
         self._transforms = transforms
 
-    def __call__(self, picture: Any) -> Any:
+    def __call__(self, image: Any) -> Any:
         for transform in self._transforms:
-            picture = transform(picture)
-        return picture
+            image = transform(image)
+        return image
 
 
 class ToTensor:
-    """Bytes as numbers from 0 to 1."""
+    """Converts uint8 values to floats from 0 to 1."""
 
-    def __call__(self, picture: Tensor) -> Tensor:
-        return picture.to(torch.float32) / 255
+    def __call__(self, image: Tensor) -> Tensor:
+        return image.to(torch.float32) / 255
 
 
 class Normalize:
-    """Shifted and scaled by public constants, one per channel."""
+    """Shifts and scales by public constants, one per channel."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self._mean, self._std = (torch.tensor(x).reshape(-1, 1, 1) for x in (mean, std))
 
-    def __call__(self, picture: Tensor) -> Tensor:
-        return (picture - self._mean) / self._std
+    def __call__(self, image: Tensor) -> Tensor:
+        return (image - self._mean) / self._std

@@ -1,4 +1,4 @@
-"""Updates on the wire: what sparse gradients save when those who hold the data are many."""
+"""Simulated federated DP-SGD, and wire formats that show how much communication sparse gradients save."""
 
 from sordino.communication.fed_sgd import Federated as Federated
 from sordino.communication.fed_sgd import Traffic as Traffic

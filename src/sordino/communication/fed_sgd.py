@@ -1,13 +1,12 @@
-"""DP-FedSGD in one process: clients clip and add up their own examples, and send real bytes to a server they trust.
+"""DP-FedSGD in one process: clients clip and sum the gradients of their own examples for a trusted server.
 
-In each step the server says who joins, every client sends one message, the server adds all of them up, adds the noise,
-and sends the private update back. Every client sends in every step, whether anybody of it joined or not, and messages
-of a step have one length: nothing can be learnt from the traffic. Masks are such that clients can draw them themselves,
-from the seed that they share with the server, or make them from the weights that all have.
+In each step the server samples examples, every client sends one message (real bytes), and the server sums the messages,
+adds noise and sends the private update back. Every client sends in every step, even if none of its examples was
+sampled, and all messages of a step have the same length, so the traffic reveals nothing. Clients know the masks: they
+draw them from a seed shared with the server, or compute them from the common weights.
 
-Guarantee: that of the plan on all clients' examples together. The messages are `BoundedSum`s of disjoint units, so
-their sum is one. A message is rounded to float32, and the bound that the noise reads is larger by what that may move
-(`BoundedSum.from_wire`).
+Guarantee: that of the plan on the examples of all clients together. The messages are `BoundedSum`s of disjoint units,
+so their sum is a `BoundedSum`. A message is rounded to float32; `BoundedSum.from_wire` raises the bound accordingly.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of all messages of one step: from all clients to the server, and from the server to all clients."""
+    """Bytes of all messages of one step: `up` from all clients to the server, `down` from the server to all clients."""
 
     up: int
     down: int
@@ -46,7 +45,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Federated:
-    """A model trained by many, what is promised to whoever sees all updates of the server, and what was sent."""
+    """The trained model, the guarantee against an observer of all updates of the server, and the traffic."""
 
     model: nn.Module
     guarantee: Guarantee
@@ -72,7 +71,7 @@ def federated_sgd(
     wire: Wire | None = None,
     seed: int | None = None,
 ) -> Federated:
-    """Trains `model` in place on examples that `clients` hold in turn: example i belongs to client i modulo `clients`.
+    """Trains `model` in place. Example i belongs to client i modulo `clients`.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -80,26 +79,31 @@ def federated_sgd(
     >>> plan = so.Plan(so.Poisson(0.5, steps=3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0))
     >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
     >>> trained = federated_sgd(plan, nn.Linear(4, 3), data, clients=5, delta=1e-3, optimizer=sgd, seed=0)
-    >>> trained.traffic[0]  # 15 numbers of 4 bytes, 5 times
+    >>> trained.traffic[0]  # 15 values of 4 bytes for each of 5 clients
     Traffic(up=300, down=300)
     """
     validate.instance(Plan, plan=plan)
     validate.instance((Wire, type(None)), wire=wire)
     if not callable(optimizer):
-        raise UsageError(f"optimizer must make one from parameters, got {validate.described(optimizer)}.")
+        raise UsageError(
+            f"optimizer must be a function from parameters to an optimizer, got {validate.described(optimizer)}."
+        )
     if plan.adjacency is Adjacency.ADD_OR_REMOVE:
-        raise UsageError("clients hold a public number of examples: say zero-out or replace-one, got add-or-remove.")
+        raise UsageError(
+            "the plan's adjacency must be zero-out or replace-one, because the number of examples of each client is "
+            "public, got add-or-remove."
+        )
     _check_masks(plan.encoding)
-    plan.guarantee(delta=delta)  # which refuses a delta that means nothing
+    plan.guarantee(delta=delta)  # raises an error for an invalid delta
     budget = data if isinstance(data, Budget) else Budget(data)
     validate.count(at_most=budget.records.num_units, clients=clients)
     run = PrivateRun(plan, model, budget, seed=seed)
     server = _Server(run, model, clients, wire or DenseFormat(), largest_client=-(-budget.records.num_units // clients))
-    steps, told, traffic = optimizer(model.parameters()), None, []
+    torch_optimizer, mask, traffic = optimizer(model.parameters()), None, []
     for _ in range(len(run)):
-        sent, told = server.step(told)
-        traffic.append(sent)
-        step_at_rest(steps, model, rest_of(plan.encoding, run.coding_state))
+        step_traffic, mask = server.step(mask)
+        traffic.append(step_traffic)
+        step_at_rest(torch_optimizer, model, rest_of(plan.encoding, run.coding_state))
     return Federated(model, run.guarantee(delta=delta), tuple(traffic))
 
 
@@ -109,16 +113,17 @@ class _Server:
     model: nn.Module
     clients: int
     wire: Wire
-    largest_client: int  # public, as the number of examples is
+    largest_client: int  # the largest number of examples of a client; public, like the number of examples
 
-    def step(self, told: Tensor | None) -> tuple[Traffic, Tensor]:
-        """One round: messages up, their sum with noise, the private update down and into the gradients.
+    def step(self, previous_mask: Tensor | None) -> tuple[Traffic, Tensor]:
+        """Runs one round: messages up, their noisy sum, the private update down and into the gradients.
 
-        `told` is the mask of the round before, if there was one. The mask of this one is handed on.
+        `previous_mask` is the mask of the previous round, if any. Returns the traffic and the mask of this round.
         """
         begun = self.run.begin()
-        keep = _kept(begun.codec, self.run.layout.size)
-        wire = self.wire if told is None or not torch.equal(told, keep) else self.wire.once_told
+        keep = _mask_of(begun.codec, self.run.layout.size)
+        is_known = previous_mask is not None and torch.equal(previous_mask, keep)
+        wire = self.wire.once_told if is_known else self.wire
         total, up = None, 0
         for client in range(self.clients):
             message = wire.pack(self._sum_of(client, begun).value, keep)
@@ -132,7 +137,7 @@ class _Server:
         return Traffic(up, len(down) * self.clients), keep
 
     def _sum_of(self, client: int, begun: BegunStep) -> BoundedSum:
-        """What the client's examples that joined add together, clipped one by one."""
+        """The sum of the clipped gradients of the client's sampled examples."""
         mine = begun.indices[begun.indices % self.clients == client]
         batch, seeds = self.run.drawn(begun, mine)
         return self.run.bounded(begun, self.run.plan.contribution.of(self.model, batch, seeds))
@@ -142,7 +147,7 @@ class _Server:
 
 
 def _check_masks(encoding: Encoding) -> None:
-    """Whether clients know the masks. Those of a ranking depend on noise that falls on masked coordinates: they do not.
+    """Raises an error unless clients know the masks. A ranking depends on noise of masked coordinates, so they do not.
 
     >>> _check_masks(Combined(Freeze(["bias"]), RandomSparsify(0.5, epochs=3, steps_per_epoch=10)))
     """
@@ -151,13 +156,13 @@ def _check_masks(encoding: Encoding) -> None:
         _check_masks(encoding.second)
     elif not isinstance(encoding, Unchanged | RandomSparsify | Freeze | FreezeByMagnitude):
         raise UsageError(
-            "updates can be sent whole, or with masks of RandomSparsify or Freeze, which clients can draw themselves, "
-            f"got an encoding of type {type(encoding).__name__}."
+            "the encoding must be Unchanged, RandomSparsify, Freeze or a combination of these, whose masks clients can "
+            f"compute themselves, got {type(encoding).__name__}."
         )
 
 
-def _kept(codec: Codec, size: int) -> Tensor:
-    """The mask of a step, which server and clients both know."""
+def _mask_of(codec: Codec, size: int) -> Tensor:
+    """The mask of a step, which the server and the clients know."""
     if isinstance(codec, CombinedCodec):
-        return _kept(codec.first, size) & _kept(codec.second, size)
+        return _mask_of(codec.first, size) & _mask_of(codec.second, size)
     return codec.keep if isinstance(codec, MaskCodec) else torch.ones(size, dtype=torch.bool)

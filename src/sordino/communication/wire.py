@@ -1,10 +1,10 @@
-"""How an update becomes a message, and back. Values travel as float32.
+"""Wire formats: how a (sparse) update is encoded as bytes. Values are float32.
 
-Three ways to say where the values belong. `DenseFormat` sends every coordinate, `IndexFormat` says which it sends, and
-`SeedFormat` sends values alone: with random sparsification both ends can draw the mask from a seed that they share, so
-that a message is shorter in proportion to the rate.
+`DenseFormat` sends every coordinate. `IndexFormat` sends the kept coordinates and their indices. `SeedFormat` sends the
+kept values only: with random sparsification both ends draw the mask from a shared seed, so the length of a message is
+proportional to the number of kept coordinates.
 
-The length of a message depends on the number of coordinates and on the mask, which are public, and on nothing else.
+The length of a message depends only on the number of coordinates and on the mask, which are public.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _VALUE, _INDEX, _COUNT = np.dtype("<f4"), np.dtype("<u4"), np.dtype("<u4")
 
 @dataclass(frozen=True)
 class Wire(ABC):
-    """A format. `keep`, shape (d,), is True where a coordinate is kept; the others are zero."""
+    """Base class of wire formats. `keep`, shape (d,), is True where a coordinate is kept; the others are zero."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def pack(self, values: Tensor, keep: Tensor) -> bytes:
-        """The message of an update (d,) that is zero outside the mask."""
+        """Encodes an update (d,) that is zero outside the mask."""
 
     @property
     def once_told(self) -> Wire:
-        """The format of further messages under a mask that the receiver was told by an earlier one."""
+        """The format of further messages with a mask that the receiver knows from an earlier message."""
         return self
 
     @abstractmethod
     def unpack(self, message: bytes, keep: Tensor) -> Tensor:
-        """The update (d,), in float64. `keep` is the receiver's own mask; a format that does not need it ignores it."""
+        """Decodes an update (d,), float64. `keep` is the receiver's own mask; formats that do not need it ignore it."""
 
 
 @dataclass(frozen=True)
 class DenseFormat(Wire):
-    """Every coordinate, zeros included.
+    """Sends every coordinate, including zeros.
 
     >>> len(DenseFormat().pack(torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])))
     12
@@ -61,9 +61,10 @@ class DenseFormat(Wire):
 
 @dataclass(frozen=True)
 class IndexFormat(Wire):
-    """How many are kept, which (as numbers or as one bit for each coordinate, whichever is shorter), and their values.
+    """Sends the number of kept coordinates, their indices and their values.
 
-    Which are kept is said once for each mask: messages that follow under the same one have values alone.
+    Indices are sent as integers or as a bitmap, whichever is shorter, and only once for each mask: further messages
+    with the same mask have values only.
 
     >>> update, keep = torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])
     >>> IndexFormat().unpack(IndexFormat().pack(update, keep), torch.zeros(3, dtype=torch.bool))
@@ -77,11 +78,11 @@ class IndexFormat(Wire):
         return SeedFormat()
 
     def pack(self, values: Tensor, keep: Tensor) -> bytes:
-        places = keep.nonzero()[:, 0].numpy()
-        where = places.astype(_INDEX).tobytes()
-        if len(where) > _bitmap_length(len(keep)):
-            where = np.packbits(keep.numpy()).tobytes()
-        return np.array(len(places), _COUNT).tobytes() + where + _floats(values[keep])
+        indices = keep.nonzero()[:, 0].numpy()
+        encoded = indices.astype(_INDEX).tobytes()
+        if len(encoded) > _bitmap_length(len(keep)):
+            encoded = np.packbits(keep.numpy()).tobytes()
+        return np.array(len(indices), _COUNT).tobytes() + encoded + _floats(values[keep])
 
     def unpack(self, message: bytes, keep: Tensor) -> Tensor:
         size = len(keep)
@@ -89,19 +90,20 @@ class IndexFormat(Wire):
         if len(message) < _COUNT.itemsize:
             raise StateError("an update must begin with the number of its values.")
         if count > size:
-            raise StateError("an update says that it has more values than the model has coordinates.")
-        where = min(count * _INDEX.itemsize, _bitmap_length(size))
+            raise StateError("an update declares more values than the model has coordinates.")
+        index_bytes = min(count * _INDEX.itemsize, _bitmap_length(size))
         body = message[_COUNT.itemsize :]
-        places, values = body[:where], _values(body[where:], count)
-        named = _listed(places, size) if where == count * _INDEX.itemsize else _in_bitmap(places, size)
-        if len(named) != count:
-            raise StateError("an update names another number of coordinates than it says.")
-        return torch.zeros(size, dtype=torch.float64).index_put_((named,), values)
+        encoded, values = body[:index_bytes], _values(body[index_bytes:], count)
+        is_list = index_bytes == count * _INDEX.itemsize
+        indices = _from_list(encoded, size) if is_list else _from_bitmap(encoded, size)
+        if len(indices) != count:
+            raise StateError("an update has another number of indices than it declares.")
+        return torch.zeros(size, dtype=torch.float64).index_put_((indices,), values)
 
 
 @dataclass(frozen=True)
 class SeedFormat(Wire):
-    """The values that are kept, in order, and nothing else: the receiver draws the mask itself.
+    """Sends the kept values in order and nothing else: the receiver computes the mask itself.
 
     >>> update, keep = torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])
     >>> message = SeedFormat().pack(update, keep)
@@ -129,19 +131,19 @@ def _values(message: bytes, count: int) -> Tensor:
         raise StateError(f"an update must have {count * _VALUE.itemsize} bytes of values here, got {len(message)}.")
     values = torch.from_numpy(np.frombuffer(message, _VALUE).astype(np.float64))
     if not bool(values.isfinite().all()):
-        raise StateError("an update holds a value that is not finite.")
+        raise StateError("an update contains a value that is not finite.")
     return values
 
 
-def _listed(places: bytes, size: int) -> Tensor:
-    named = torch.from_numpy(np.frombuffer(places, _INDEX).astype(np.int64))
-    if len(named) and (named[-1] >= size or not bool((named.diff() > 0).all())):
-        raise StateError("an update names coordinates that the model does not have, or one of them twice.")
-    return named
+def _from_list(encoded: bytes, size: int) -> Tensor:
+    indices = torch.from_numpy(np.frombuffer(encoded, _INDEX).astype(np.int64))
+    if len(indices) and (indices[-1] >= size or not bool((indices.diff() > 0).all())):
+        raise StateError("the indices of an update must be increasing and within the model's coordinates.")
+    return indices
 
 
-def _in_bitmap(places: bytes, size: int) -> Tensor:
-    bits = np.unpackbits(np.frombuffer(places, np.uint8))[:size]
+def _from_bitmap(encoded: bytes, size: int) -> Tensor:
+    bits = np.unpackbits(np.frombuffer(encoded, np.uint8))[:size]
     return torch.from_numpy(bits.astype(bool)).nonzero()[:, 0]
 
 

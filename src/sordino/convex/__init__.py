@@ -1,4 +1,4 @@
-"""Convex models: gated ReLU networks, and the baselines that they are compared with."""
+"""Convex models trained with hidden-state privacy (NoisyCGD, gated ReLU networks), and private least squares."""
 
 from sordino.convex.batch_choice import choose_batches as choose_batches
 from sordino.convex.hidden_run import HiddenStateFit as HiddenStateFit

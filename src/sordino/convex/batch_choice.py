@@ -1,9 +1,9 @@
-"""How large the batches of a hidden run should be, decided by the accountant alone: no data is looked at.
+"""Choice of the batch size of a hidden-state run. It uses the accountant only and reads no data.
 
-A step adds noise of standard deviation sigma C / b to the mean gradient. At a fixed number of steps and a fixed epsilon
-this noise is least for the full batch, which is also the dearest; smaller batches cost less to compute and a little
-more noise, most of it for whoever is in the last batch, which trailing steps hide. So: the smallest batches whose noise
-is within a few percent of the least.
+A step adds noise of standard deviation sigma C / b to the mean gradient. For a given number of steps and a given
+epsilon the full batch needs the least noise and the most computation. Smaller batches are cheaper and need slightly
+more noise, mainly because the examples of the last batch are used last; trailing steps without data protect these. The
+choice is therefore the smallest batch size whose noise is within a few percent of the minimum.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sordino.accounting.hidden_state import Steps, mu_of_cycle
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.sampling import Cyclic
 
-# Trailing steps add noise that no step with data draws back any more, so they are few.
-_SHARES_OF_A_CYCLE = (0, 1 / 16, 1 / 8, 1 / 4)
+# Trailing steps add noise that no later step with data corrects, so only short ones are tried.
+_TRAILING_FRACTIONS = (0, 1 / 16, 1 / 8, 1 / 4)
 _GRID = 60
 _TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """So many batches take turns for so many epochs, and then come steps without data.
+    """The number of batches, epochs and trailing steps, and the noise that they need.
 
-    `noise` is relative to that of full batches with as many steps, whose noise is the least.
+    `noise` is relative to the noise of as many full-batch steps, which is the minimum.
     """
 
     batches_per_epoch: int
@@ -37,29 +37,29 @@ class BatchChoice:
     noise: float
 
     def applied_to(self, plan: NoisyCGD) -> NoisyCGD:
-        """The plan with these batches; its noise is still to be calibrated."""
+        """Returns the plan with these batches. Calibrate its noise afterwards."""
         sampler = Cyclic(self.batches_per_epoch, self.epochs, plan.adjacency)
         return replace(plan, sampler=sampler, trailing_steps=self.trailing_steps)
 
 
 @lru_cache(maxsize=64)
 def choose_batches(steps: int, *, examples: int, slack: float = 0.05) -> BatchChoice:
-    """The smallest batches, for about so many steps, whose noise is within `slack` of the least there is.
+    """Returns the smallest batches, for about `steps` steps, whose noise is within a factor 1 + `slack` of the minimum.
 
-    It is meant for runs without a ridge term, whose steps need not contract.
+    Meant for runs without a ridge term, whose steps need not contract.
 
     >>> choose_batches(9000, examples=60_000)  # doctest: +ELLIPSIS
     BatchChoice(batches_per_epoch=274, epochs=33, trailing_steps=68, noise=1.0479...)
     """
     validate.count(steps=steps, examples=examples)
     validate.between(0, 10, slack=slack)
-    offered = list(_offered(steps, examples))
-    good = (choice for choice in offered if choice.noise <= (1 + slack) * offered[0].noise)
+    candidates = list(_candidates(steps, examples))
+    good = (choice for choice in candidates if choice.noise <= (1 + slack) * candidates[0].noise)
     return max(good, key=lambda choice: (choice.batches_per_epoch, -choice.noise))
 
 
 def given_batches(batches: int, steps: int) -> BatchChoice:
-    """So many batches for about so many steps, with the trailing steps that suit them best.
+    """Returns the choice with this number of batches, about `steps` steps, and the best number of trailing steps.
 
     >>> given_batches(60, steps=1200).trailing_steps
     15
@@ -69,27 +69,27 @@ def given_batches(batches: int, steps: int) -> BatchChoice:
     return min(_with_trailing_steps(batches, epochs), key=lambda choice: choice.noise)
 
 
-def _offered(steps: int, examples: int) -> Iterator[BatchChoice]:
-    """Numbers of batches with whole epochs that make about so many steps."""
-    grid = {round(steps ** (place / _GRID)) for place in range(_GRID + 1)}
-    for batches in sorted(number for number in grid if number <= examples):
+def _candidates(steps: int, examples: int) -> Iterator[BatchChoice]:
+    """Batch counts on a geometric grid for which a whole number of epochs has about `steps` steps."""
+    grid = {round(steps ** (i / _GRID)) for i in range(_GRID + 1)}
+    for batches in sorted(count for count in grid if count <= examples):
         epochs = round(steps / batches)
         if abs(batches * epochs - steps) <= _TOLERANCE * steps:
             yield from _with_trailing_steps(batches, epochs)
 
 
 def _with_trailing_steps(batches: int, epochs: int) -> Iterator[BatchChoice]:
-    for trailing_steps in sorted({round(share * batches) for share in _SHARES_OF_A_CYCLE}):
+    for trailing_steps in sorted({round(fraction * batches) for fraction in _TRAILING_FRACTIONS}):
         yield BatchChoice(batches, epochs, trailing_steps, _noise(batches, epochs, trailing_steps))
 
 
 def _noise(batches: int, epochs: int, trailing_steps: int) -> float:
-    """Of the mean gradient at mu = 1 and per square root of a step, which is what adds up.
+    """The noise of the mean gradient at mu = 1, per square root of the number of steps with data.
 
-    Trailing steps add theirs too: as if every step had a little more.
+    The noise of trailing steps counts as if it were spread over the steps with data.
     """
-    with_data, taken = batches * epochs, batches * epochs + trailing_steps
-    steps = Steps.constant(taken, contraction=1.0, noise_multiplier=1.0)
-    # mu falls as the noise grows, in proportion; the first batch or the last is the worst placed
+    with_data, total = batches * epochs, batches * epochs + trailing_steps
+    steps = Steps.constant(total, contraction=1.0, noise_multiplier=1.0)
+    # mu is inversely proportional to the noise; the first or the last batch has the largest mu
     mu = max(mu_of_cycle(steps, batches=batches, epochs=epochs, position=place) for place in {0, batches - 1})
-    return mu * batches * math.sqrt(taken / with_data) / math.sqrt(with_data)
+    return mu * batches * math.sqrt(total / with_data) / math.sqrt(with_data)

@@ -1,12 +1,12 @@
-"""Carries out a hidden-state plan: takes all steps, keeps every iterate to itself, and gives the last one.
+"""`fit_hidden_state`: trains a convex model and releases the last iterate only.
 
-The steps are those of the kernel's run: gather, per-example gradient, clip, noise. What it hands out stays in here, is
-used for one plain step of gradient descent, and is gone. Checkpoints lie in the private folder, which is deleted at the
-end; there are no measures on the way, because each would show an iterate.
+Each step is a step of the kernel's run (gather, per-example gradient, clip, noise). Its noisy gradient is used for one
+step of gradient descent in this module and then discarded. Checkpoints are in the private folder of the run, which is
+deleted at the end. There are no evaluations during training, because each would reveal an iterate.
 
-A run that is stopped may go on anywhere: nobody has seen the steps that are taken again. What is seen, an iterate that
-the plan shows or the last one, is on the disk before anybody sees it, and from there the run goes on: it is shown again
-bit for bit, or not at all.
+An interrupted run can resume from any earlier step, because steps that are repeated were not observed. An iterate that
+is released (one that the plan shows, or the last one) is written to disk before it is released, and a resumed run
+continues from it. So it is released again bit for bit, or not at all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OnShown = Callable[[int, dict[str, Tensor]], None]
 
 @dataclass(frozen=True)
 class HiddenStateFit:
-    """The last iterate, what is promised to whoever sees only it, and what was measured on it."""
+    """The trained model (the last iterate), its privacy guarantee, its plan, and the metrics measured on it."""
 
     model: nn.Module
     guarantee: Guarantee
@@ -69,10 +69,10 @@ def fit_hidden_state(
     progress: bool = True,
     on_shown: OnShown | None = None,
 ) -> HiddenStateFit:
-    """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
+    """Trains the plan's model, starting at zero, on `data`: (inputs, target), records or a budget.
 
-    `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows.
-    Public rows for `evaluation` are measured at the end. A run that is resumed may show the last of the weights again.
+    `outputs` is the public number of classes, or 1. `on_shown(epoch, weights)` is called after each epoch in the plan's
+    `shown_after`; a resumed run may repeat the last call. `evaluation` is measured on the final model.
 
     >>> from sordino.convex.model import GatedReLU
     >>> from sordino.kernel.sampling import Cyclic
@@ -89,75 +89,77 @@ def fit_hidden_state(
         raise UsageError("resume needs out: a run can be resumed from its folder only.")
     if plan.shown_after and on_shown is None:
         raise UsageError(
-            "on_shown must be given, because the plan pays for iterates that are shown: or leave shown_after empty."
+            "on_shown must be given, because the plan accounts for the release of intermediate iterates; "
+            "otherwise leave shown_after empty."
         )
     budget = data if isinstance(data, Budget) else Budget(data)
     records = budget.records
     if records.rows_per_unit > 1:
         raise UsageError(
-            f"a unit must have one row, got up to {records.rows_per_unit} rows of a {records.unit}: a clipped sum of "
-            "gradients need not be the gradient of a convex loss, and has no hidden-state guarantee."
+            f"hidden-state training needs one row per unit, got up to {records.rows_per_unit} rows per {records.unit}: "
+            "a clipped sum of gradients need not be the gradient of a convex loss, so there is no hidden-state "
+            "guarantee."
         )
     if plan.examples not in (None, records.num_units):
-        raise UsageError(f"the plan is for {plan.examples} examples, the data set has {records.num_units}.")
+        raise UsageError(f"the plan is for {plan.examples} examples, but the dataset has {records.num_units}.")
     if out is not None:
         records.check_repeatable()
     inputs = records.template(1).inputs[0].numel()
     module = plan.model.build(inputs, outputs)
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     plan.check_noise(delta)
-    bar = (ProgressBar("training in hiding"),) if progress else ()
-    called = CallbackList((LogSteps(), *bar, *callbacks))
-    steps = _Steps(plan, module, records, called, on_shown)
+    bar = (ProgressBar("hidden-state training"),) if progress else ()
+    callback_list = CallbackList((LogSteps(), *bar, *callbacks))
+    steps = _Steps(plan, module, records, callback_list, on_shown)
     if out is None:
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=key)
         guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
-        with steps.announced(0, guarantee):
+        with steps.calling_callbacks(0, guarantee):
             steps.take(steps.training(release.key, physical_batch_size), None)
-            return steps.finished(guarantee, evaluation, None)
+            return steps.finish(guarantee, evaluation, None)
     folder, digest = RunFolder(out), digest_of(*steps.plan.stages, plan)
     if resume and folder.is_finished:
-        return _taken_up(folder, budget, plan, module, digest, delta)
+        return _load_finished(folder, budget, plan, module, digest, delta)
     if not resume:
-        budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
+        budget.check(plan.event, plan.adjacency, what=_WHAT)  # before the folder is made, so that an error leaves none
     with closing(RunWriter.resume(folder, key) if resume else RunWriter.begin(folder, key)) as writer:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
-        if plan.shown_after:  # before they were recorded, nobody knew what had been shown when a run was stopped
+        if plan.shown_after:  # tells these runs from older ones, which did not record what they had shown
             settings |= {"shown": "what was recorded before"}
         checkpoint = writer.last_checkpoint(steps.plan, module, records, settings, draw_again=True)
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=writer.key, run=writer.run)
         training = steps.training(release.key, checkpoint.physical_batch_size if checkpoint else physical_batch_size)
         if checkpoint is not None:
             training.restore(checkpoint)
-        numbers = {
+        sizes = {
             "examples": records.num_units,
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
         guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, writer.key))
         rows = writer.promise(
-            promised_fields(plan.sampler, numbers, plan.noise_multiplier, guarantee),
+            promised_fields(plan.sampler, sizes, plan.noise_multiplier, guarantee),
             number=release.number,
             plan=digest,
             noise_multiplier=plan.noise_multiplier,
         )
-        with steps.announced(training.run.steps, guarantee):
-            if folder.has_model:  # which may have been seen
+        with steps.calling_callbacks(training.run.steps, guarantee):
+            if folder.has_model:  # it may have been observed, so it must not be computed again
                 module.load_state_dict(folder.model(like=module.state_dict()))
             else:
                 steps.take(training, writer)
                 writer.decide(training)
-            return steps.finished(guarantee, evaluation, writer, is_written=bool(rows))
+            return steps.finish(guarantee, evaluation, writer, is_written=bool(rows))
 
 
 def kernel_plan(hidden: NoisyCGD) -> Plan:
-    """What the kernel carries out. Its own event, of a run that is seen, is not what this one is worth."""
+    """Returns the kernel's plan for the steps. Its event is for an observer of all steps: do not use it for epsilon."""
     noise = Fading(hidden.noise_multiplier, hidden.noise_schedule, hidden.steps)
     return Plan(hidden.sampler, LossGradient(hidden.loss), ClipByNorm(hidden.clip), noise)
 
 
 def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
-    """What the guarantee takes for granted."""
+    """The assumptions of the guarantee."""
     hidden = "nobody sees anything of the run but what it gives in the end"
     assumed = (
         "nothing else is released from the same data outside this run's budget",
@@ -168,7 +170,7 @@ def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a plan on one dataset."""
+    """The steps of a plan on one dataset, and the release of their result."""
 
     hidden: NoisyCGD
     module: nn.Module
@@ -181,7 +183,7 @@ class _Steps:
         return kernel_plan(self.hidden)
 
     def training(self, key: Key, physical_batch_size: int | Literal["auto"]) -> Training:
-        budget = Budget(self.records)  # that of the kernel's view: the caller's own has been charged
+        budget = Budget(self.records)  # the kernel charges this one; the caller's was charged with the plan's event
         run = PrivateRun(self.plan, self.module, budget, key=key, physical_batch_size=physical_batch_size)
         optimizer = torch.optim.SGD(
             self.module.parameters(), lr=self.hidden.learning_rate, weight_decay=self.hidden.strength
@@ -190,16 +192,16 @@ class _Steps:
         return Training(self.module, optimizer, run, divisor=divisor, schedule=schedule)
 
     @contextmanager
-    def announced(self, taken: int, guarantee: Guarantee) -> Iterator[None]:
+    def calling_callbacks(self, steps_done: int, guarantee: Guarantee) -> Iterator[None]:
         """Calls `on_start` at the beginning, and `on_close` at the end."""
         hidden, size = self.hidden, self.hidden.batch_size(self.records.num_units)
-        start = TrainingStart(hidden.sampler.steps, taken, size, hidden.noise_multiplier, guarantee)
+        start = TrainingStart(hidden.sampler.steps, steps_done, size, hidden.noise_multiplier, guarantee)
         with closing_callbacks(self.callbacks):
             self.callbacks.on_start(start)
             yield
 
     def take(self, training: Training, writer: RunWriter | None) -> None:
-        """Takes the steps that are left, and those without data after them."""
+        """Takes the remaining steps, and the trailing steps without data after them."""
         run = training.run
 
         def after_step() -> None:
@@ -207,7 +209,7 @@ class _Steps:
             self._show(training, writer)
 
         with stop_requests(wanted=writer is not None) as stop:
-            self._show(training, writer)  # the run may have been stopped before it did
+            self._show(training, writer)  # the run may have been interrupted before this call
             take_steps(
                 training,
                 take=lambda: self._descend(run.steps, run.next_from),
@@ -216,17 +218,17 @@ class _Steps:
                 after_step=after_step,
             )
             if writer is not None:
-                writer.at_rest(training)  # from here the end is the same wherever it is reached, and may be shown
-        self._trailing(training)
+                writer.at_rest(training)  # every continuation from this checkpoint gives the same final model
+        self._take_trailing_steps(training)
 
-    def finished(
+    def finish(
         self, guarantee: Guarantee, evaluation: Public | None, writer: RunWriter | None, *, is_written: bool = False
     ) -> HiddenStateFit:
-        """Measures the last iterate, which is on the disk by now, and deletes the key."""
-        found = {} if evaluation is None else measured(self.module, evaluation)
-        numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
+        """Measures the last iterate, which has been written to disk, and deletes the key."""
+        scores = {} if evaluation is None else measured(self.module, evaluation)
+        metrics = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
         fitted = HiddenStateFit(
-            self.module, guarantee, self.hidden, numbers | {f"test_{name}": value for name, value in found.items()}
+            self.module, guarantee, self.hidden, metrics | {f"test_{name}": value for name, value in scores.items()}
         )
         row = {"step": self.hidden.sampler.steps, **fitted.metrics}
         if writer is not None and not is_written:
@@ -238,7 +240,7 @@ class _Steps:
         return fitted
 
     def _show(self, training: Training, writer: RunWriter | None) -> None:
-        """Shows the iterate, if the plan has paid for it."""
+        """Releases the current iterate, if the plan accounts for its release."""
         epoch, within = divmod(training.run.steps, self.hidden.sampler.batches_per_epoch)
         if within or epoch not in self.hidden.shown_after or self.on_shown is None:
             return
@@ -248,20 +250,20 @@ class _Steps:
             weights = writer.before_showing(training, epoch)
         self.on_shown(epoch, weights)
 
-    def _trailing(self, training: Training) -> None:
-        """Steps that see nobody: noise and the ridge term."""
+    def _take_trailing_steps(self, training: Training) -> None:
+        """Takes the steps without data: noise and the ridge term only."""
         for step in range(self.hidden.sampler.steps, self.hidden.steps):
             self._descend(step, partial(training.run.noise_from, step=step))
 
     @torch.no_grad()
     def _descend(self, step: int, release_from: Callable[[Tensor], Private]) -> None:
-        """One step of descent, V <- (1 - rate * strength) V - rate / b * (sum + noise), which is rounded as a whole.
+        """Takes one step of descent, V <- (1 - rate * strength) V - rate / b * (sum + noise), rounded as a whole.
 
-        Guarantee: the new iterate is a function of one exactly rounded release. Rounding the noise alone and adding V
-        to it would show the last bits of V, which no noise of this step hides.
+        Guarantee: the new iterate is a function of one exactly rounded release. If only the noise were rounded and V
+        added to it, the sum would reveal the last bits of V, which the noise of this step does not hide.
         """
         rate = self.hidden.learning_rate_at(step)
-        if not rate:  # the step leaves the iterate where it is
+        if not rate:  # the step does not change the iterate
             release_from(torch.zeros(sum(x.numel() for x in self.module.parameters()), dtype=torch.float64))
             return
         per_sum = -rate / self.hidden.batch_size(self.records.num_units)
@@ -286,7 +288,7 @@ class _Steps:
 
 @dataclass(frozen=True)
 class _WholeSchedule:
-    """The schedule of a plan, which counts the steps without data too."""
+    """The learning-rate schedule of a plan over all its steps, including those without data."""
 
     plan: NoisyCGD
 
@@ -294,13 +296,13 @@ class _WholeSchedule:
         return self.plan.schedule.factor(step, self.plan.steps)
 
 
-def _taken_up(
+def _load_finished(
     folder: RunFolder, budget: Budget, plan: NoisyCGD, module: nn.Module, digest: str, delta: float
 ) -> HiddenStateFit:
-    """A finished run, charged unless the budget holds it."""
-    done = folder.finished_run()
-    done.check(digest, folder.path)
-    budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity)
+    """Loads a finished run from its folder, and charges it unless the budget includes it already."""
+    run = folder.finished_run()
+    run.check(digest, folder.path)
+    budget.charge(plan.event, plan.adjacency, what=_WHAT, run=run.identity)
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()
     guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))

@@ -1,17 +1,16 @@
-"""Ridge regression from released sufficient statistics: SSP and AdaSSP.
+"""Ridge regression from noisy sufficient statistics X^T X and X^T Y: SSP and AdaSSP.
 
-Least squares from released statistics: the model that sufficient statistics perturbation gives.
+SSP (sufficient statistics perturbation) solves the ridge regression of the noisy statistics. AdaSSP (Wang 2018) also
+releases the smallest eigenvalue of X^T X and lowers the ridge where this eigenvalue is large. If X^T X is far from
+singular, its noise needs no ridge; if it is singular, the ridge must exceed the noise.
 
-AdaSSP (Wang 2018): least squares from noisy statistics, with a ridge that a noisy smallest eigenvalue may lower.
+The published AdaSSP spends epsilon / 3 on each of three releases. All three are Gaussian mechanisms, and these compose
+without loss: the squares of sensitivity / noise add up (Dong, Roth and Su 2022). So one equation for the total epsilon
+gives the noise, and the scalar eigenvalue gets the smallest part of it.
 
-Where X^T X is far from singular, noise on it needs no ridge; where it is singular, the ridge has to outweigh the noise.
-The published method spends epsilon / 3 on each of three releases, with a bound on each. All three are Gaussian
-mechanisms, and these compose without loss: the squares of sensitivity over noise add up (Dong, Roth and Su 2022). So
-one equation for the whole target says how much noise is enough, and the eigenvalue, one number, gets the smallest part.
-
-Guarantee: the matrix that a row adds, x x^T, is positive and its largest eigenvalue is at most B^2. By Weyl's
-inequality the smallest eigenvalue of X^T X moves by at most B^2 when a row is left out, and by no more when it is
-replaced, because one row raises it and the other lowers it. Of a user the matrix has a norm of at most the bound.
+Guarantee: a row adds x x^T, which is positive semidefinite with largest eigenvalue at most B^2. By Weyl's inequality
+the smallest eigenvalue of X^T X changes by at most B^2 when a row is removed. It changes by no more when a row is
+replaced, because one row raises it and the other lowers it. The matrix that a user adds has at most the bound as norm.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from sordino.kernel.states import BoundedSum, Layout
 
 
 class LinearModel(nn.Module):
-    """Raw inputs -> features -> one output per class; the largest is the prediction."""
+    """Maps raw inputs to random features and these to one score per class; the largest score is the prediction."""
 
     def __init__(self, features: Features, input_shape: tuple[int, ...], weights: Tensor) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class LinearModel(nn.Module):
 
 @dataclass(frozen=True)
 class FittedLinear:
-    """A linear model on random features, and what all that was released for it promises."""
+    """A linear model on random features, its privacy guarantee, and the noise and ridge that were used."""
 
     model: LinearModel
     guarantee: Guarantee
@@ -61,15 +60,15 @@ class FittedLinear:
 
 
 def typical_noise(statistics: Statistics) -> float:
-    """The root mean square of the eigenvalues of the noise on X^T X. Below it, an eigenvalue says nothing."""
+    """The root mean square of the eigenvalues of the noise on X^T X. Smaller eigenvalues are mostly noise."""
     return statistics.noise_std * sqrt(len(statistics.gram) / 2)
 
 
 def solve(statistics: Statistics, ridge: float) -> Tensor:
-    """Weights (f, k) of least squares with a ridge, from X^T X projected to the matrices that it can be.
+    """Solves ridge regression for weights (f, k), with X^T X projected to the positive semidefinite matrices.
 
-    Noise makes eigenvalues negative, which no X^T X has: they become zero before the ridge is added, so that the
-    system is positive definite whatever was drawn.
+    Noise can make eigenvalues negative. They are set to zero before the ridge is added, so that the system is positive
+    definite for every draw of the noise.
 
     >>> solve(Statistics(torch.diag(torch.tensor([1.0, -5.0])), torch.ones(2, 1), noise_std=1.0), ridge=1.0)
     tensor([[0.5000],
@@ -94,10 +93,10 @@ def fit_ssp(
     allow_weak: bool = False,
     allow_large_delta: bool = False,
 ) -> FittedLinear:
-    """Least squares on random features by one noisy release of X^T X and X^T Y that costs at most (epsilon, delta).
+    """Fits ridge regression on random features from one noisy release of X^T X and X^T Y, at most (epsilon, delta).
 
-    The ridge is public: as large as the noise's eigenvalues are, unless said. `data` may be a `Budget`, and then the
-    target is for all that it holds.
+    The ridge is public; by default it is `typical_noise`. If `data` is a `Budget`, the target (epsilon, delta) is for
+    all its releases together.
 
     >>> from sordino.convex.random_features import RandomReLU
     >>> data = (torch.randn(1000, 3), torch.randint(2, (1000,)))
@@ -129,43 +128,45 @@ def prepared(
     allow_weak: bool,
     allow_large_delta: bool,
 ) -> Budget:
-    """The budget of the data, if the target is one that can be promised for it."""
+    """Returns the budget of the data. Raises an error if the target (epsilon, delta) is not possible for it."""
     check_target(epsilon, delta, allow_weak=allow_weak)
     validate.instance(Adjacency, adjacency=adjacency)
     if adjacency is Adjacency.ADD_OR_REMOVE:
-        raise UsageError("a fit takes the number of units as public: say zero-out or replace-one, got add-or-remove.")
+        raise UsageError(
+            "adjacency must be zero-out or replace-one, because the number of units is public here, got add-or-remove."
+        )
     budget = data if isinstance(data, Budget) else Budget(data)
     check_delta_for(budget.records.num_units, delta, allow_large_delta=allow_large_delta)
     return budget
 
 
-_TIMES_THE_NOISE = 3.0  # the eigenvalue then takes about a tenth of what the statistics cost
-_DEVIATIONS = 2.0  # by which the eigenvalue is taken lower than it was released
+_EIGENVALUE_NOISE_RATIO = 3.0  # relative to the statistics' noise multiplier: the eigenvalue costs about a tenth
+_DEVIATIONS = 2.0  # the lower bound of the eigenvalue is this many standard deviations below its release
 
 
 @dataclass(frozen=True)
 class Releases:
-    """The two releases of one fit, by the noise multiplier of the statistics."""
+    """The two releases of AdaSSP: the statistics and their smallest eigenvalue."""
 
     summation: Summation
     adjacency: Adjacency
 
     @property
     def eigenvalue_bound(self) -> float:
-        """How far one unit moves the smallest eigenvalue of X^T X, whether it is left out or replaced."""
+        """The sensitivity of the smallest eigenvalue of X^T X, for a unit that is removed or replaced."""
         return self.summation.features.bound**2 if self.summation.unit is Unit.EXAMPLE else self.summation.bound
 
     def events(self, noise_multiplier: float) -> tuple[DpEvent, DpEvent]:
-        """That of the statistics and that of the eigenvalue."""
-        # A replacement moves a sum by two bounds and this eigenvalue by one, as if its noise were twice as large.
-        share = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
-        eigenvalue = GaussianDpEvent(share * _TIMES_THE_NOISE * noise_multiplier)
+        """The events of the statistics and of the eigenvalue."""
+        # Replacing a unit moves a sum by two bounds but this eigenvalue by one: its relative noise is twice as large.
+        factor = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
+        eigenvalue = GaussianDpEvent(factor * _EIGENVALUE_NOISE_RATIO * noise_multiplier)
         return self.summation.event(noise_multiplier, self.adjacency), eigenvalue
 
     def smallest_eigenvalue(self, total: BoundedSum) -> BoundedSum:
-        """Not a sum, and yet no unit moves it by more than the bound, which is what noise leans on."""
+        """The smallest eigenvalue. It is not a sum, but no unit moves it by more than the bound, as noise requires."""
         smallest = torch.linalg.eigvalsh(self.summation.gram(total))[:1]
-        # Weyl's inequality: an eigenvalue moves by the spectral norm of what a unit adds, at most.
+        # Weyl's inequality: an eigenvalue moves by at most the spectral norm of the matrix that a unit adds.
         return BoundedSum.of_sensitivity(smallest, self.eigenvalue_bound, Layout(("smallest",), ((1,),)))
 
 
@@ -181,7 +182,7 @@ def fit_adassp(
     allow_weak: bool = False,
     allow_large_delta: bool = False,
 ) -> FittedLinear:
-    """Least squares on random features with a ridge that adapts to the data, for at most (epsilon, delta) in all.
+    """Fits ridge regression on random features with a ridge that adapts to the data, at most (epsilon, delta) in total.
 
     >>> from sordino.convex.random_features import RandomReLU
     >>> data = (torch.randn(1000, 3), torch.randint(2, (1000,)))
@@ -196,29 +197,31 @@ def fit_adassp(
         return ComposedDpEvent([budget.event, *releases.events(noise_multiplier)])
 
     multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
-    noise, eigenvalue_noise = Gaussian(multiplier), Gaussian(_TIMES_THE_NOISE * multiplier)
-    key, of_statistics, of_eigenvalue = key_of(seed, None), *releases.events(multiplier)
-    budget.check(ComposedDpEvent([of_statistics, of_eigenvalue]), adjacency, what="statistics and their eigenvalue")
+    noise, eigenvalue_noise = Gaussian(multiplier), Gaussian(_EIGENVALUE_NOISE_RATIO * multiplier)
+    key, statistics_event, eigenvalue_event = key_of(seed, None), *releases.events(multiplier)
+    both_events = ComposedDpEvent([statistics_event, eigenvalue_event])
+    budget.check(both_events, adjacency, what="statistics and their eigenvalue")
 
-    def opened(what: str, noise: Gaussian, event: DpEvent) -> Release:
+    def open_release(what: str, noise: Gaussian, event: DpEvent) -> Release:
         return budget.open(what, noise=noise, adjacency=adjacency, key=key, event=event, delta=delta)
 
-    of_sum = opened("sufficient statistics", noise, of_statistics)
-    of_smallest = opened("smallest eigenvalue", eigenvalue_noise, of_eigenvalue)
+    statistics_release = open_release("sufficient statistics", noise, statistics_event)
+    eigenvalue_release = open_release("smallest eigenvalue", eigenvalue_noise, eigenvalue_event)
     total = releases.summation.total(budget.records)
-    private, eigenvalue = of_sum.add(total), of_smallest.add(releases.smallest_eigenvalue(total))
+    private = statistics_release.add(total)
+    eigenvalue = eigenvalue_release.add(releases.smallest_eigenvalue(total))
     statistics = releases.summation.statistics(private, noise.std(total.bound))
-    at_least = float(eigenvalue.value) - _DEVIATIONS * eigenvalue_noise.std(releases.eigenvalue_bound)
-    ridge = adaptive_ridge(statistics, at_least)
+    lower_bound = float(eigenvalue.value) - _DEVIATIONS * eigenvalue_noise.std(releases.eigenvalue_bound)
+    ridge = adaptive_ridge(statistics, lower_bound)
     model = LinearModel(features, releases.summation.input_shape, solve(statistics, ridge))
     return FittedLinear(model, budget.guarantee(delta=delta), multiplier, ridge)
 
 
 def adaptive_ridge(statistics: Statistics, smallest_eigenvalue: float) -> float:
-    """What the smallest eigenvalue leaves of the largest one of the noise, and never less than one of its numbers.
+    """The largest eigenvalue of the noise minus the smallest eigenvalue of X^T X, but at least the noise of one entry.
 
     >>> adaptive_ridge(Statistics(torch.eye(50), torch.ones(50, 1), noise_std=1.0), smallest_eigenvalue=4.0)
     6.0
     """
-    largest_of_noise = 2 * typical_noise(statistics)  # Wigner's semicircle ends at twice its root mean square
-    return max(largest_of_noise - max(0.0, smallest_eigenvalue), statistics.noise_std)
+    noise_eigenvalue = 2 * typical_noise(statistics)  # Wigner's semicircle ends at twice its root mean square
+    return max(noise_eigenvalue - max(0.0, smallest_eigenvalue), statistics.noise_std)

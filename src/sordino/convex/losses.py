@@ -1,8 +1,8 @@
-"""Losses that come with a certificate: what is left of them after clipping is still convex and smooth.
+"""Certified losses: losses for which a proof shows that they stay convex and smooth after gradient clipping.
 
 Hidden-state bounds need the map V -> V - eta * (mean of clipped gradients) to be a contraction. Clipping changes the
-gradient field, so convexity of the loss alone proves nothing. With features phi and residual r(z) at outputs
-z = V^T phi, the gradient is phi r^T, and clipping it to norm C projects r on the ball of radius C / |phi|.
+gradient field, so convexity of the loss alone is not enough. With features phi and residual r(z) at outputs
+z = V^T phi, the gradient is phi r^T, and clipping it to norm C projects r to the ball of radius C / |phi|.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class Curvature:
-    """Of a clipped loss in V: its gradient is monotone, and `smoothness`-Lipschitz."""
+    """The curvature of a clipped loss in V: its gradient is monotone and `smoothness`-Lipschitz."""
 
     smoothness: float
 
     def contraction(self, learning_rate: float, strength: float) -> float:
-        """Of V -> V - learning_rate * (gradient + strength * V): the larger of |1 - eta m| and |1 - eta M|.
+        """The Lipschitz constant of V -> V - learning_rate * (gradient + strength * V).
 
-        A gradient that is monotone and M-Lipschitz and derives from a potential has its steps between these two.
+        For the gradient of a potential with curvature between m and M it is the larger of |1 - eta m| and |1 - eta M|.
 
         >>> Curvature(smoothness=1.0).contraction(learning_rate=0.5, strength=0.1)
         0.95
@@ -40,29 +40,29 @@ class Curvature:
             raise UsageError(
                 f"learning_rate must be below 2 / (smoothness + strength) = {2 / largest:.6g}, "
                 f"got {validate.shown(learning_rate)}: "
-                "longer steps do not contract, and have no hidden-state guarantee."
+                "longer steps do not contract, so there is no hidden-state guarantee."
             )
         return max(abs(1 - learning_rate * strength), abs(1 - learning_rate * largest))
 
 
 @runtime_checkable
 class CertifiedLoss(Protocol):
-    """A loss of one example, and what is known about its clipped gradient."""
+    """A loss of one example with a proven bound on the curvature of its clipped gradient."""
 
     def __call__(self, outputs: Tensor, target: Tensor) -> Tensor: ...
 
     def curvature(self, feature_bound: float, clip: float) -> Curvature:
-        """The curvature after clipping to norm `clip`, or a refusal that says why there is none."""
+        """Returns the curvature after clipping to norm `clip`. Raises an error that says why if there is none."""
         ...
 
 
 @dataclass(frozen=True)
 class Squared:
-    """Half the squared distance of the outputs to the label's unit vector, or to a number.
+    """Half the squared distance of the outputs to the one-hot vector of the label, or to a real target.
 
-    Projecting r = z - y on a ball is the gradient of the Moreau envelope of the norm, the radial Huber loss: convex,
-    and no less smooth than the square (Moreau 1965). So the clipped loss is convex and |phi|^2-smooth for every clip
-    norm and any number of classes. A label that does not exist makes its example constant.
+    The projection of r = z - y to a ball is the gradient of the Moreau envelope of the norm, the radial Huber loss. It
+    is convex, and as smooth as the square (Moreau 1965). So the clipped loss is convex and |phi|^2-smooth for every
+    clip norm and any number of classes. An example whose label is out of range has a constant loss.
 
     >>> Squared()(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     tensor(0.2500)
@@ -83,9 +83,9 @@ class Squared:
 
 @dataclass(frozen=True)
 class Logistic:
-    """The logistic loss of one output, for labels 0 and 1.
+    """Logistic loss of one output, for labels 0 and 1.
 
-    Its residual is a number that rises with the output with slope at most 1/4, and so does a clipped one.
+    Its residual is a scalar that increases with the output with slope at most 1/4, and so does the clipped residual.
 
     >>> round(float(Logistic()(torch.tensor([[0.0]]), torch.tensor([1]))), 4)
     0.6931
@@ -104,17 +104,17 @@ class Logistic:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Softmax cross-entropy, certified only if nothing is ever clipped.
+    """Softmax cross-entropy, certified only if the clip norm is so large that no gradient is clipped.
 
-    Its residual softmax(z) - y has norm at most sqrt(2), so a clip norm of sqrt(2) times the feature bound clips
-    nobody, and the loss is |phi|^2 / 2-smooth. A clipped residual of three classes or more is not monotone: there is a
-    pair of outputs for which the step moves apart. It can be trained privately, with every step seen.
+    Its residual softmax(z) - y has norm at most sqrt(2), so a clip norm of sqrt(2) times the feature bound never clips,
+    and the loss is |phi|^2 / 2-smooth. With three or more classes a clipped residual is not monotone: a step can move
+    two outputs apart. DP-SGD, whose guarantee counts every step, has no such limit.
 
     >>> CrossEntropy().curvature(feature_bound=1.0, clip=1.0)
     Traceback (most recent call last):
         ...
-    sordino.errors.UsageError: clip must be at least sqrt(2) * feature_bound = 1.41422, got 1.0: clipped cross-entropy \
-is not the gradient of a convex loss, and has no hidden-state guarantee.
+    sordino.errors.UsageError: clip must be at least sqrt(2) * feature_bound = 1.41422, got 1.0: the clipped gradient \
+of cross-entropy is not the gradient of a convex loss, so there is no hidden-state guarantee.
     """
 
     def __call__(self, outputs: Tensor, target: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ is not the gradient of a convex loss, and has no hidden-state guarantee.
         if clip < needed:
             raise UsageError(
                 f"clip must be at least sqrt(2) * feature_bound = {needed + 5e-6:.5f}, "
-                f"got {validate.shown(clip)}: clipped "
-                "cross-entropy is not the gradient of a convex loss, and has no hidden-state guarantee."
+                f"got {validate.shown(clip)}: the clipped gradient of "
+                "cross-entropy is not the gradient of a convex loss, so there is no hidden-state guarantee."
             )
         return Curvature(feature_bound**2 / 2)

@@ -1,8 +1,8 @@
-"""Models that are linear in what is trained, on features whose norm has a public bound.
+"""Models that are linear in their trained weights, on fixed features whose norm has a public bound.
 
 A two-layer ReLU network f(x) = sum_i relu(x . u_i) a_i has an equivalent convex form (Pilanci and Ergen 2020), in which
-frozen gates 1(u_i . x >= 0) choose for which inputs the linear maps V_i count. With random gates, and without the cone
-constraints, it is an unconstrained problem, convex in V: what hidden-state privacy needs.
+fixed gates 1(u_i . x >= 0) select the linear maps V_i that apply to an input. With random gates and without the cone
+constraints, training is an unconstrained problem that is convex in V, as hidden-state privacy requires.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _RAISED = 1 + 2.0**-20
 
 @runtime_checkable
 class ConvexModel(Protocol):
-    """Outputs V^T phi(x) with features of a public norm bound: a loss that is convex in outputs is convex in V."""
+    """A model with outputs V^T phi(x): a loss that is convex in the outputs is convex in V."""
 
     @property
     def feature_bound(self) -> float:
-        """The L2 norm of phi(x), at most, for every x. It is a fact of the model, not of the data."""
+        """An upper bound of the L2 norm of phi(x) for every x. It depends on the model only, not on the data."""
         ...
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
-        """The module, with V = 0."""
+        """Returns the module, with V = 0."""
         ...
 
 
 @dataclass(frozen=True)
 class GatedReLU:
-    """Features (1(u_i . x >= 0) x / sqrt(P)) for i = 1..P, of inputs scaled to norm at most 1.
+    """Gated ReLU network: features (1(u_i . x >= 0) x / sqrt(P)) for i = 1..P, of inputs scaled to norm at most 1.
 
-    The gates u_i are normal, public and fixed by `seed`; nothing of them is trained. Since at most all gates are open,
-    the norm of the features is at most that of x.
+    The gates u_i are normal, public, fixed by `seed` and not trained. If all gates are open, the features have the norm
+    of x; otherwise they are shorter.
 
     >>> model = GatedReLU(gates=8).build(inputs=5, outputs=3)
     >>> model(torch.randn(2, 5)).shape, sum(p.numel() for p in model.parameters())
@@ -64,10 +64,11 @@ class GatedReLU:
 
 @dataclass(frozen=True)
 class PairedReLU:
-    """A gated ReLU network in which each gate has its opposite: one of 1(u . x >= 0) and 1(u . x < 0) is open.
+    """Gated ReLU network with pairs of opposite gates, 1(u . x >= 0) and 1(u . x < 0), of which exactly one is open.
 
-    So exactly half of the gates are open for every x, and features scaled by sqrt(2 / P) are as long as x is, where
-    those of `GatedReLU` are shorter by sqrt(2) for most x: the same bound lets each step go twice as far.
+    So half of the gates are open for every x, and features scaled by sqrt(2 / P) are as long as x. The features of
+    `GatedReLU` are shorter by a factor sqrt(2) for most x. Under the same norm bound, a step of the same learning rate
+    therefore changes the outputs twice as much.
 
     >>> model = PairedReLU(gates=8).build(inputs=5, outputs=3)
     >>> model(torch.randn(2, 5)).shape, sum(p.numel() for p in model.parameters())
@@ -80,7 +81,7 @@ class PairedReLU:
     def __post_init__(self) -> None:
         validate.count(at_least=2, gates=self.gates)
         if self.gates % 2:
-            raise UsageError(f"gates must be an even number, because each has its opposite: got {self.gates}.")
+            raise UsageError(f"gates must be even, because gates come in opposite pairs, got {self.gates}.")
         validate.count(at_least=0, at_most=2**63 - 1, seed=self.seed)
 
     @property
@@ -94,7 +95,7 @@ class PairedReLU:
 
 @dataclass(frozen=True)
 class Linear:
-    """Features x scaled to norm at most 1: a linear model, or one on features that were computed before.
+    """Linear model of inputs scaled to norm at most 1, which may be precomputed features.
 
     >>> Linear().build(inputs=5, outputs=3)(torch.randn(2, 5)).shape
     torch.Size([2, 3])
@@ -111,7 +112,7 @@ class Linear:
 
 
 class _GatedLayer(nn.Module):
-    """One linear map for each gate, of which the open ones are added up."""
+    """One linear map for each gate. The output is the sum of the maps whose gates are open."""
 
     gates: Tensor
     maps_per_gate = 1
@@ -133,7 +134,7 @@ class _GatedLayer(nn.Module):
 
 
 class _PairedLayer(_GatedLayer):
-    """The same with a second map for the other side of each gate."""
+    """A gated layer with a second map for the opposite side of each gate."""
 
     maps_per_gate = 2
 
@@ -147,10 +148,10 @@ class _BoundedFeatures(nn.Module):
 
 
 def bounded(inputs: Tensor) -> Tensor:
-    """Each row as a vector of norm at most 1: longer ones are shortened. It acts on each row alone, by a public rule.
+    """Flattens each row to a vector and scales it down to norm at most 1. A row's result depends on that row only.
 
-    Lengths are taken in float64, where the sum of squares of n numbers is off by n 2^-53 of itself at most, and raised
-    by 2^-20: for up to 2^30 numbers that is more than this and the rounding of quotients and features to float32.
+    Norms are computed in float64, where the sum of n squares has a relative error of at most n 2^-53, and are raised by
+    2^-20. For n up to 2^30 this covers that error and the rounding of quotients and features to float32.
 
     >>> bounded(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
     tensor([[0.6000, 0.8000],

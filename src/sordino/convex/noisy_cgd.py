@@ -1,14 +1,10 @@
-"""NoisyCGD: gradient descent on fixed disjoint batches in cyclic order, of which only the last iterate is released.
-
-Gaussian noise whose scale follows a schedule.
-
-NoisyCGD: descent on fixed disjoint batches that take turns, of which only the last iterate is shown.
+"""NoisyCGD: noisy gradient descent on fixed disjoint batches in cyclic order. Only the last iterate is released.
 
     V <- Proj[ V - eta_k ((1/b) sum over batch of clip_C(gradient) + strength V + noise of std sigma_k C / b) ]
 
-A plan is a theorem, and this one has more hypotheses than DP-SGD: batches that do not change, plain steps that
-contract, a loss whose clipped gradient is monotone, and a run that keeps its iterates to itself. Each is a type, or is
-refused.
+The hidden-state bound has more hypotheses than DP-SGD: fixed batches, plain gradient steps that contract, a loss whose
+clipped gradient is monotone, and iterates that are not observed. Each is enforced by a type or checked when the plan is
+made. `Fading` is the Gaussian noise of the steps, whose scale follows a schedule.
 """
 
 from __future__ import annotations
@@ -37,9 +33,9 @@ from sordino.training.schedules import Constant, Schedule
 
 @dataclass(frozen=True)
 class Fading:
-    """In step k of `steps`, normal noise of `noise_multiplier` times the schedule's factor times the bound.
+    """Gaussian noise of standard deviation `noise_multiplier` * (the schedule's factor of the step) * bound.
 
-    Its own event is that of the least noise, in every step: a bound for whoever sees the steps.
+    Its event is that of the smallest noise of all `steps`, in every step: a bound for an observer of all steps.
 
     >>> from sordino.training.schedules import Cosine
     >>> round(Fading(2.0, Cosine(final=0.5), steps=100).event.noise_multiplier, 3)
@@ -53,14 +49,14 @@ class Fading:
     arithmetic: ClassVar[str] = ROUNDED_EXACTLY
 
     def __post_init__(self) -> None:
-        _ = self.event
+        _ = self.event  # computed here, so that errors are raised early
 
     @property
     def event(self) -> DpEvent:
-        return self._least.event
+        return self._smallest.event
 
     def std(self, bound: float) -> float:
-        return self._least.std(bound)
+        return self._smallest.std(bound)
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
         return Gaussian(self.noise_multiplier * self.schedule.factor(at.step, self.steps)).add(total, at)
@@ -69,24 +65,24 @@ class Fading:
         return Fading(noise_multiplier, self.schedule, self.steps)
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        return self._least.tail_risk(sensitivity, steps)
+        return self._smallest.tail_risk(sensitivity, steps)
 
     @property
-    def _least(self) -> Gaussian:
-        least = min(self.schedule.factor(step, self.steps) for step in range(self.steps))
-        if least <= 0:
-            raise UsageError(f"the noise schedule must stay above 0, got a factor of {least!r}.")
-        return Gaussian(self.noise_multiplier * least)
+    def _smallest(self) -> Gaussian:
+        factor = min(self.schedule.factor(step, self.steps) for step in range(self.steps))
+        if factor <= 0:
+            raise UsageError(f"the noise schedule must stay above 0, got a factor of {factor!r}.")
+        return Gaussian(self.noise_multiplier * factor)
 
 
 @dataclass(frozen=True)
 class NoisyCGD:
-    """What is computed in each step, and that nothing but the end is seen.
+    """The plan of a NoisyCGD run, of which only the last iterate is released.
 
-    `strength` is that of the ridge term, outside the clip; with `radius`, V is projected on the ball of that radius
-    after each step, which needs the public number of `examples`. `learning_rate` and the noise follow their schedules.
-    After the last epoch come `trailing_steps` without data, which hide who was in the last batch. An iterate that is
-    shown after one of the epochs `shown_after` is a release of its own, from which the bound starts anew.
+    `strength` is the coefficient of the ridge term, which is not clipped. With `radius`, V is projected to the ball of
+    that radius after each step; this needs the public number of `examples`. `learning_rate` and the noise follow their
+    schedules. After the last epoch, `trailing_steps` without data protect the examples of the last batch. An iterate
+    that is shown after one of the epochs `shown_after` is a release of its own, and the bound restarts from it.
 
     >>> from sordino.convex.model import GatedReLU
     >>> plan = NoisyCGD(Cyclic(60, 400), GatedReLU(128), clip=0.2, noise_multiplier=15.0, learning_rate=1.0)
@@ -112,24 +108,24 @@ class NoisyCGD:
         if type(self.sampler) is not Cyclic:
             raise UsageError(
                 f"sampler must be Cyclic, got {type(self.sampler).__name__}: the hidden-state bound holds for fixed "
-                "disjoint batches that take turns."
+                "disjoint batches in cyclic order."
             )
         validate.instance(ConvexModel, model=self.model)
         validate.instance(CertifiedLoss, loss=self.loss)
         validate.instance(Schedule, schedule=self.schedule, noise_schedule=self.noise_schedule)
         validate.positive(clip=self.clip, learning_rate=self.learning_rate)
-        Gaussian(self.noise_multiplier)
+        Gaussian(self.noise_multiplier)  # checks the multiplier
         if self.radius is not None:
             validate.positive(radius=self.radius)
-            validate.count(examples=self.examples)  # how far a unit moves the iterate, against the ball's diameter
+            validate.count(examples=self.examples)  # gives the batch size, which scales the ball's diameter
         validate.count(at_least=0, trailing_steps=self.trailing_steps)
         ends = (0, *self.shown_after, self.sampler.epochs)
         if any(one >= other for one, other in pairwise(ends)):
             raise UsageError(
-                f"shown_after must be rising epochs between 0 and {self.sampler.epochs}, "
+                f"shown_after must be increasing epochs strictly between 0 and {self.sampler.epochs}, "
                 f"got {validate.shown(self.shown_after)}."
             )
-        _ = self._steps  # made here, so that steps which do not contract are refused
+        _ = self._steps  # computed here, so that steps that do not contract raise an error early
 
     @property
     def adjacency(self) -> Adjacency:
@@ -137,11 +133,11 @@ class NoisyCGD:
 
     @property
     def steps(self) -> int:
-        """All steps, those without data included."""
+        """The number of all steps, including those without data."""
         return self.sampler.steps + self.trailing_steps
 
     def batch_size(self, examples: int) -> int:
-        """The size of the largest batch, a public number: divided by it, no step is longer than said."""
+        """The public size of the largest batch. Sums are divided by it, so no step exceeds the learning rate."""
         return -(-examples // self.sampler.batches_per_epoch)
 
     def learning_rate_at(self, step: int) -> float:
@@ -152,32 +148,31 @@ class NoisyCGD:
 
     @property
     def event(self) -> DpEvent:
-        """The last iterate, and each that is shown before. The worst-placed unit decides."""
-        return _shown(self._revealed)
+        """The event of the last iterate and of each iterate shown before, for a unit in the worst batch."""
+        return _event_of(self._worst_segments)
 
     @cached_property
-    def _revealed(self) -> tuple[_Segment, ...]:
-        """What the worst-placed unit reveals by each iterate that is shown."""
+    def _worst_segments(self) -> tuple[_Segment, ...]:
+        """The segments between shown iterates, for a unit in the batch with the largest total mu."""
         ends = (0, *(self.sampler.batches_per_epoch * epoch for epoch in self.shown_after), self.steps)
-        places = range(self.sampler.batches_per_epoch)
-        revealed = (
-            tuple(_Segment(self._mu(place, *segment), segment[1] - segment[0]) for segment in pairwise(ends))
-            for place in places
+        of_each_batch = (
+            tuple(_Segment(self._mu(batch, first, last), last - first) for first, last in pairwise(ends))
+            for batch in range(self.sampler.batches_per_epoch)
         )
-        return max(revealed, key=lambda segments: math.fsum(segment.mu**2 for segment in segments))
+        return max(of_each_batch, key=lambda segments: math.fsum(segment.mu**2 for segment in segments))
 
     def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
-        """What the plan promises to whoever sees the last iterate and nothing else of the run."""
+        """The guarantee against an observer of the last iterate (and of the shown ones) and of nothing else."""
         self.check_noise(delta)
         return Guarantee.of(self.event, self.adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def check_noise(self, delta: float) -> None:
-        """Refuses a plan that the generator cannot carry out at this delta."""
-        least = min(self.noise_multiplier_at(step) for step in range(self.steps))
-        check_tail(Gaussian(least), self.adjacency, steps=self.steps, delta=delta)
+        """Raises an error if the tail of the random generator would be observable at this delta."""
+        smallest_noise = min(self.noise_multiplier_at(step) for step in range(self.steps))
+        check_tail(Gaussian(smallest_noise), self.adjacency, steps=self.steps, delta=delta)
 
     def calibrated(self, *, epsilon: float, delta: float) -> NoisyCGD:
-        """The same plan with the smallest noise whose epsilon is at most the target, rounded to the safe side.
+        """Returns the plan with the smallest noise whose epsilon is at most the target, rounded up.
 
         >>> from sordino.convex.model import GatedReLU
         >>> plan = NoisyCGD(Cyclic(60, 50), GatedReLU(8), clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
@@ -185,55 +180,58 @@ class NoisyCGD:
         5.03
         """
         noise_multiplier = smallest(self._event_at, self.adjacency, epsilon=epsilon, delta=delta)
-        found = replace(self, noise_multiplier=noise_multiplier)
-        found.check_noise(delta)
-        return found
+        plan = replace(self, noise_multiplier=noise_multiplier)
+        plan.check_noise(delta)
+        return plan
 
     def _event_at(self, noise_multiplier: float) -> DpEvent:
-        """The event with other noise. Without a ball every mu is in inverse proportion to it."""
+        """The event with another noise multiplier. Without a `radius`, every mu is inversely proportional to it."""
         if self.radius is not None:
             return replace(self, noise_multiplier=noise_multiplier).event
-        less = self.noise_multiplier / noise_multiplier
-        return _shown(tuple(replace(segment, mu=segment.mu * less) for segment in self._revealed))
+        factor = self.noise_multiplier / noise_multiplier
+        return _event_of(tuple(replace(segment, mu=segment.mu * factor) for segment in self._worst_segments))
 
     @cached_property
     def _steps(self) -> Steps:
-        """In units of clip / batch size: a unit moves the iterate by the learning rate, noise by sigma times that."""
+        """The steps for the accountant, in units of clip / batch size.
+
+        A unit moves the iterate by the learning rate, and noise has sigma times the learning rate as deviation.
+        """
         curvature = self.loss.curvature(self.model.feature_bound, self.clip)
         rates = np.array([self.learning_rate_at(step) for step in range(self.steps)])
         noises = np.array([self.noise_multiplier_at(step) for step in range(self.steps)])
         contraction = {rate: curvature.contraction(rate, self.strength) for rate in set(rates.tolist())}
         return Steps(np.array([contraction[rate] for rate in rates.tolist()]), rates * noises, rates)
 
-    def _mu(self, place: int, first: int, last: int) -> float:
-        """What the steps from `first` to `last` reveal of a unit in batch `place` to whoever knows where they began."""
+    def _mu(self, batch: int, first: int, last: int) -> float:
+        """The mu of steps `first` to `last`, for a unit in this batch and an observer who knows the first iterate."""
         steps = Steps(
             *(part[first:last] for part in (self._steps.contraction, self._steps.noise_std, self._steps.shift))
         )
-        turns = np.arange(place, self.sampler.steps, self.sampler.batches_per_epoch)
-        uses = turns[(turns >= first) & (turns < last)] - first
+        batch_steps = np.arange(batch, self.sampler.steps, self.sampler.batches_per_epoch)
+        uses = batch_steps[(batch_steps >= first) & (batch_steps < last)] - first
         return mu_of_unit(steps, uses, diameter=self._diameter)
 
     @property
     def _diameter(self) -> float | None:
-        """Of the ball, in the same units.
+        """The diameter of the ball, in units of clip / batch size.
 
-        Replace-one doubles all shifts later on: as if the ball were half as large.
+        Under replace-one the accountant doubles all shifts afterwards, so the diameter is halved here.
         """
         if self.radius is None or self.examples is None:
             return None
-        share = 0.5 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
-        return share * 2 * self.radius * self.batch_size(self.examples) / self.clip
+        factor = 0.5 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
+        return factor * 2 * self.radius * self.batch_size(self.examples) / self.clip
 
 
 @dataclass(frozen=True)
 class _Segment:
-    """Steps between two iterates that are shown, and what they reveal of a unit."""
+    """The steps between two iterates that are shown, and their mu for one unit."""
 
     mu: float
     steps: int
 
 
-def _shown(segments: tuple[_Segment, ...]) -> DpEvent:
+def _event_of(segments: tuple[_Segment, ...]) -> DpEvent:
     events: list[DpEvent] = [HiddenStateDpEvent(1 / segment.mu, segment.steps) for segment in segments]
     return events[0] if len(events) == 1 else ComposedDpEvent(events)

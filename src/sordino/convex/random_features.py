@@ -1,8 +1,8 @@
-"""Random features of a row: public maps with a public norm bound, drawn from a seed and never from data.
+"""Random feature maps with a public norm bound. They are drawn from a public seed and do not depend on data.
 
-Letters: `n` rows, `d` numbers of an input, `p` random directions, `f` features. A row is first scaled down to norm at
-most 1, then mapped, then scaled down to norm at most 1 again; a constant feature `bias` may follow. So every map has
-the bound sqrt(1 + bias^2), whatever a record holds, and it is reached: the maps are scaled so that a row of norm 1 has
+Index letters: `n` rows, `d` input dimensions, `p` random directions, `f` features. A row is scaled down to norm at most
+1, then mapped, then scaled down to norm at most 1 again; a constant feature `bias` may be appended. So every map has
+the norm bound sqrt(1 + bias^2) for any record. The bound is nearly tight: maps are scaled so that a row of norm 1 has
 features of norm 1 on average.
 """
 
@@ -24,7 +24,7 @@ _ROUNDED_DOWN = 1 - 2.0**-19  # covers the rounding of norms and products in flo
 
 @dataclass(frozen=True, kw_only=True)
 class Features(ABC):
-    """What decides a feature map. All of it is public."""
+    """The settings of a feature map. All of them are public."""
 
     bias: float = 0.0
     seed: int = 0
@@ -35,11 +35,11 @@ class Features(ABC):
 
     @property
     def bound(self) -> float:
-        """No row has features of a larger norm."""
+        """The largest norm of the features of any row."""
         return hypot(1.0, self.bias)
 
     def size(self, num_inputs: int) -> int:
-        """How many features a row of `num_inputs` numbers gets, with the constant one."""
+        """The number of features of a row with `num_inputs` values, including the constant feature."""
         return self._mapped_size(num_inputs) + (self.bias > 0)
 
     @abstractmethod
@@ -48,19 +48,19 @@ class Features(ABC):
 
     @abstractmethod
     def of(self, rows: Tensor, projections: Tensor) -> Tensor:
-        """The features of rows (n, d) of norm at most 1, whose `projections` on the directions are (n, p)."""
+        """The features of rows (n, d) of norm at most 1, given their `projections` (n, p) on the directions."""
 
     @abstractmethod
     def _mapped_size(self, num_inputs: int) -> int: ...
 
-    def _normals(self, num_inputs: int, number: int) -> Tensor:
-        drawn = Key.from_seed(self.seed).stream("random features").normals(num_inputs * number, step=0)
-        return torch.from_numpy(drawn).float().reshape(number, num_inputs).T.contiguous()
+    def _normals(self, num_inputs: int, count: int) -> Tensor:
+        normals = Key.from_seed(self.seed).stream("random features").normals(num_inputs * count, step=0)
+        return torch.from_numpy(normals).float().reshape(count, num_inputs).T.contiguous()
 
 
 @dataclass(frozen=True)
 class GatedFeatures(Features):
-    """The input once for each gate that it opens: (1(u_i.x >= 0) x)_i, the features of a gated ReLU network.
+    """Features of a gated ReLU network, (1(u_i.x >= 0) x)_i: one copy of the input for each open gate.
 
     >>> FeatureMap(GatedFeatures(gates=4), input_shape=(3,))(torch.ones(2, 3)).shape
     torch.Size([2, 12])
@@ -85,7 +85,7 @@ class GatedFeatures(Features):
 
 @dataclass(frozen=True)
 class RandomReLU(Features):
-    """The hidden layer of a ReLU network with random weights: relu(w_i.x).
+    """Features relu(w_i.x): the hidden layer of a ReLU network with random weights.
 
     >>> RandomReLU(width=100, bias=0.5).bound
     1.118033988749895
@@ -109,7 +109,7 @@ class RandomReLU(Features):
 
 @dataclass(frozen=True)
 class RandomSigns(RandomReLU):
-    """On which side of random hyperplanes an input lies: 1(w_i.x >= 0)."""
+    """Features 1(w_i.x >= 0): the side of each random hyperplane on which the input lies."""
 
     def of(self, rows: Tensor, projections: Tensor) -> Tensor:
         return (projections >= 0).to(rows.dtype) * sqrt(2 / self.width)
@@ -117,10 +117,10 @@ class RandomSigns(RandomReLU):
 
 @dataclass(frozen=True)
 class RandomFourier(Features):
-    """Cosines and sines in pairs, whose products approach exp(-gamma |x - x'|^2) (Rahimi and Recht 2007).
+    """Random Fourier features: inner products approximate exp(-gamma |x - x'|^2) (Rahimi and Recht 2007).
 
-    A pair has norm 1 in every direction, which one cosine with a random phase has on average only: it would need the
-    bound sqrt(2). `gamma` is for rows of norm at most 1, and public.
+    Cosines and sines come in pairs, because a pair has norm 1 for every input. A cosine with a random phase has norm 1
+    on average only, and would need the bound sqrt(2). `gamma` is public and refers to rows of norm at most 1.
 
     >>> features = FeatureMap(RandomFourier(width=100, gamma=2.0), input_shape=(3,))(torch.rand(1, 3))
     >>> round(float(features.norm()), 3)
@@ -146,7 +146,7 @@ class RandomFourier(Features):
 
 
 class FeatureMap(nn.Module):
-    """Inputs (n, *input_shape) of any numbers -> features (n, f) of norm at most `features.bound`."""
+    """Maps any inputs (n, *input_shape) to features (n, f) of norm at most `features.bound`."""
 
     directions: Tensor
 
@@ -166,7 +166,7 @@ class FeatureMap(nn.Module):
 
 
 def at_most(norm: float, rows: Tensor) -> Tensor:
-    """Each row scaled down to L2 norm at most `norm`. A row that is not finite becomes zero.
+    """Scales each row down to L2 norm at most `norm`. A row that is not finite becomes zero.
 
     >>> at_most(1.0, torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0]])).round(decimals=4)
     tensor([[0.6000, 0.8000],

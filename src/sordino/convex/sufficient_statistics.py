@@ -1,15 +1,15 @@
-"""All that least squares needs of the data, released once: X^T X and X^T Y with normal noise.
+"""Private sufficient statistics of least squares: X^T X and X^T Y with Gaussian noise, in one release.
 
-A row with features x, |x| <= B, and the unit vector y of its label adds T = (x x^T, x y^T). Of the symmetric matrix the
-upper triangle is released, off the diagonal times sqrt(2), which keeps inner products:
+A row with features x, |x| <= B, and one-hot label y adds T = (x x^T, x y^T). The upper triangle of the symmetric matrix
+is released, with off-diagonal entries times sqrt(2), which preserves inner products:
 <T, T'> = (x.x')^2 + (x.x')(y.y').
 
-Guarantee: replacing a row by nothing moves the sum by |T| <= sqrt(B^4 + B^2). Replacing it by another moves it by
+Guarantee: removing a row moves the sum by |T| <= sqrt(B^4 + B^2). Replacing it by another row moves the sum by
 |T - T'|, whose square is at most 2 (B^4 + B^2) - 2 (a^2 + a (y.y')) with a = x.x'. The last bracket is at least -1/4,
-which it is for equal labels and a = -1/2, so |T - T'| <= sqrt(2) (B^2 + 1/2). Rows at such an angle exist unless the
-constant feature is large: no smaller number is valid, and sqrt(2) sqrt(B^4 + B^2) is not. With noise on each number
-this is one Gaussian mechanism, charged before a row is read. A user's rows are added up and scaled down as a whole; two
-users are at most two norms apart.
+reached for equal labels and a = -1/2, so |T - T'| <= sqrt(2) (B^2 + 1/2). Rows at such an angle exist unless the
+constant feature is large, so no smaller bound is valid; in particular sqrt(2) sqrt(B^4 + B^2) is not. With noise on
+each entry this is one Gaussian mechanism, which is charged before a row is read. The rows of a user are summed and
+scaled down as a whole; replacing a user moves the sum by at most two norms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sordino.kernel.randomness import Key
 from sordino.kernel.records import Batch, Records
 from sordino.kernel.states import BoundedSum, Layout, Private
 
-MOST_FEATURES = 8_000  # whose products take 2.3 GB with their noise and eigenvectors
+MOST_FEATURES = 8_000  # their products take 2.3 GB with noise and eigenvectors
 _ROWS_AT_A_TIME = 2048
 _MOST_ROWS_PER_USER = 4096
 _MOST_CLASSES = 10_000
@@ -44,9 +44,9 @@ _MOST_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class Statistics:
-    """X^T X, shape (f, f) and symmetric, and X^T Y, shape (f, k), with noise. Public once made.
+    """X^T X (`gram`, symmetric, shape (f, f)) and X^T Y (`moment`, shape (f, k)) with noise. They may be published.
 
-    Noise has the standard deviation `noise_std` on the diagonal and on X^T Y, and noise_std / sqrt(2) elsewhere.
+    The noise has standard deviation `noise_std` on the diagonal and on X^T Y, and noise_std / sqrt(2) elsewhere.
     """
 
     gram: Tensor
@@ -56,7 +56,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Summation:
-    """What is summed: all that is public about X^T X and X^T Y, for the records of one budget."""
+    """The computation of X^T X and X^T Y for the records of one budget. All its fields are public."""
 
     features: Features
     input_shape: tuple[int, ...]
@@ -65,20 +65,21 @@ class Summation:
 
     @classmethod
     def of(cls, records: Records, features: Features, num_classes: int) -> Summation:
-        """Refuses what cannot be summed, by the public structure of the records alone."""
+        """Raises an error for records that cannot be summed. Only their public structure is checked."""
         validate.instance(Features, features=features)
         validate.count(at_least=2, at_most=_MOST_CLASSES, num_classes=num_classes)
         *inputs, target = records.rows.empty()
         if len(inputs) != 1 or not (inputs[0].is_floating_point() or inputs[0].dtype == torch.uint8):
-            raise UsageError(f"statistics need one tensor of numbers, got {', '.join(str(x.dtype) for x in inputs)}.")
+            dtypes = ", ".join(str(x.dtype) for x in inputs)
+            raise UsageError(f"inputs must be one float or uint8 tensor for sufficient statistics, got {dtypes}.")
         if target.is_floating_point() or target.ndim != 1:
-            raise UsageError(f"targets must be one class number per row, got {target.dtype} of {target.ndim} axes.")
+            raise UsageError(f"targets must be one class index per row, got {target.dtype} of {target.ndim} axes.")
         if records.rows_per_unit > _MOST_ROWS_PER_USER:
             raise UsageError(f"rows_per_user must be at most {_MOST_ROWS_PER_USER}, got {records.rows_per_unit}.")
         shape = tuple(inputs[0].shape[1:])
         if (size := features.size(prod(shape))) > MOST_FEATURES:
             raise UsageError(
-                f"a row must have at most {MOST_FEATURES} features, because all their products are held: got {size}."
+                f"a row must have at most {MOST_FEATURES} features, because all their products are stored, got {size}."
             )
         return cls(features, shape, num_classes, records.unit)
 
@@ -88,18 +89,18 @@ class Summation:
 
     @property
     def bound(self) -> float:
-        """The norm of what one unit adds, at most."""
+        """The largest norm of the vector that one unit adds."""
         return hypot(self.features.bound**2, self.features.bound)
 
     def event(self, noise_multiplier: float, adjacency: Adjacency) -> DpEvent:
-        """What the release is worth. Under replace-one a multiplier is relative to half of what a replacement moves."""
+        """The event of the release. Under replace-one a multiplier refers to half of the replacement's sensitivity."""
         if adjacency is not Adjacency.REPLACE_ONE or self.unit is Unit.USER:
             return GaussianDpEvent(noise_multiplier)
         moved = sqrt(2) * (self.features.bound**2 + 1 / 2)
         return GaussianDpEvent(noise_multiplier * self.bound / (moved / 2))
 
     def total(self, records: Records) -> BoundedSum:
-        """The sum over all units, without noise."""
+        """The sum over all units, before noise."""
         feature_map = FeatureMap(self.features, self.input_shape).double()
         gram = np.zeros((self.size, self.size), order="F")
         moment = torch.zeros(self.size, self.num_classes, dtype=torch.float64)
@@ -108,27 +109,26 @@ class Summation:
             rows, labels = self.rows(feature_map, records.gather(indices))
             gram = dsyrk(1.0, rows.T.numpy(), beta=1.0, c=gram, overwrite_c=True)
             moment += rows.T @ labels
-        # A unit adds x x^T and x y^T with |x| at most the features' bound and |y| at most 1, which `rows` sees to.
+        # A unit adds x x^T and x y^T; `rows` makes sure that |x| <= the features' bound and |y| <= 1.
         return BoundedSum.of_sensitivity(torch.cat([_packed(gram), moment.flatten()]), self.bound, self._layout)
 
     def rows(self, feature_map: FeatureMap, batch: Batch) -> tuple[Tensor, Tensor]:
-        """X and Y of a batch, float64. A row that is invalid, or whose label does not exist, is zero in both."""
-        exists = batch.valid & (batch.target >= 0) & (batch.target < self.num_classes)
+        """X and Y of a batch, float64. A row that is invalid, or whose label is out of range, is zero in both."""
+        usable = batch.valid & (batch.target >= 0) & (batch.target < self.num_classes)
         features = at_most(self.features.bound, feature_map(batch.inputs[0].double()))
-        labels = F.one_hot(torch.where(exists, batch.target, 0), self.num_classes).double()
-        features, labels = features * exists[:, None], labels * exists[:, None]
+        labels = F.one_hot(torch.where(usable, batch.target, 0), self.num_classes).double()
+        features, labels = features * usable[:, None], labels * usable[:, None]
         if self.unit is Unit.EXAMPLE:
             return features, labels
-        root = self._unit_weights(features, labels, batch).sqrt()[
-            :, None
-        ]  # of which each of the two products takes one
+        # The square root, because both factors of x x^T and of x y^T are scaled.
+        root = self._unit_weights(features, labels, batch).sqrt()[:, None]
         return features * root, labels * root
 
     def statistics(self, private: Private, noise_std: float) -> Statistics:
         return Statistics(self.gram(private), private.tensors()["moment"], noise_std)
 
     def gram(self, released: BoundedSum | Private) -> Tensor:
-        """X^T X as a matrix, with noise or before."""
+        """X^T X as a matrix, from a sum with or without noise."""
         return _unpacked(self._layout.split(released.value)["gram"], self.size)
 
     @property
@@ -136,7 +136,7 @@ class Summation:
         return Layout(("gram", "moment"), ((self.size * (self.size + 1) // 2,), (self.size, self.num_classes)))
 
     def _unit_weights(self, features: Tensor, labels: Tensor, batch: Batch) -> Tensor:
-        """For each row, by how much its unit as a whole is scaled down. The norm of a sum follows from products."""
+        """The factor by which each row's unit is scaled down. The norm of a unit's sum follows from inner products."""
         products = features @ features.T
         products = products.square() + products * (labels @ labels.T)
         own = torch.where(batch.units[:, None] == batch.units, products, 0.0).sum(dim=1)
@@ -154,9 +154,9 @@ def release_statistics(
     seed: int | None = None,
     key: Key | None = None,
 ) -> Statistics:
-    """X^T X and X^T Y of the features and labels of `budget`, with noise of `noise_multiplier` times sqrt(B^4 + B^2).
+    """Releases X^T X and X^T Y of `budget` with noise of standard deviation `noise_multiplier` * sqrt(B^4 + B^2).
 
-    With a `seed` they are reproducible, and whoever knows the seed can remove the noise.
+    With a `seed` the release is reproducible, and everyone who knows the seed can remove the noise.
 
     >>> from sordino.convex.random_features import RandomReLU
     >>> budget = Budget((torch.rand(100, 3), torch.zeros(100, dtype=torch.int64)))
@@ -180,7 +180,7 @@ def release_statistics(
 
 
 def key_of(seed: int | None, key: Key | None) -> Key:
-    """The key that was given, or one from the seed, or a fresh one."""
+    """Returns `key` if given, else a key from `seed` if given, else a fresh key."""
     if seed is not None and key is not None:
         raise UsageError("seed and key exclude each other: a seed makes the noise reproducible, a key keeps it secret.")
     key = key or (Key.fresh() if seed is None else Key.from_seed(seed))
@@ -189,7 +189,7 @@ def key_of(seed: int | None, key: Key | None) -> Key:
 
 
 def _packed(gram: NDArray[np.float64]) -> Tensor:
-    """The upper triangle by rows, off the diagonal times sqrt(2)."""
+    """The upper triangle row by row, with off-diagonal entries times sqrt(2)."""
     rows = torch.from_numpy(gram)
     packed = torch.cat([row[position:] for position, row in enumerate(rows)]).mul_(sqrt(2))
     packed[_diagonal(len(rows))] /= sqrt(2)
@@ -204,6 +204,6 @@ def _unpacked(packed: Tensor, size: int) -> Tensor:
 
 
 def _diagonal(size: int) -> Tensor:
-    """Where the packed triangle holds the diagonal."""
+    """The positions of the diagonal in the packed triangle."""
     lengths = torch.arange(size, 0, -1)
     return lengths.cumsum(0) - lengths

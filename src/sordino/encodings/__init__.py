@@ -1,4 +1,4 @@
-"""What may be done to a gradient before the clip and undone after the noise: masks, projections, scales."""
+"""Encodings: maps applied to each gradient before the clip and undone after the noise (masks, projections, scales)."""
 
 from sordino.encodings.combined import Combined as Combined
 from sordino.encodings.freeze import Freeze as Freeze

@@ -1,8 +1,8 @@
-"""What codecs of several encodings share: masks, and contributions of which each is mapped on its own.
+"""Codecs that several encodings share: masks, and maps that are applied to each contribution on its own.
 
 Guarantee (Theorem 3.1 of Zhu and Blaschko 2023): the masked sum with noise on all coordinates is a Gaussian release of
-the same bound, and dropping coordinates from a release is post-processing. So a mask that no private row decided leaves
-the event as it is, whatever its rate.
+the same bound, and dropping coordinates from a release is post-processing. So a mask that does not depend on private
+rows leaves the event unchanged at any rate.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ROWS_AT_A_TIME = 32
 
 @dataclass(frozen=True, repr=False)
 class MaskCodec:
-    """Keeps the coordinates where `keep`, shape (d,), is True. The others add nothing, and get no noise.
+    """Keeps the coordinates where `keep`, shape (d,), is True. The others are zero and get no noise.
 
-    `learn` makes the next state from the release before the mask: with the noise that fell on the other coordinates,
-    because zeros in its place would look like gradients that are exactly known.
+    `learn` computes the next state from the release before masking, which has noise on the masked coordinates too:
+    zeros there would look like gradients that are known exactly.
 
     >>> codec = MaskCodec(torch.tensor([True, False]), learn=lambda released: {"sum": released.value})
     >>> gradient, state = codec.decode(Private(torch.tensor([3.0, 4.0]), Layout(("w",), ((2,),))))
@@ -59,10 +59,10 @@ class MaskCodec:
 
 @dataclass(frozen=True, repr=False)
 class MappedContributions:
-    """Rows of `each` under `mapped`, a few at a time, as vectors of `layout`. Norms are those of the rows as formed.
+    """The rows of `each` mapped by `mapped` to vectors of `layout`, a few rows at a time.
 
-    The norm of a residual would follow from two others by Pythagoras, and be wrong where they nearly cancel: the clip
-    would rest on it.
+    Norms are computed from the mapped rows themselves. Pythagoras would give the norm of a residual from two other
+    norms, but with a large error where these nearly cancel, and the clip relies on it.
 
     >>> each = Dense(torch.tensor([[3.0, -4.0]]), Layout(("w",), ((2,),)))
     >>> MappedContributions(each, each.layout, torch.abs).weighted_sum(torch.ones(1))
@@ -71,24 +71,24 @@ class MappedContributions:
 
     each: PerExample
     layout: Layout
-    mapped: Callable[[Tensor], Tensor]  # of rows (b, d), each row from itself alone
+    mapped: Callable[[Tensor], Tensor]  # rows (b, d) -> (b, layout.size); must map each row on its own
 
     def squared_norms(self) -> Tensor:
         return torch.cat([part.squared_norms() for part in self._parts()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        total, done = torch.zeros(self.layout.size, dtype=torch.float64, device=weights.device), 0
+        total, start = torch.zeros(self.layout.size, dtype=torch.float64, device=weights.device), 0
         for part in self._parts():
-            total += part.weighted_sum(weights[done : done + len(part.matrix)])
-            done += len(part.matrix)
+            total += part.weighted_sum(weights[start : start + len(part.matrix)])
+            start += len(part.matrix)
         return total
 
     def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
         total, weights = torch.zeros(self.layout.size, dtype=torch.float64), []
         for part in self._parts():
-            added, given = part.sum_weighted_by(weights_of, bound)
-            total = total.to(added.device).add_(added)
-            weights.append(by_block(given, self.layout))
+            part_sum, part_weights = part.sum_weighted_by(weights_of, bound)
+            total = total.to(part_sum.device).add_(part_sum)
+            weights.append(by_block(part_weights, self.layout))
         return total, torch.cat(weights)
 
     def masked(self, keep: Tensor) -> Dense:

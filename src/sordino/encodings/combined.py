@@ -1,4 +1,4 @@
-"""Two encodings, one after the other."""
+"""`Combined`: two encodings applied one after the other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from sordino.kernel.states import Layout, PerExample, Private
 class Combined:
     """Encodes with `first`, then with `second`, and decodes in the opposite order.
 
-    Both are made for the coordinates of the model, so an encoding that changes them (`Project`) comes second. Each has
-    randomness of its own, the coding stream's `named("first")` and `named("second")`: with one, two masks would be one.
+    Both are initialized with the coordinates of the model, so an encoding that changes them (`Project`) must be the
+    second. Each has a stream of its own, `named("first")` and `named("second")` of the coding stream: with a common
+    stream, two random masks would be equal.
 
     >>> from sordino.encodings.freeze import Freeze
     >>> from sordino.encodings.sparsify import RandomSparsify
@@ -48,19 +49,19 @@ class Combined:
 
 @runtime_checkable
 class DroppingCodec(Protocol):
-    """A codec that drops coordinates of a release, for good, when it decodes it."""
+    """A codec that drops coordinates of a release when it decodes it."""
 
     def without_masks(self, released: Private) -> Private:
-        """What it would make of the release if it kept all coordinates, with the noise that fell on the others."""
+        """Decodes the release without dropping coordinates: masked ones keep their noise."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class CombinedCodec:
-    """The codecs of one step, one after the other.
+    """The codecs of one step, applied one after the other.
 
-    The first one learns from all that was released, whatever the second one masks: zeros in the place of noise would
-    look like gradients that are exactly known.
+    The first codec learns from the whole release, including coordinates that the second masks: zeros in place of noise
+    would look like gradients that are known exactly.
     """
 
     first: Codec

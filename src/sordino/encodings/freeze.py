@@ -1,16 +1,11 @@
-"""Freezing of parameters, by name or in stages by magnitude, and optimizer steps that leave them unchanged.
+"""Freezing of parameters, by name or in stages by magnitude. Frozen parameters get no gradient, no noise and no update.
 
-Coordinates that rest: a gradient of zero is not enough, because an optimizer moves by what it remembers too.
+A gradient of zero is not enough: momentum, Adam's moments and weight decay move a coordinate whose gradient is zero.
+So an encoding says which coordinates are at rest (`Rest`), and `step_at_rest` undoes the optimizer's step there and
+clears the optimizer's state of these coordinates.
 
-Momentum, Adam's moments and weight decay all move a coordinate whose gradient is zero. So an encoding says which
-coordinates rest, and the optimizer's step is taken back there, with what it remembers of them.
-
-Stage-wise freezing: as training goes on, the smallest weights rest, and no more noise falls on them.
-
-Xu and Chen (2026), appendix G, freeze in stages by magnitude and end with 77 % of LeNet frozen. Their algorithm's lines
-did not come down to us, so stages and their shares are ours.
-
-Freezing: parameters that add nothing, get no noise, and stay where they are.
+Freezing in stages by magnitude follows Xu and Chen (2026), appendix G, who end with 77 % of LeNet frozen. Their
+pseudocode is not available, so the stages and their fractions are chosen by this library.
 """
 
 from __future__ import annotations
@@ -32,9 +27,9 @@ from sordino.kernel.states import Layout
 
 @dataclass(frozen=True)
 class Rest:
-    """Which coordinates are `frozen`, shape (d,), and which of them rest at zero, in place of where they were.
+    """Masks, shape (d,), of the coordinates that are `frozen` and of those among them that are `pruned` to zero.
 
-    Of two, who leaves a coordinate where it was is not overruled by who would prune it.
+    In the union of two, a coordinate that one of them freezes at its value is not pruned.
 
     >>> first, second = Rest.of(torch.tensor([True, False])), Rest.of(torch.tensor([False, True]), pruned=True)
     >>> (first | second).frozen, (first | second).pruned
@@ -46,16 +41,16 @@ class Rest:
 
     @classmethod
     def of(cls, frozen: Tensor, *, pruned: bool = False) -> Rest:
-        """All of them rest in the same way."""
+        """Returns a `Rest` in which either all frozen coordinates are pruned or none."""
         return cls(frozen, frozen if pruned else torch.zeros_like(frozen))
 
     def __or__(self, other: Rest) -> Rest:
-        left = (self.frozen & ~self.pruned) | (other.frozen & ~other.pruned)
-        return Rest(self.frozen | other.frozen, (self.pruned | other.pruned) & ~left)
+        unpruned = (self.frozen & ~self.pruned) | (other.frozen & ~other.pruned)
+        return Rest(self.frozen | other.frozen, (self.pruned | other.pruned) & ~unpruned)
 
     @torch.no_grad()
     def at_rest(self, moving: Mapping[str, Tensor], still: Mapping[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-        """`moving`, but `still` or zero where a coordinate rests."""
+        """Returns `moving`, with frozen coordinates replaced by those of `still` and pruned ones by zero."""
         frozen, pruned = layout.split(self.frozen), layout.split(self.pruned)
         return {
             name: value.where(~frozen[name], still[name].masked_fill(pruned[name], 0.0))
@@ -65,18 +60,18 @@ class Rest:
 
 @runtime_checkable
 class FreezingEncoding(Protocol):
-    """An encoding that knows which coordinates rest. What is None, or no such encoding, lets all of them move."""
+    """An encoding that freezes coordinates. If `rest` returns None, no coordinate is frozen."""
 
     def rest(self, state: State) -> Rest | None: ...
 
 
 def rest_of(encoding: Encoding, state: State) -> Rest | None:
-    """Which coordinates rest after a step that left this state."""
+    """The coordinates that are frozen after a step that ended in this state; None if there are none."""
     return encoding.rest(state) if isinstance(encoding, FreezingEncoding) else None
 
 
 def both(first: Rest | None, second: Rest | None) -> Rest | None:
-    """What rests under either of two encodings."""
+    """The coordinates that are frozen by either of two encodings."""
     if first is None or second is None:
         return first or second
     return first | second
@@ -84,9 +79,9 @@ def both(first: Rest | None, second: Rest | None) -> Rest | None:
 
 @torch.no_grad()
 def step_at_rest(optimizer: torch.optim.Optimizer, model: nn.Module, rest: Rest | None) -> None:
-    """The optimizer's step, after which a coordinate that rests is bit for bit where it was, or zero if it is pruned.
+    """Takes the optimizer's step, but leaves frozen coordinates unchanged bit for bit, and sets pruned ones to zero.
 
-    What the optimizer remembers of it is zero too: after a rest, nothing pulls.
+    The optimizer's state (momentum, moments) of these coordinates is set to zero too.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> before, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=0.1)
@@ -105,23 +100,23 @@ def step_at_rest(optimizer: torch.optim.Optimizer, model: nn.Module, rest: Rest 
     frozen = layout.split(rest.frozen)
     for name, value in rest.at_rest(trained, before, layout).items():
         trained[name].copy_(value)
-        for what, kept in optimizer.state[trained[name]].items():
-            if isinstance(kept, Tensor) and kept.shape == value.shape and what != "step":
-                kept.masked_fill_(frozen[name], 0.0)
+        for key, entry in optimizer.state[trained[name]].items():
+            if isinstance(entry, Tensor) and entry.shape == value.shape and key != "step":
+                entry.masked_fill_(frozen[name], 0.0)
 
 
 @runtime_checkable
 class Together(Protocol):
-    """Which coordinates are ranked, and frozen, together."""
+    """A grouping of coordinates that are ranked and frozen together."""
 
     def groups(self, layout: Layout) -> Tensor:
-        """The number of each coordinate's group, shape (d,), from 0 on without a gap."""
+        """The index of each coordinate's group, shape (d,); indices run from 0 without gaps."""
         ...
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Every weight by itself: unstructured.
+    """Unstructured freezing: every weight is a group of its own.
 
     >>> Weights().groups(Layout(("weight", "bias"), ((2, 2), (2,))))
     tensor([0, 1, 2, 3, 4, 5])
@@ -133,7 +128,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Neurons:
-    """All weights that make one output of a layer, its bias among them.
+    """Structured freezing: a group is all weights of one output of a layer, including its bias.
 
     >>> Neurons().groups(Layout(("0.weight", "0.bias", "1.weight"), ((2, 2), (2,), (1, 2))))
     tensor([0, 0, 1, 1, 0, 1, 2, 2])
@@ -144,7 +139,7 @@ class Neurons:
         parts, count = [], 0
         for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
             outputs = shape[0] if shape else 1
-            layer = name.rpartition(".")[0], outputs  # a parameter of another length is of other neurons
+            layer = name.rpartition(".")[0], outputs  # parameters of another length belong to other neurons
             if layer not in first:
                 first[layer], count = count, count + outputs
             parts.append(first[layer] + torch.arange(outputs).repeat_interleave(size // outputs))
@@ -152,7 +147,7 @@ class Neurons:
 
 
 def equal_stages(steps: int, *, stages: int = 3) -> tuple[int, ...]:
-    """Steps that cut a training of `steps` into equal parts. What is too short for so many has fewer.
+    """The steps that divide a training of `steps` steps into equal parts. A very short training has fewer stages.
 
     >>> equal_stages(400), equal_stages(1)
     ((100, 200, 300), (0, 1))
@@ -162,14 +157,15 @@ def equal_stages(steps: int, *, stages: int = 3) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class FreezeByMagnitude:
-    """From each step in `stages` on, a larger share of the parameters of `model` rests: `final` from the last on.
+    """Freezes a growing fraction of the parameters of `model` in stages, smallest magnitudes first.
 
-    The share rises by the same amount from stage to stage. Those with the least |weight| (mean over a group, if they go
-    together) are frozen where they are or, if pruned, at zero. What is frozen stays frozen. `model` is the one that the
-    run trains; it is read when a stage begins. Make it with `Freeze.by_magnitude`.
+    The fraction grows by the same amount at each step in `stages`, up to `final`. The parameters with the smallest
+    |weight| (the mean over a group of `together`) are frozen at their values or, with `prune`, at zero. They stay
+    frozen. `model` must be the one that the run trains; it is read when a stage begins. `Freeze.by_magnitude` makes it.
 
-    Guarantee: parameters are post-processing of past releases, and so are masks made from them: they cost nothing (see
-    `codecs`). A frozen coordinate takes no part in the clip, gets no noise, and is not moved (see `resting`).
+    Guarantee: parameters are post-processing of past releases, and so are masks computed from them, so they cost no
+    privacy (see `codecs`). A frozen coordinate takes no part in the clip, gets no noise, and is not updated (see
+    `step_at_rest`).
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> with torch.no_grad():
@@ -196,16 +192,16 @@ class FreezeByMagnitude:
         object.__setattr__(self, "stages", stages)
         validate.count(at_least=0, **{f"stages[{number}]": step for number, step in enumerate(stages)})
         if not stages or list(stages) != sorted(set(stages)):
-            raise UsageError(f"stages must be rising steps, at least one, got {validate.shown(stages)}.")
+            raise UsageError(f"stages must be increasing steps, at least one, got {validate.shown(stages)}.")
         validate.between(0, 1, low_open=True, high_open=True, final=self.final)
 
     def share(self, step: int) -> float:
-        """How much is frozen in this step."""
+        """The fraction that is frozen in this step."""
         return self.final * sum(stage <= step for stage in self.stages) / len(self.stages)
 
     def init(self, layout: Layout) -> State:
         if Layout.of(self.model) != layout:
-            raise UsageError("freezing needs the model that is trained, got one with other trainable parameters.")
+            raise UsageError("model must be the one that is trained, got one with other trainable parameters.")
         return {"keep": torch.ones(layout.size, dtype=torch.bool)}
 
     def codec(self, state: State, step: int, randomness: Stream) -> MaskCodec:
@@ -221,17 +217,17 @@ class FreezeByMagnitude:
         count = int(groups.max()) + 1
         weights = torch.cat([x.flatten() for x in self.model.parameters() if x.requires_grad]).double()
         magnitudes = weights.new_zeros(count).scatter_reduce(0, groups, weights.abs(), "mean", include_self=False)
-        magnitudes[groups[~keep]] = -1.0  # smaller than any: what is frozen stays frozen
-        kept = torch.ones(count, dtype=torch.bool, device=keep.device)
-        kept[magnitudes.argsort(stable=True)[: round(self.share(step) * count)]] = False
-        return kept[groups]
+        magnitudes[groups[~keep]] = -1.0  # smaller than any magnitude, so that frozen groups stay frozen
+        keep_group = torch.ones(count, dtype=torch.bool, device=keep.device)
+        keep_group[magnitudes.argsort(stable=True)[: round(self.share(step) * count)]] = False
+        return keep_group[groups]
 
 
 @dataclass(frozen=True)
 class Freeze:
-    """Keeps the parameters of these names where they are. Their gradients take no part in the clip.
+    """Freezes the parameters with these names. Their gradients take no part in the clip.
 
-    A parameter that never moves is cheaper with `requires_grad` off; this is for combining with other encodings.
+    `requires_grad = False` is cheaper for parameters that are never trained. Use `Freeze` with other encodings.
 
     >>> layout = Layout(("weight", "bias"), ((2, 2), (2,)))
     >>> Freeze(["weight"]).init(layout)["keep"]
@@ -254,7 +250,7 @@ class Freeze:
         together: Together | None = None,
         prune: bool = False,
     ) -> FreezeByMagnitude:
-        """Freezes the smallest weights of the model that is trained, more of them in each stage.
+        """Returns an encoding that freezes the smallest weights of the trained model, more of them in each stage.
 
         >>> Freeze.by_magnitude(nn.Linear(4, 3), stages=(100, 200))
         FreezeByMagnitude(stages=(100, 200), final=0.77, together=Weights(), prune=False)
@@ -264,7 +260,7 @@ class Freeze:
     def init(self, layout: Layout) -> State:
         for name in self.names:
             if name not in layout.names:
-                raise UsageError(f"names must be of trainable parameters, got {validate.option(name)}.")
+                raise UsageError(f"names must be names of trainable parameters, got {validate.option(name)}.")
         frozen = [torch.tensor([name in self.names]) for name in layout.names]
         parts = [is_frozen.expand(size) for is_frozen, size in zip(frozen, layout.sizes, strict=True)]
         return {"keep": ~torch.cat(parts)}

@@ -1,21 +1,20 @@
-"""Matched scales: a scale per coordinate before the clip, undone after Gaussian noise.
+"""Matched scales: gradients are divided by a scale per coordinate before the clip and multiplied by it after the noise.
 
-A scale per coordinate before the clip, undone after Gaussian noise: noise shaped by a clip that is shaped alike.
+With a public scale b, g / b is clipped to the plan's norm and gets the same noise in every coordinate, so the event is
+that of a plan without scales. Multiplied by b, the noise has standard deviation b_i sigma C in coordinate i. Among
+scales that preserve the mean square of g / b, the cost sum_i w_i E|noise_i|^p is smallest for b_i proportional to
+(v_i / w_i)^(1 / (p + 2)), where v_i is the mean square of the gradient in coordinate i, w_i the weight of noise there,
+and p the power of the cost.
 
-With b a public scale, g / b is clipped to the plan's norm and gets the same noise in every coordinate, so the event is
-the one without it. Multiplied by b again, noise is b_i sigma C in coordinate i. Among scales that leave the mean square
-of g / b as it is, sum_i w_i E|noise_i|^p is smallest where b_i is proportional to (v_i / w_i)^(1 / (p + 2)): v_i is the
-mean square of the gradient in coordinate i, w_i what noise costs there, and p the power of the cost.
+The clip must be scaled too. Under a clip to a ball, a unit may lie along the coordinate with the least noise. Noise of
+standard deviations s_i then gives the epsilon of isotropic noise min_i s_i, which is no larger in any coordinate.
 
-The clip has to be matched. Under a clip to a ball, one unit may lie along the coordinate with the least noise, so that
-noise of standard deviations s_i is worth min_i s_i, and isotropic noise at that is smaller everywhere else.
-
-A matched scale whose magnitudes are bought in every step: absolute values are released beside the gradient.
-
-With u = g / b the vector (u, share |u|) / sqrt(1 + share^2) has the norm of u. It is what is clipped and gets noise, so
-the bound, the noise and the event count both halves, and there is nothing else to account for. The price is that noise
-on the gradient grows by sqrt(1 + share^2). Absolute values and not squares, because the squares of a vector spread over
-d coordinates are shorter than itself by about sqrt(d), and noise would hide them.
+`Matched` takes v and w from a public source. `MatchedBought` estimates them from absolute values that are released
+together with the gradient in every step. With u = g / b, the vector (u, share |u|) / sqrt(1 + share^2) has the norm of
+u. This vector is clipped and gets noise, so bound, noise and event cover both halves and nothing else has to be
+accounted for. In return the noise on the gradient grows by sqrt(1 + share^2). Absolute values are released and not
+squares, because the squares of a vector spread over d coordinates have a norm smaller by about sqrt(d), less than the
+noise.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from sordino.optimized_noise.sources import Look, Magnitudes, RunningMeans, Sour
 
 @dataclass(frozen=True)
 class Matched:
-    """Divides gradients by a scale that suits their `source` and the cost, and multiplies what is released by it.
+    """Divides gradients by the scale that is optimal for the `source` and the cost, and multiplies the release by it.
 
     Weights and squares below a millionth of the largest are raised to that (`usable_weights`), so that no scale is
     zero. With `Unweighted` sources and `SquaredCost` this is AdaCliP without its mean.
 
-    Guarantee: a scale is a function of releases and public values, and acts on each unit alone. The clip bounds what is
-    released, so the plan's event is the one without an encoding.
+    Guarantee: a scale is a function of releases and public values, and is applied to each unit alone. The clip bounds
+    the scaled gradient, so the plan's event is that of a plan without an encoding.
 
     >>> import torch
     >>> from sordino.optimized_noise.sources import Fixed
@@ -70,7 +69,9 @@ class Matched:
 
 
 def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
-    """b_i proportional to (v_i / w_i)^(1 / (p + 2)), with sum v_i / b_i^2 = sum v_i: a clip norm keeps its meaning.
+    """The scale b_i proportional to (v_i / w_i)^(1 / (p + 2)) with sum v_i / b_i^2 = sum v_i.
+
+    It preserves the mean square norm of gradients, so that a clip norm keeps its meaning.
 
     >>> import torch
     >>> matched_scale(Magnitudes(torch.ones(2), torch.ones(2)), AbsoluteCost())
@@ -83,7 +84,7 @@ def matched_scale(sizes: Magnitudes, cost: Cost) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class ScaleCodec:
-    """Divides by `scale`, shape (d,), and multiplies by it. It learns from the gradient in its own units."""
+    """Divides by `scale`, shape (d,), before the clip and multiplies by it after. Learns from the rescaled gradient."""
 
     scale: Tensor
     learn: Learn
@@ -107,10 +108,11 @@ _SIZE_OF = "size of "
 
 @dataclass(frozen=True)
 class MatchedBought:
-    """`Matched` by running means of |g|, as released beside the gradient at `share` of its size.
+    """`Matched` with running means of |g|, which is released with the gradient, multiplied by `share`.
 
-    It doubles the coordinates, so it comes last in `Combined`, and its clip is that of one vector, `ClipByNorm`. What
-    lies below one standard deviation of the noise in a mean is raised to it, and squares are those of the means.
+    It doubles the coordinates, so it must be the last encoding of a `Combined`, with the clip of one vector
+    (`ClipByNorm`). Means below one standard deviation of their noise are raised to it; mean squares are estimated by
+    the squares of the means.
 
     >>> bought, layout = MatchedBought(share=0.75), Layout(("w",), ((2,),))
     >>> codec = bought.codec(bought.init(layout), 0, Stream(bytes(32)))
@@ -148,7 +150,7 @@ class MatchedBought:
 
 @dataclass(frozen=True, repr=False)
 class BesideCodec:
-    """Divides by `scale`, puts absolute values beside, and takes both apart again. It learns from the sizes alone."""
+    """Divides by `scale` and appends the absolute values; decoding splits both. It learns from the absolute values."""
 
     scale: Tensor
     share: float
@@ -156,7 +158,7 @@ class BesideCodec:
 
     @property
     def shrink(self) -> float:
-        """What keeps the norm as it is."""
+        """The factor that preserves the norm."""
         return 1 / sqrt(1 + self.share**2)
 
     def encode(self, each: PerExample) -> MappedContributions:

@@ -1,16 +1,13 @@
-"""Gradient embedding perturbation: projection of gradients to a public subspace.
-
-The subspace in which gradients of public rows lie: an anchor for private ones.
+"""Gradient embedding perturbation: gradients are split into coordinates in a public subspace and a residual.
 
 Yu, Zhang, Chen and Liu, "Do not let privacy overbill utility: gradient embedding perturbation for private learning"
-(ICLR 2021). Index letters: `m` a public row, `d` a coordinate of the model, `k` a direction of the subspace.
-
-Gradient embedding perturbation: noise on a few coordinates of a public subspace, and on what lies outside of it.
+(ICLR 2021). The subspace is spanned by gradients of public rows (the anchors). Index letters: `m` a public row, `d` a
+coordinate of the model, `k` a direction of the subspace.
 
 Embedding and residual are two releases of one batch with noise sigma * C0 and sigma * C1. Divided by their clip norms
-they are one vector of two blocks, each clipped to 1, to which each unit adds at most sqrt(2): the plan's clip is
-`ClipPerLayer((1.0, 1.0))`, noise reads that bound, and the event counts both. There is nothing else to account for:
-whatever clip a plan has, its bound is that of the vector that is released.
+they are one vector of two blocks, each clipped to 1, to which each unit adds at most sqrt(2). So the plan's clip is
+`ClipPerLayer((1.0, 1.0))`, the noise is scaled to its bound, and the event covers both. Nothing else has to be
+accounted for: the bound of any clip is that of the vector that is released.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _ROWS_AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class Basis:
-    """Orthonormal directions, group by group: coordinates `cuts[i]` of the model have directions `parts[i]`."""
+    """An orthonormal basis for each group: the coordinates `cuts[i]` of the model have the directions `parts[i]`."""
 
     parts: tuple[Tensor, ...]
     cuts: tuple[slice, ...]
@@ -44,28 +41,28 @@ class Basis:
         return sum(part.shape[1] for part in self.parts)
 
     def embed(self, rows: Tensor) -> Tensor:
-        """Rows of gradients, shape (b, d), as coordinates in the subspace, shape (b, k)."""
+        """Maps gradients, shape (b, d), to coordinates in the subspace, shape (b, k)."""
         embedded = [rows[..., cut] @ part.to(rows) for part, cut in zip(self.parts, self.cuts, strict=True)]
         return torch.cat(embedded, dim=-1)
 
     def lift(self, embedded: Tensor) -> Tensor:
-        """From the subspace back into the space of all coordinates."""
+        """Maps coordinates in the subspace back to coordinates of the model."""
         codes = torch.split(embedded, [part.shape[1] for part in self.parts], dim=-1)
         return torch.cat([code @ part.to(code).T for code, part in zip(codes, self.parts, strict=True)], dim=-1)
 
     def lift_squares(self, squares: float | Tensor) -> Tensor:
-        """The mean squares of what is lifted, where that of each direction is given and directions are independent."""
+        """The mean squares of lifted coordinates, given those of the directions, which must be independent."""
         embedded = torch.as_tensor(squares, dtype=torch.float64).expand(self.directions)
         return Basis(tuple(part.square() for part in self.parts), self.cuts, self.layout).lift(embedded)
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """Spanned by the leading directions of `anchors`: gradients of public or synthetic rows, never of private ones.
+    """The subspace of the leading directions of `anchors`: gradients of public or synthetic rows, never private ones.
 
-    The coordinates are cut into `groups` of equal size, which share `directions` in proportion to the roots of their
-    sizes. A basis is found by power iteration from random directions of the coding stream, one pass over the rows each,
-    and no more than some of them are held at a time.
+    The coordinates are divided into `groups` of equal size, which get `directions` in proportion to the square roots of
+    their sizes. The basis is computed by power iteration from random directions of the coding stream. Each iteration is
+    one pass over the rows, a few at a time.
 
     >>> from sordino.kernel.randomness import Key
     >>> from sordino.kernel.states import Dense
@@ -85,8 +82,8 @@ class Subspace:
         validate.count(at_least=self.groups, directions=self.directions)
 
     def basis(self, step: int, randomness: Stream) -> Basis:
-        """The subspace of this step. A function of public rows, released parameters, and the stream at this step."""
-        each = self.anchors(step, randomness.named("anchors"))  # which may draw from the address of the directions
+        """The subspace of this step: a function of public rows, released parameters, and the stream at this step."""
+        each = self.anchors(step, randomness.named("anchors"))  # a stream of its own: directions are drawn below
         validate.count(at_least=self.groups, at_most=each.layout.size, directions=self.directions)
         cuts = self._cuts(each.layout.size)
         shapes = [(cut.stop - cut.start, number) for cut, number in zip(cuts, self._numbers(cuts), strict=True)]
@@ -110,7 +107,7 @@ class Subspace:
 
 
 def _multiplied(each: GradientRows, parts: list[Tensor], cuts: tuple[slice, ...]) -> list[Tensor]:
-    """sum over rows of g g^T L for each group, in one pass."""
+    """Computes the sum over rows of g g^T L for each group, in one pass."""
     products = [torch.zeros_like(part) for part in parts]
     for rows in each.rows(_ROWS_AT_A_TIME):
         for product, part, cut in zip(products, parts, cuts, strict=True):
@@ -120,16 +117,16 @@ def _multiplied(each: GradientRows, parts: list[Tensor], cuts: tuple[slice, ...]
 
 
 def _orthonormal(directions: Tensor) -> Tensor:
-    """Where public gradients span fewer directions than asked for, the others are arbitrary, and harmless."""
+    """Orthonormalizes the columns. If public gradients span fewer directions, the others are arbitrary and harmless."""
     basis: Tensor = torch.linalg.qr(directions).Q
     return basis
 
 
 @dataclass(frozen=True)
 class Project:
-    """The coordinates of each gradient in a public subspace, and the rest: clipped to these norms, each on its own.
+    """Splits each gradient into its embedding in a public subspace and the residual, with a clip norm for each.
 
-    Use it with `ClipPerLayer((1.0, 1.0))`: what is clipped are the two parts in units of their norms.
+    Use it with `ClipPerLayer((1.0, 1.0))`: both parts are divided by their norms before the clip.
 
     >>> from sordino.kernel.states import Dense
     >>> layout = Layout(("w",), ((3,),))
@@ -158,9 +155,9 @@ class Project:
 
 @dataclass(frozen=True)
 class ProjectBiased:
-    """The coordinates in the subspace alone. Less noise, and what lies outside of it is never learnt.
+    """Keeps the embedding in the subspace only: less noise, but the residual is never learned.
 
-    Its clip is that of one vector, `ClipByNorm(norm)`.
+    Use it with the clip of one vector, `ClipByNorm(norm)`.
     """
 
     subspace: Subspace
@@ -177,7 +174,7 @@ class ProjectBiased:
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingCodec:
-    """Coordinates in the subspace, and back."""
+    """Maps gradients to coordinates in the subspace, and back."""
 
     basis: Basis
 
@@ -199,7 +196,7 @@ class EmbeddingCodec:
 
 @dataclass(frozen=True, repr=False)
 class ResidualCodec:
-    """Coordinates in the subspace and the rest, each in units of its clip norm, and back."""
+    """Maps gradients to embedding and residual, each divided by its clip norm, and back."""
 
     basis: Basis
     embedding_norm: float

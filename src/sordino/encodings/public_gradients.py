@@ -1,4 +1,4 @@
-"""Gradients of public inputs, under random labels or public ones: anchors for a subspace, and for weights."""
+"""Gradients of public inputs with random or public labels, for a public subspace or for public noise weights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sordino.kernel.states import Layout
 
 @dataclass(frozen=True, repr=False)
 class PublicGradients:
-    """Gradients at the parameters that `model` has when they are asked for: it is the model that the run trains.
+    """Gradients of public rows at the current parameters of `model`, which should be the model that the run trains.
 
-    Parameters are post-processing of releases, and `inputs` are declared public by being given here. Without `labels`,
-    which are then public too, they are drawn anew in every step, as by Yu et al. (2021).
+    Parameters are post-processing of releases. By passing `inputs` and `labels` here you declare them public. Without
+    `labels`, random labels are drawn in every step, as by Yu et al. (2021).
 
     >>> from sordino.kernel.randomness import Key
     >>> anchors = PublicGradients(nn.Linear(4, 3), torch.ones(5, 4), classes=3)
@@ -42,22 +42,22 @@ class PublicGradients:
         validate.instance(Tensor, inputs=self.inputs)
         validate.count(at_least=2, classes=self.classes)
         if not bool(self.inputs.isfinite().all()):
-            raise UsageError("inputs must be finite, got public rows that are not: their gradients would be zero.")
+            raise UsageError("inputs must be finite, got NaN or infinite values, whose gradients would be zero.")
         if self.labels is not None and not bool(((self.labels >= 0) & (self.labels < self.classes)).all()):
-            raise UsageError(f"labels must be whole numbers from 0 to {self.classes - 1}, got others.")
+            raise UsageError(f"labels must be class indices from 0 to {self.classes - 1}, got others.")
 
     def __call__(self, step: int, randomness: Stream) -> GradientsOfRows:
-        labels = self._drawn(step, randomness) if self.labels is None else self.labels
+        labels = self._random_labels(step, randomness) if self.labels is None else self.labels
         return GradientsOfRows(self.model, LossGradient(self.loss), as_records((self.inputs, labels)))
 
-    def _drawn(self, step: int, randomness: Stream) -> Tensor:
+    def _random_labels(self, step: int, randomness: Stream) -> Tensor:
         words = randomness.words(len(self.inputs), step=step) % self.classes
         return torch.from_numpy(words.astype("int64"))
 
 
 @dataclass(frozen=True, repr=False)
 class GradientsOfRows:
-    """Computed when they are read, as many as are read at a time."""
+    """Gradients of rows, computed a chunk at a time when they are read."""
 
     model: nn.Module
     gradient: LossGradient

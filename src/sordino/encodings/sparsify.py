@@ -1,12 +1,12 @@
-"""Random and ranked sparsification of gradients, and schedules of its rate.
+"""Random and ranked sparsification of gradients, and schedules of the sparsification rate.
 
-How many coordinates are zeroed under each mask of a run: functions of the mask's number and of nothing else.
-
-Sparsification: some coordinates add nothing, and get no noise, for some steps. Random ones, or the lowest in rank.
+For some steps, some coordinates (random ones, or those of lowest rank) are zeroed in every gradient and get no noise.
+The number of zeroed coordinates is a function of the mask's number only.
 
 Zhu and Blaschko, "Improving differentially private SGD via randomly sparsified gradients" (TMLR 2023). Algorithm 1 is
-random. Algorithm 4, by rank, is there to be compared: noise decides most ranks, so it does about as well. Its printed
-line 20 moves by the raw gradient, which would not be private. Here, as everywhere, the optimizer gets the noisy one.
+`RandomSparsify`. Algorithm 4, `RankedSparsify`, is for comparison: most ranks are determined by noise, so it is about
+as accurate. Its printed line 20 updates with the raw gradient, which would not be private; here the optimizer gets the
+noisy one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from sordino.kernel.states import Layout, Private
 
 @runtime_checkable
 class RateSchedule(Protocol):
-    """The share of coordinates that mask number `mask` of `masks` zeroes, at most `final_rate`."""
+    """The fraction of coordinates that mask number `mask` of `masks` zeroes, at most `final_rate`."""
 
     def rate(self, final_rate: float, mask: int, masks: int) -> float: ...
 
 
 @dataclass(frozen=True)
 class Cooling:
-    """Rises linearly from 0 under the first mask to `final_rate` under the last: early steps gain most from all.
+    """A rate that rises linearly from 0 at the first mask to `final_rate` at the last.
+
+    Early steps gain most from having all coordinates.
 
     >>> [Cooling().rate(0.9, mask, 4) for mask in range(5)]
     [0.0, 0.3, 0.6, 0.9, 0.9]
@@ -47,7 +49,7 @@ class Cooling:
 
 @dataclass(frozen=True)
 class ConstantRate:
-    """The final rate from the start, for comparison.
+    """A constant rate, for comparison.
 
     >>> ConstantRate().rate(0.9, 0, 4)
     0.9
@@ -59,10 +61,10 @@ class ConstantRate:
 
 @dataclass(frozen=True)
 class Sparsification:
-    """Which mask holds in a step, and how many coordinates it zeroes.
+    """The sequence of masks of a run: the mask of each step, and the number of coordinates that it zeroes.
 
-    There are `refresh` masks in an epoch of `steps_per_epoch` steps: 1 for one per epoch, `steps_per_epoch` for a new
-    one in every step. Steps after the last epoch go on at the last rate.
+    There are `refresh` masks in an epoch of `steps_per_epoch` steps: 1 for one mask per epoch, `steps_per_epoch` for a
+    new mask in every step. Steps after the last epoch use the last rate.
 
     >>> sparsification = Sparsification(0.9, epochs=3, steps_per_epoch=4)
     >>> [sparsification.mask_number(step) for step in range(12)]
@@ -85,20 +87,20 @@ class Sparsification:
         masks = self.refresh * self.epochs
         if self.final_rate and not self.schedule.rate(self.final_rate, masks - 1, masks):
             raise UsageError(
-                f"a rate that rises reaches final_rate {self.final_rate:g} under the last of two masks or more, got "
-                f"{masks} mask: train for two epochs at least, or refresh masks more often."
+                f"final_rate {self.final_rate:g} needs at least two masks to ramp up to, got {masks} mask: train for "
+                "at least two epochs, or increase refresh."
             )
 
     def mask_number(self, step: int) -> int:
-        """How many masks came before the one of this step."""
+        """The index of this step's mask, from 0."""
         return step * self.refresh // self.steps_per_epoch
 
     def rate(self, step: int) -> float:
-        """The share of coordinates that is zeroed in this step."""
+        """The fraction of coordinates that are zeroed in this step."""
         return self.schedule.rate(self.final_rate, self.mask_number(step), self.refresh * self.epochs)
 
     def zeroed(self, step: int, size: int) -> int:
-        """How many of `size` coordinates are zeroed in this step, exactly."""
+        """The exact number of `size` coordinates that are zeroed in this step."""
         return int(self.rate(step) * size)
 
 
@@ -106,14 +108,15 @@ class Sparsification:
 class RandomSparsify(Sparsification):
     """Zeroes int(rate * d) random coordinates of every gradient before the clip, and of the noise.
 
-    The rate rises to `final_rate` over `epochs` epochs (`Cooling`), or is `ConstantRate()` for comparison. There are
-    `refresh` masks in an epoch of `steps_per_epoch` steps, so `refresh` = `steps_per_epoch` draws one in every step.
+    The rate rises to `final_rate` over `epochs` epochs (`Cooling`), or is constant (`ConstantRate`) for comparison.
+    There are `refresh` masks in an epoch of `steps_per_epoch` steps, so `refresh` = `steps_per_epoch` draws a mask in
+    every step.
 
     Guarantee: a mask is a function of the coding stream and of its number, never of data. It is the same throughout a
-    step, and after the run is resumed. It costs nothing (see `codecs`): the plan's event is the one without it.
+    step, and after the run is resumed. It costs no privacy (see `codecs`): the plan's event is that without a mask.
 
-    The optimizer lies behind the release: with momentum or Adam, a masked coordinate still moves by its velocity, as in
-    the paper.
+    The mask does not affect the optimizer's state: with momentum or Adam, a masked coordinate still moves by its
+    velocity, as in the paper.
 
     >>> sparsify = RandomSparsify(final_rate=0.9, epochs=3, steps_per_epoch=4)
     >>> [sparsify.rate(step) for step in (0, 4, 8)]
@@ -130,7 +133,7 @@ class RandomSparsify(Sparsification):
         refresh: int = 1,
         schedule: RateSchedule | None = None,
     ) -> RandomSparsify:
-        """For a training of so many steps: its last whole epoch has the final rate, and so has what follows.
+        """Returns the sparsification of a training of `steps` steps, with the final rate from its last whole epoch on.
 
         >>> RandomSparsify.throughout(1406, final_rate=0.9, steps_per_epoch=29).epochs
         48
@@ -139,7 +142,7 @@ class RandomSparsify(Sparsification):
         return cls(final_rate, epochs, steps_per_epoch, refresh, schedule or Cooling())
 
     def kept(self, step: int, layout: Layout, randomness: Stream) -> Tensor:
-        """The coordinates that are kept, in rising order. Whoever has the coding stream knows them without being told.
+        """The indices of the kept coordinates, ascending. They can be computed by everyone who has the coding stream.
 
         >>> from sordino.kernel.randomness import Key
         >>> sparsify = RandomSparsify(0.5, epochs=2, steps_per_epoch=1)
@@ -149,7 +152,7 @@ class RandomSparsify(Sparsification):
         return self._mask(step, layout.size, randomness).nonzero()[:, 0]
 
     def mask(self, step: int, layout: Layout, randomness: Stream) -> Tensor:
-        """True where a coordinate is kept, shape (d,)."""
+        """The mask, shape (d,), True where a coordinate is kept."""
         return self._mask(step, layout.size, randomness).clone()
 
     def init(self, layout: Layout) -> State:
@@ -164,9 +167,9 @@ class RandomSparsify(Sparsification):
 
 @lru_cache(maxsize=4)
 def random_mask(randomness: Stream, number: int, size: int, zeroed: int) -> Tensor:
-    """Mask `number` of a stream, which zeroes so many of `size` coordinates.
+    """Draws mask `number` of a stream, which zeroes `zeroed` of `size` coordinates.
 
-    It is the same for all steps of an epoch, so it is kept: drawing it again would take as long as a small step.
+    Cached, because the steps of an epoch share a mask and drawing it takes as long as a small step.
     """
     keep = torch.ones(size, dtype=torch.bool)
     if zeroed:
@@ -176,12 +179,12 @@ def random_mask(randomness: Stream, number: int, size: int, zeroed: int) -> Tens
 
 @dataclass(frozen=True)
 class RankedSparsify(Sparsification):
-    """Zeroes the int(rate * d) coordinates of which the released gradients add up to least since the mask before.
+    """Zeroes the int(rate * d) coordinates with the smallest sum of released gradients since the previous mask.
 
-    All are kept under the first mask. Masked coordinates are part of the sum with the noise that fell on them, or what
-    is masked once would never come back.
+    The first mask keeps all coordinates. Masked coordinates enter the sum with their noise; otherwise a coordinate that
+    is masked once would stay masked.
 
-    Guarantee: ranks are computed from releases only, so a mask is post-processing and costs nothing (see `codecs`).
+    Guarantee: ranks are computed from releases only, so a mask is post-processing and costs no privacy (see `codecs`).
 
     >>> ranked = RankedSparsify(final_rate=0.5, epochs=2, steps_per_epoch=1)
     >>> state, layout = ranked.init(Layout(("w",), ((4,),))), Layout(("w",), ((4,),))
@@ -199,9 +202,9 @@ class RankedSparsify(Sparsification):
         return MaskCodec(state["keep"], learn=partial(self._ranked, state))
 
     def _ranked(self, state: State, released: Private) -> State:
-        total, done = state["sum"] + released.value, int(state["steps"]) + 1
-        if self.mask_number(done) == self.mask_number(done - 1):
-            return {"steps": torch.tensor(done), "keep": state["keep"], "sum": total}
+        total, steps = state["sum"] + released.value, int(state["steps"]) + 1
+        if self.mask_number(steps) == self.mask_number(steps - 1):
+            return {"steps": torch.tensor(steps), "keep": state["keep"], "sum": total}
         keep = torch.ones_like(state["keep"])
-        keep[total.abs().argsort(stable=True)[: self.zeroed(done, keep.numel())]] = False
-        return {"steps": torch.tensor(done), "keep": keep, "sum": torch.zeros_like(total)}
+        keep[total.abs().argsort(stable=True)[: self.zeroed(steps, keep.numel())]] = False
+        return {"steps": torch.tensor(steps), "keep": keep, "sum": torch.zeros_like(total)}

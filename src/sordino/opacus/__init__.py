@@ -1,7 +1,7 @@
-"""The names that users of Opacus know: a script migrates by changing its imports.
+"""The interface of Opacus (`PrivacyEngine`): a script migrates by changing its imports.
 
-The kernel is the same as everywhere: a sampler draws each batch, the loss of each row is computed apart, and noise is
-added once to the sum of clipped gradients. Only who drives the loop differs.
+The kernel's steps are used as everywhere: a sampler draws each batch, the gradient of each row is computed separately,
+and noise is added once to the sum of clipped gradients. Only the training loop is the script's.
 """
 
 from sordino.opacus.constants import public as public

@@ -1,4 +1,4 @@
-"""Constants of what a script computes: by value, so that it can be seen whether they change."""
+"""Constants in the computations of a script, compared by value to detect changes between steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sordino.errors import UsageError
 
-_COPIED = 2**16  # tensors of at most so many numbers are copied when they are used
+_COPIED = 2**16  # tensors of at most this many elements are copied when they are used
 _public: Any = WeakTensorKeyDictionary()
 _known_contents: Any = WeakTensorKeyDictionary()
 
@@ -21,17 +21,17 @@ Value = TypeVar("Value", float, int, Tensor)
 
 
 def public(value: Value) -> Value:
-    """Declares a number or a tensor of the loss to be public, so that it may change from step to step.
+    """Declares a number or a tensor in the loss to be public, so that it may change from step to step.
 
-    Once a script has read a value of a batch, its loss keeps its constants, because nobody can see which of them were
-    computed from that value. Those which were not are declared where the loss uses them. Nothing checks that it is so.
+    Once a script has read a value of a batch, the constants of its loss must not change, because any of them could have
+    been computed from that value. Constants that were not must be declared public here. The declaration is not checked.
 
     >>> warm_up = [public(step / 10) for step in range(10)]
     >>> 3 * warm_up[5]
     1.5
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)) or hasattr(value, "node"):
-        raise UsageError(f"a number or a tensor that is not of a batch can be public, got {type(value).__name__}.")
+        raise UsageError(f"value must be a number or a tensor that is not of a batch, got {type(value).__name__}.")
     if isinstance(value, Tensor):
         _public[value] = True
         return value
@@ -39,16 +39,16 @@ def public(value: Value) -> Value:
 
 
 class _PublicFloat(float):
-    """A number that was declared to be public. What is computed from it is not."""
+    """A float that was declared public. Results of computations with it are not public."""
 
 
 class _PublicInt(int):
-    """A whole number that was declared to be public."""
+    """An integer that was declared public."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScriptConstant:
-    """A tensor that is not of the batch, as it was when the script used it."""
+    """A tensor that is not of the batch, with its contents at the time when the script used it."""
 
     tensor: Tensor
     version: int | None
@@ -56,7 +56,7 @@ class ScriptConstant:
 
     @classmethod
     def of(cls, value: Any) -> Any:
-        """A copy of a small tensor or an array; a large one with its version; anything else as it is."""
+        """Copies a small tensor or an array, stores a large tensor with its version, and returns other values as is."""
         if isinstance(value, np.ndarray):
             return value.copy()
         if not isinstance(value, Tensor):
@@ -67,7 +67,7 @@ class ScriptConstant:
 
     def value(self) -> Tensor:
         if self.version is not None and self.tensor._version != self.version:
-            raise UsageError("a tensor that the loss uses was changed in place before backward(): use a copy of it.")
+            raise UsageError("a tensor in the loss was changed in place before backward(): use a copy of it.")
         return self.tensor.detach()
 
 
@@ -80,7 +80,7 @@ def is_number(value: Any) -> bool:
 
 
 def appearance(value: Any) -> Any:
-    """Mark of a constant: its contents, or that it was declared public."""
+    """A value by which constants are compared: the contents, or "public" if declared so."""
     if is_public(value):
         return "public"
     if isinstance(value, ScriptConstant):
@@ -91,15 +91,15 @@ def appearance(value: Any) -> Any:
 
 
 def contents(tensor: Tensor) -> Any:
-    """Shape, type and a digest of the numbers of a tensor. That of a large one is remembered until it is changed."""
+    """Shape, dtype and a digest of the values of a tensor. The digest of a large tensor is cached until it changes."""
     if tensor in _public:
         return "public"
     version = None if tensor.is_inference() or tensor.numel() <= _COPIED else tensor._version
-    known = None if version is None else _known_contents.get(tensor)
-    if known is None or known[0] != version:
+    cached = None if version is None else _known_contents.get(tensor)
+    if cached is None or cached[0] != version:
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest = hashlib.blake2b(values.numpy().tobytes(), digest_size=16).hexdigest()
-        known = version, (tuple(tensor.shape), str(tensor.dtype), digest)
+        cached = version, (tuple(tensor.shape), str(tensor.dtype), digest)
         if version is not None:
-            _known_contents[tensor] = known
-    return known[1]
+            _known_contents[tensor] = cached
+    return cached[1]

@@ -1,4 +1,4 @@
-"""The engine that users of Opacus know, as a second driver of the same kernel."""
+"""`PrivacyEngine`: the engine of Opacus on the kernel of this library, driven by the loop of a script."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from sordino.opacus.wrappers import PrivateModule, ScriptedGradient, step_privat
 Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
 
 _KEPT = "the script keeps raw batches, the model's outputs and losses to itself"
-_CHOSEN = "how many steps were taken was not chosen by what was seen of the data or of the training"
+_CHOSEN = "the number of steps was not chosen by looking at the data or at the training"
 _MODES = ("hooks", "functorch", "ew", "ghost")
 
 
 class PrivacyEngine:
-    """Makes a model, an optimizer and a loader private, by the names that Opacus has for it.
+    """Makes a model, an optimizer and a loader private, with the interface of Opacus.
 
-    `accountant` may be named as there; the tightest that is proved is used, and "gdp" is refused, because it is none.
-    The noise is always cryptographic; a `seed` is for tests, and the guarantee says so. Two calls of one engine draw
-    different noise; two engines do not know of each other, and need two seeds.
+    `accountant` "prv" or "rdp" is accepted; in both cases the tightest proved accountant is used. "gdp" is refused,
+    because it is an approximation without a proof. The noise is always cryptographic; a `seed` is for tests, and is
+    stated in the guarantee. Calls of one engine draw different noise. Engines are independent of each other and need
+    different seeds.
 
     >>> from torch.utils.data import TensorDataset
     >>> model, data = nn.Linear(4, 3), TensorDataset(torch.zeros(40, 4), torch.zeros(40, dtype=torch.int64))
@@ -64,10 +65,10 @@ class PrivacyEngine:
     ) -> None:
         if accountant not in ("prv", "rdp"):
             raise UsageError(
-                f"accountant must be 'prv' or 'rdp', got {validate.option(accountant)}: others prove no bound."
+                f"accountant must be 'prv' or 'rdp', got {validate.option(accountant)}: no other gives a proved bound."
             )
         if secure_mode and seed is not None:
-            raise UsageError("secure_mode and seed exclude each other: whoever knows the seed can remove the noise.")
+            raise UsageError("secure_mode and seed exclude each other: with the seed, the noise can be removed.")
         self._key = Key.fresh() if seed is None else Key.from_seed(seed)
         self._sessions: list[tuple[Session, bool]] = []
 
@@ -89,9 +90,9 @@ class PrivacyEngine:
         wrap_model: bool = True,
         rand_on_empty: bool = False,
     ) -> Private:
-        """The model, the script's own optimizer, and a loader, for as many steps as the script takes.
+        """Returns the private model, the script's optimizer and a private loader, for any number of steps.
 
-        Pass a `criterion` only if the loss cannot be followed (an error says so): then the script must call that one.
+        Pass a `criterion` only if an error says that the loss cannot be traced. The script must then use this one.
         """
         _check_modes(
             batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty
@@ -124,7 +125,7 @@ class PrivacyEngine:
         wrap_model: bool = True,
         rand_on_empty: bool = False,
     ) -> Private:
-        """The same, with noise such that the target holds for `epochs`. Steps beyond them are refused."""
+        """Calibrates the noise to the target for `epochs`, then as `make_private`. Further steps raise an error."""
         _check_modes(
             batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty
         )
@@ -143,16 +144,19 @@ class PrivacyEngine:
 
     @property
     def accountant(self) -> PrivacyEngine:
-        """Who answers `get_epsilon`: the engine itself."""
+        """The object with the method `get_epsilon`, as in Opacus: the engine itself."""
         return self
 
     def get_epsilon(self, delta: float) -> float:
-        """The epsilon of the steps begun so far, of all that this engine made private together."""
-        return self._promise(delta, whole_plans=False).epsilon
+        """The epsilon of the steps begun so far, of all calls of this engine together."""
+        return self._guarantee(delta, whole_plans=False).epsilon
 
     def guarantee(self, delta: float) -> Guarantee:
-        """What training promises, with all that it assumes: of all planned steps, where they were planned."""
-        return self._promise(delta, whole_plans=True)
+        """The guarantee with its assumptions.
+
+        It is for all planned steps after `make_private_with_epsilon`, and for the steps begun so far otherwise.
+        """
+        return self._guarantee(delta, whole_plans=True)
 
     def _made_private(
         self,
@@ -167,13 +171,13 @@ class PrivacyEngine:
     ) -> Private:
         validate.instance(nn.Module, module=module)
         if isinstance(module, PrivateModule):
-            raise UsageError("module is private already: give the module that it was made from.")
+            raise UsageError("module is private already: pass the module from which it was made.")
         check_model(module)
         source = data_loader.source if isinstance(data_loader, PrivateLoader) else data_loader
         check_loader(source)
         plan, inner = make_plan(source), original(module)
         records = as_records(source.dataset, dtype=working_dtype(inner))
-        call = len(self._sessions)  # its records are a budget of their own: what numbers releases is the engine
+        call = len(self._sessions)  # each call has a budget of its own, so the engine numbers the releases
         run = PrivateRun(
             plan, inner, records, key=self._key, identity=RunIdentity(f"call {call}", call), physical_batch_size=1
         )
@@ -182,19 +186,19 @@ class PrivacyEngine:
         self._sessions.append((session, planned))
         return PrivateModule(inner, session), optimizer, PrivateLoader(source, session)
 
-    def _promise(self, delta: float, *, whole_plans: bool) -> Guarantee:
+    def _guarantee(self, delta: float, *, whole_plans: bool) -> Guarantee:
         if not self._sessions:
-            raise UsageError("nothing was made private yet: there is no epsilon to tell.")
-        assumed, events = [_KEPT], []
+            raise UsageError("there is no epsilon yet: call make_private or make_private_with_epsilon first.")
+        assumptions, events = [_KEPT], []
         for session, planned in self._sessions:
             run, whole = session.run, planned and whole_plans
             events.append(run.event if whole else run.event_so_far)
-            assumed += [*run.assumptions, *(() if whole else (_CHOSEN,))]
+            assumptions += [*run.assumptions, *(() if whole else (_CHOSEN,))]
             steps = run.plan.steps if whole else max(1, run.steps)
             check_tail(run.plan.noise, run.plan.adjacency, steps=steps, delta=delta)
         adjacency = self._sessions[0][0].run.plan.adjacency
         event = events[0] if len(events) == 1 else ComposedDpEvent(events)
-        return Guarantee.of(event, adjacency, delta=delta, assumptions=tuple(dict.fromkeys(assumed)))
+        return Guarantee.of(event, adjacency, delta=delta, assumptions=tuple(dict.fromkeys(assumptions)))
 
 
 def _check_modes(
@@ -206,36 +210,36 @@ def _check_modes(
     wrap_model: bool,
     rand_on_empty: bool,
 ) -> None:
-    """Refuses the modes of Opacus that cannot be had. The others need no choice here."""
+    """Raises an error for modes of Opacus that are not supported. The supported ones make no difference here."""
     if not batch_first:
-        raise UsageError("batch_first must be True: the first axis of every tensor is the rows of the batch.")
+        raise UsageError("batch_first must be True: the first axis of every tensor must be the batch axis.")
     if loss_reduction not in ("mean", "sum"):
         raise UsageError(f"loss_reduction must be 'mean' or 'sum', got {validate.option(loss_reduction)}.")
     if clipping not in ("flat", "per_layer"):
         raise UsageError(f"clipping must be 'flat' or 'per_layer', got {validate.option(clipping)}.")
     if noise_generator is not None:
         raise UsageError(
-            "noise_generator must be None: noise is cryptographic; for tests there is PrivacyEngine(seed)."
+            "noise_generator must be None, because noise is cryptographic; for tests use PrivacyEngine(seed=...)."
         )
     if grad_sample_mode not in _MODES:
         raise UsageError(
-            f"grad_sample_mode must be one of {', '.join(_MODES)}, all the same here, "
+            f"grad_sample_mode must be one of {', '.join(_MODES)}, which are all equivalent here, "
             f"got {validate.option(grad_sample_mode)}."
         )
     if not wrap_model:
-        raise UsageError("wrap_model must be True: the model that is returned runs each row alone.")
+        raise UsageError("wrap_model must be True: only the wrapped model processes each row on its own.")
     if rand_on_empty:
-        raise UsageError("rand_on_empty must be False: a made-up row could move the sum by twice the clip norm.")
+        raise UsageError("rand_on_empty must be False: a random row could move the sum by twice the clip norm.")
 
 
 def _clip(module: nn.Module, max_grad_norm: float | Sequence[float], clipping: str) -> Clip:
     if clipping == "flat":
         if isinstance(max_grad_norm, Sequence):
-            raise UsageError("max_grad_norm is one number for flat clipping, and a list of them for 'per_layer'.")
+            raise UsageError("max_grad_norm must be one number for clipping 'flat', got several, as for 'per_layer'.")
         return ClipByNorm(max_grad_norm)
     if not isinstance(max_grad_norm, Sequence):
-        raise UsageError("max_grad_norm must hold a clip norm per parameter tensor for clipping 'per_layer'.")
+        raise UsageError("max_grad_norm must be a list with a clip norm per parameter tensor for clipping 'per_layer'.")
     tensors = sum(p.requires_grad for p in module.parameters())
     if len(max_grad_norm) != tensors:
-        raise UsageError(f"max_grad_norm must hold {tensors} clip norms, got {len(max_grad_norm)}.")
+        raise UsageError(f"max_grad_norm must have {tensors} clip norms, got {len(max_grad_norm)}.")
     return ClipPerLayer(max_grad_norm)

@@ -1,4 +1,4 @@
-"""Batches that a sampler of ours draws, in place of a script's `DataLoader`."""
+"""`PrivateLoader`: replaces a script's `DataLoader` by batches of a sampler of this library."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MOST_STEPS = 10**9
 
 
 class PrivateLoader:
-    """Each batch that it gives is a step of the run, begun when the batch is drawn. An empty batch is a batch.
+    """A loader whose batches, including empty ones, are steps of the run. A step begins when its batch is drawn.
 
-    `source` is the loader that it stands for, whose data set and batch size it has.
+    `source` is the original loader, with the same dataset and batch size.
     """
 
     def __init__(self, source: DataLoader[Any], session: Session) -> None:
@@ -35,14 +35,14 @@ class PrivateLoader:
         self.dataset, self.batch_size = source.dataset, source.batch_size
 
     def __len__(self) -> int:
-        """The number of batches in an epoch. Under Poisson sampling their sizes vary, and their number does not."""
+        """The number of batches in an epoch. It is fixed; under Poisson sampling the batch sizes vary."""
         return steps_per_epoch(self.source)
 
     def __iter__(self) -> Iterator[list[TracedTensor]]:
         return self.in_parts(None)
 
     def in_parts(self, largest_part: int | None) -> Iterator[list[TracedTensor]]:
-        """An epoch, with each batch in parts of at most so many rows."""
+        """Iterates over an epoch, with each batch in parts of at most `largest_part` rows."""
         for _ in range(len(self)):
             yield from self.session.issue(largest_part)
 
@@ -52,32 +52,34 @@ def steps_per_epoch(loader: DataLoader[Any]) -> int:
 
 
 def check_loader(loader: DataLoader[Any]) -> None:
-    """Refuses a loader whose batches are not what a sampler of ours would draw in its place."""
+    """Raises an error for a loader whose batches a private sampler cannot replace."""
     validate.instance(DataLoader, data_loader=loader)
     if isinstance(loader.dataset, IterableDataset):
-        raise UsageError("the data set must be indexable to be sampled, got an IterableDataset.")
+        raise UsageError("the dataset must be indexable, because it is sampled, got an IterableDataset.")
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
         given = type(loader.batch_sampler).__name__
-        raise UsageError(f"batches are drawn by a sampler whose privacy is known: give batch_size, got {given}.")
+        raise UsageError(
+            f"data_loader must have a batch_size and no batch_sampler of unknown privacy, got a batch_sampler {given}."
+        )
     rows = len(loader.dataset)  # type: ignore[arg-type]
     sampler: Any = loader.sampler
     permutes = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == rows
     if not permutes and type(sampler) is not SequentialSampler:
         raise UsageError(
-            f"no privacy is known for batches by {type(sampler).__name__}: leave sampler out; for classes of unequal "
-            "size, weigh the loss by public numbers."
+            f"data_loader must have no sampler of its own, got {type(sampler).__name__}, whose privacy is unknown: for "
+            "imbalanced classes, weight the loss by public constants."
         )
     if loader.collate_fn is not default_collate:
-        raise UsageError("collate_fn must be left out: give a data set whose rows are tensors of one shape.")
+        raise UsageError("collate_fn must be left out: use a dataset whose rows are tensors of equal shapes.")
     validate.count(at_most=rows, batch_size=loader.batch_size)
 
 
 def sampler_for(loader: DataLoader[Any], *, poisson_sampling: bool, epochs: float | None) -> Sampler:
-    """What draws in place of the loader. Without `epochs` the number of steps is the script's business."""
-    rows, in_epoch = len(loader.dataset), steps_per_epoch(loader)  # type: ignore[arg-type]
+    """The sampler that replaces the loader's. Without `epochs` the script decides on the number of steps."""
+    rows, per_epoch = len(loader.dataset), steps_per_epoch(loader)  # type: ignore[arg-type]
     if poisson_sampling:
-        steps = _MOST_STEPS if epochs is None else max(1, ceil(epochs * in_epoch))
+        steps = _MOST_STEPS if epochs is None else max(1, ceil(epochs * per_epoch))
         return Poisson(rate=(loader.batch_size or 1) / rows, steps=steps)
-    whole = _MOST_STEPS // in_epoch if epochs is None else ceil(epochs)
+    whole_epochs = _MOST_STEPS // per_epoch if epochs is None else ceil(epochs)
     partition = Shuffled if isinstance(loader.sampler, RandomSampler) else Cyclic
-    return partition(in_epoch, whole)
+    return partition(per_epoch, whole_epochs)

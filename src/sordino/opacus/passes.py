@@ -1,4 +1,4 @@
-"""A forward pass of the rows of a batch whose loss the script computes afterwards."""
+"""Forward passes of a batch, row by row, for a loss that the script computes afterwards."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PROBE_ROWS = 6
 
 @dataclass(frozen=True, repr=False)
 class ForwardPass:
-    """The outputs of all rows, as leaves from which each row's loss is computed, and the way back to the parameters.
+    """The outputs of all rows, from which each row's loss is computed, and the recorded pass for its gradient.
 
-    `taped` is None where the tape cannot follow the model: then the pass is made again, row by row, with the loss.
+    `taped` is None where the tape does not support the model. The pass is then repeated row by row with the loss.
     """
 
     outputs: list[Tensor]
@@ -40,47 +40,47 @@ class ForwardPass:
     model: nn.Module
 
     def contributions(self, losses_of: RowLosses) -> PerExample:
-        """What each row adds. `losses_of(outputs)` gives a loss per row, a function of that row of the outputs."""
+        """The gradients of the rows. `losses_of(outputs)` returns a loss per row, a function of that row's outputs."""
         if len(self.seeds) == 0:
-            return of_nobody(self.model)
+            return no_contributions(self.model)
         if self.taped is None:
             raise TapeUnavailable
         with pinned(original(self.model)), torch.enable_grad():
-            given = [x.flatten(0, 1) for x in tree_flatten(self.taped.given)[0]]
-            losses = losses_of(given)
+            outputs = [x.flatten(0, 1) for x in tree_flatten(self.taped.given)[0]]
+            losses = losses_of(outputs)
             usable = losses.detach().isfinite() & self.batch.valid
             tape = self.taped.tape(losses, usable)
         return TapedGradients.of(tape, usable, [1] * len(self.seeds), Layout.of(self.model))
 
 
-def of_nobody(model: nn.Module) -> Dense:
-    """What no rows add."""
+def no_contributions(model: nn.Module) -> Dense:
+    """The contributions of an empty batch."""
     layout = Layout.of(model)
     return Dense(torch.zeros(0, layout.size, dtype=working_dtype(model), device=device_of(model)), layout)
 
 
 def forward_pass(model: nn.Module, batch: Batch, seeds: Tensor) -> ForwardPass:
-    """Runs the model on each row of `batch` alone: on the tape if possible, without it if not."""
+    """Runs the model on each row of `batch` on its own, with the tape if it supports the model."""
     if len(seeds) == 0:
-        given, taped = _outputs_alone(model, _one_row_like(batch), torch.zeros(1, dtype=torch.int64)), None
-        outputs, spec = tree_flatten(given)
+        model_outputs = _outputs_row_by_row(model, _one_row_like(batch), torch.zeros(1, dtype=torch.int64))
+        outputs, spec = tree_flatten(model_outputs)
         return ForwardPass([x.flatten(0, 1)[:0] for x in outputs], spec, None, batch, seeds, model)
     try:
         plan = survey_like(model, batch.inputs, batch.synthetic_row)
         taped, batch = without_failing_rows(lambda rows, seeds: forward(model, rows.inputs, seeds, plan), batch, seeds)
-        given = taped.given
+        model_outputs = taped.given
     except (TapeUnavailable, RuntimeError, IndexError):
-        given, taped = _outputs_alone(model, batch, seeds), None
-    outputs, spec = tree_flatten(given)
+        model_outputs, taped = _outputs_row_by_row(model, batch, seeds), None
+    outputs, spec = tree_flatten(model_outputs)
     return ForwardPass([x.detach().flatten(0, 1).clone() for x in outputs], spec, taped, batch, seeds, model)
 
 
 def check_forward(model: nn.Module, batch: Batch) -> None:
-    """Refuses a model that mixes the rows of inputs like these, or keeps what it saw. Looks at synthetic rows only."""
+    """Raises an error for a model that mixes rows of such inputs or stores values of them. Uses synthetic rows only."""
     rows = _one_row_like(batch)
     inputs = (x.expand(_PROBE_ROWS, *x.shape[1:]) for x in rows.inputs)
     records = as_records((*inputs, torch.zeros(_PROBE_ROWS)), dtype=working_dtype(model))
-    LossGradient(_outputs_added_up).check(model, records)
+    LossGradient(_sum_of_outputs).check(model, records)
 
 
 def _one_row_like(batch: Batch) -> Batch:
@@ -89,17 +89,17 @@ def _one_row_like(batch: Batch) -> Batch:
     return Batch(inputs, target, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), 1).synthetic()
 
 
-def _outputs_added_up(outputs: Any, target: Tensor) -> Tensor:
+def _sum_of_outputs(outputs: Any, target: Tensor) -> Tensor:
     total = target.new_zeros(())
     for x in tree_flatten(outputs)[0]:
         if not isinstance(x, Tensor):
-            raise UsageError(f"the model must give tensors, got {type(x).__name__} among its outputs.")
+            raise UsageError(f"the model must return tensors only, got {type(x).__name__} among its outputs.")
         total = total + x.sum() if x.is_floating_point() else total
     return total
 
 
-def _outputs_alone(model: nn.Module, batch: Batch, seeds: Tensor) -> Any:
-    """Rows are tried together; if that fails, in halves. A single row that fails has zeros, and fails again later."""
+def _outputs_row_by_row(model: nn.Module, batch: Batch, seeds: Tensor) -> Any:
+    """Runs all rows under `vmap`, or in halves if that fails. A row that fails alone gets zeros, and fails later."""
     inner = original(model)
     values, dtype = {**trained_values(inner), **fixed_values(inner)}, working_dtype(inner)
 
@@ -114,8 +114,8 @@ def _outputs_alone(model: nn.Module, batch: Batch, seeds: Tensor) -> Any:
     except (RuntimeError, IndexError):
         half = len(seeds) // 2
         if half == 0:
-            outputs, spec = tree_flatten(_outputs_alone(model, batch.synthetic(), seeds))
+            outputs, spec = tree_flatten(_outputs_row_by_row(model, batch.synthetic(), seeds))
             return spec.unflatten([torch.zeros_like(x) for x in outputs])
         parts = (slice(0, half), slice(half, len(seeds)))
-        first, second = (tree_flatten(_outputs_alone(model, batch.take(part), seeds[part])) for part in parts)
+        first, second = (tree_flatten(_outputs_row_by_row(model, batch.take(part), seeds[part])) for part in parts)
         return first[1].unflatten([torch.cat(pair) for pair in zip(first[0], second[0], strict=True)])

@@ -1,8 +1,7 @@
-"""Traced programs carried out row by row, and the loss of one row of a script.
+"""`RowProgram`: a traced program that runs row by row. `ScriptLoss`: the loss of one row of a script.
 
-A traced program carried out row by row, and its check on synthetic rows before it is used.
-
-The loss of one row, as the script computed it for a batch, or by the criterion that it declared.
+A program is checked on synthetic rows before it is used. The loss of a row is what the script computed for a batch, or
+the criterion that it declared.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _close = partial(torch.allclose, rtol=1e-3, atol=1e-5)
 
 @dataclass(frozen=True, repr=False)
 class RowProgram:
-    """What a script computes from a batch, as a function of one row.
+    """The computation of a script from a batch, as a function of one row.
 
     Guarantee: `of_rows` runs the program inside `vmap` on batches of one, so that result `r` depends on row `r` of the
     leaves and on constants only.
@@ -49,7 +48,7 @@ class RowProgram:
         return cls(node, tuple(leaves_of(node)))
 
     def given(self) -> list[Any]:
-        """The numbers and tensors that the script computed with: no defaults, no axes or sizes, nothing public."""
+        """The constants of the script: numbers and tensors that are no defaults, no axes or sizes, and not public."""
         return [
             value
             for call in calls_of(self.node)
@@ -59,49 +58,49 @@ class RowProgram:
 
     @property
     def after(self) -> frozenset[Departure]:
-        """What of a batch had left the trace when the last constant of the program was written down."""
+        """The kinds of batch values that had left the trace when the last constant of the program was recorded."""
         return self.node.after if isinstance(self.node, Call) else frozenset()
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the script did nothing but to hand the tensor on."""
+        """Whether the script passed the tensor on unchanged."""
         return not isinstance(self.node, Call)
 
     def of_batch(self, values: list[Tensor]) -> Tensor:
-        """The program on a whole batch, as the script ran it. For synthetic values."""
+        """Runs the program on a whole batch, as the script did. For synthetic values."""
         places = {id(leaf): place for place, leaf in enumerate(self.leaves)}
         result: Tensor = evaluate(self.node, lambda leaf: values[places[id(leaf)]])
         return result
 
     def of_rows(self, values: list[Tensor]) -> Tensor:
-        """The program on each row alone, as a batch of one; a result per row, with its batch axis if it has one."""
+        """Runs the program on each row as a batch of one. Each row's result keeps its batch axis if it has one."""
         result: Tensor = vmap(lambda rows: self.of_batch([x.unsqueeze(0) for x in rows]))(values)
         return result
 
     def check_rows(self, values: list[Tensor]) -> None:
-        """Refuses what gives a row another value among others than alone. The values are synthetic."""
+        """Raises an error if the result of a row depends on other rows. The values are synthetic."""
         alone, together = self._both(values)
         same = alone.ndim > 1 and alone.shape[1] == 1 and alone.flatten(0, 1).shape == together.shape
         if not same or not _close(alone.flatten(0, 1), together, equal_nan=True):
             raise UsageError(
-                "what the script does to the batch before the model mixes its rows: change each row on its own, "
-                "or in the data set."
+                "the preprocessing of the batch in the script mixes its rows: transform each row on its own, or in the "
+                "dataset."
             )
 
     def reduction(self, values: list[Tensor]) -> str:
-        """How the loss of a batch follows from those of its rows, "mean" or "sum". The values are synthetic."""
+        """The reduction of row losses to the loss of a batch, "mean" or "sum". The values are synthetic."""
         alone, together = self._both(values)
         if together.numel() != 1 or alone.numel() != len(values[0]):
             raise UsageError(
-                f"the loss must be a single number, got shape {tuple(together.shape)}: take its mean over the batch."
+                f"the loss must be a scalar, got shape {tuple(together.shape)}: take its mean over the batch."
             )
-        found: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum}
-        for name, reduce in found.items():
+        reductions: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum}
+        for name, reduce in reductions.items():
             if _close(reduce(alone), together.reshape(())):
                 return name
         raise UsageError(
-            "the loss is neither the mean nor the sum of the losses of single rows, so it mixes the rows of a batch: "
-            "write it as one, or pass criterion=... to make_private."
+            "the loss must be the mean or the sum of the losses of single rows, but it mixes the rows of a batch: "
+            "rewrite it, or pass criterion=... to make_private."
         )
 
     def _both(self, values: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -109,18 +108,18 @@ class RowProgram:
             return self.of_rows(values), self.of_batch(values)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             raise UsageError(
-                f"what the script computes from a batch fails on single synthetic rows, with '{one_line(error)}': let "
-                "it act on each row of the batch alone, use the batch's own tensors, or pass criterion=... to "
+                f"the computation of the script from a batch fails on single synthetic rows, with '{one_line(error)}': "
+                "process each row of the batch on its own, use the batch's own tensors, or pass criterion=... to "
                 "make_private."
             ) from None
 
-    def looks(self) -> tuple[Any, ...]:
-        """By which a program is known again: its functions, constants and leaves, in order."""
-        return tuple(_looks(self.node, {}))
+    def fingerprint(self) -> tuple[Any, ...]:
+        """A value by which programs are compared: functions, constants and leaves, in order."""
+        return tuple(_fingerprint(self.node, {}))
 
 
 def _arguments_of(call: Call) -> Iterator[tuple[str, Any]]:
-    """By name, as far as there is one."""
+    """All arguments with their names; positional ones have the name ""."""
     for name, value in (*(("", x) for x in call.args), *call.kwargs.items()):
         for leaf in tree_leaves(value):
             yield name, leaf
@@ -137,7 +136,7 @@ def _is_given(function: Any, name: str, value: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _defaults(function: Any) -> dict[str, Any]:
-    """By name; a function written in C does not tell."""
+    """The default arguments by name; empty for functions without a signature, such as those written in C."""
     try:
         parameters = inspect.signature(function).parameters
     except (ValueError, TypeError):
@@ -145,17 +144,17 @@ def _defaults(function: Any) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in parameters.items()}
 
 
-def _looks(node: Any, known: dict[int, int]) -> Any:
+def _fingerprint(node: Any, known: dict[int, int]) -> Any:
     if isinstance(node, Column | Output):
         yield (type(node).__name__, node.place)
     elif isinstance(node, list | tuple):
         yield len(node)
         for item in node:
-            yield from _looks(item, known)
+            yield from _fingerprint(item, known)
     elif isinstance(node, dict):
         for key, item in node.items():
             yield key
-            yield from _looks(item, known)
+            yield from _fingerprint(item, known)
     elif not isinstance(node, Call):
         yield appearance(node)
     elif id(node) in known:
@@ -163,16 +162,16 @@ def _looks(node: Any, known: dict[int, int]) -> Any:
     else:
         known[id(node)] = len(known)
         yield (node.function, node.part)
-        yield from _looks(node.args, known)
-        yield from _looks(node.kwargs, known)
+        yield from _fingerprint(node.args, known)
+        yield from _fingerprint(node.kwargs, known)
 
 
 @dataclass(frozen=True, repr=False)
 class ScriptLoss:
-    """A loss of (outputs, the column of the batch that it uses), for a batch of one.
+    """The loss of one row, given its outputs and the column (tensor) of the batch that the loss uses.
 
-    A `criterion` is summed over the row, as everywhere in the kernel. Without one, the script's own operations are run
-    on the row as a batch of one, so that a mean over the batch is the row's own loss, whatever the batch drawn.
+    A `criterion` is summed over the row, as everywhere in the kernel. Without one, the script's operations run on the
+    row as a batch of one, so a mean over the batch is the row's own loss, independent of the batch size.
     """
 
     program: RowProgram
@@ -183,18 +182,18 @@ class ScriptLoss:
     def of(cls, program: RowProgram, criterion: Loss | None, target: int) -> ScriptLoss:
         used = {leaf.place for leaf in program.leaves if isinstance(leaf, Column)}
         if len(used) > 1:
-            raise UsageError(f"a loss uses one tensor of the batch beside the outputs, got {len(used)}.")
+            raise UsageError(f"a loss may use one tensor of the batch besides the outputs, got {len(used)}.")
         return cls(program, used.pop() if used else target, criterion)
 
     def __call__(self, outputs: Any, target: Tensor) -> Tensor:
-        """The loss of a batch of one; NaN where its label is unusable, and such a row counts as absent."""
+        """The loss of a batch of one, or NaN if its label is unusable: such a row is ignored."""
         if self.criterion is None:
             return self.program.of_batch(self._leaves(tree_flatten(outputs)[0], target)).reshape(())
         loss, usable = RowLoss.of(self.criterion)(outputs, target)
         return torch.where(usable, loss, torch.nan)
 
     def of_rows(self, outputs: list[Tensor], spec: TreeSpec, column: Tensor) -> Tensor:
-        """The loss of each row, inside `vmap`."""
+        """The loss of each row, computed under `vmap`."""
 
         def of_one(outputs: list[Tensor], target: Tensor) -> Tensor:
             with TensorTracker(of_this_pass):
@@ -204,22 +203,22 @@ class ScriptLoss:
             return vmap(of_one)(outputs, column)
 
     def check(self, outputs: list[Tensor], spec: TreeSpec, column: Tensor, loss_reduction: str) -> None:
-        """Refuses a loss that mixes rows, or is another than was declared. All values are synthetic."""
+        """Raises an error for a loss that mixes rows or differs from the declared one. All values are synthetic."""
         values = self._leaves(outputs, column)
         if self.criterion is not None:
             self._check_criterion(values, spec.unflatten(outputs), column)
             return
-        found = self.program.reduction(values)
-        if found != loss_reduction:
-            raise UsageError(f"the loss is the {found} over the batch, but loss_reduction says {loss_reduction!r}.")
+        reduction = self.program.reduction(values)
+        if reduction != loss_reduction:
+            raise UsageError(f"loss_reduction is {loss_reduction!r}, but the loss is the {reduction} over the batch.")
 
     def _check_criterion(self, values: list[Tensor], outputs: Any, column: Tensor) -> None:
         try:
-            found, declared = self.program.of_batch(values), self.criterion(outputs, column)  # type: ignore[misc]
+            computed, declared = self.program.of_batch(values), self.criterion(outputs, column)  # type: ignore[misc]
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             raise UsageError(f"the criterion fails on synthetic outputs: {one_line(error)}") from None
-        if not torch.allclose(found.sum(), declared.sum(), rtol=1e-3, atol=1e-5):
-            raise UsageError("the loss is not criterion(outputs, target) of the criterion given to make_private.")
+        if not torch.allclose(computed.sum(), declared.sum(), rtol=1e-3, atol=1e-5):
+            raise UsageError("the loss must be criterion(outputs, target) with the criterion passed to make_private.")
 
     def _leaves(self, outputs: list[Tensor], column: Tensor) -> list[Tensor]:
         return [outputs[leaf.place] if isinstance(leaf, Output) else column for leaf in self.program.leaves]

@@ -1,8 +1,8 @@
-"""The one object that changes while a script trains: which batch is out, and what has come of it.
+"""`Session`: the state of a run that a script's own loop drives.
 
-A step goes: `issue` counts it and hands the batch out; `forward` runs the model on its rows; `backward` turns the
-script's loss into what each row adds, clips it and adds it up; `release` adds the noise, once. Each is refused out of
-order, so that what is released is the gradient of the batch that was drawn last, of all of it, and exactly once.
+In each step `issue` counts the step and gives the batch to the script; `forward` runs the model on its rows; `backward`
+computes the gradient of each row from the script's loss, clips it and sums; `release` adds the noise, once. Calls out
+of order raise an error, so a release is the gradient of the last batch, of the whole batch, and happens once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import BegunStep
 from sordino.opacus.constants import appearance, contents, is_number
-from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
+from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, no_contributions
 from sordino.opacus.row_program import RowProgram, ScriptLoss
-from sordino.opacus.traced import Column, Departure, IssuedBatch, Lost, Node, Output, Trace, TracedTensor, plain
+from sordino.opacus.traced import Column, Departure, IssuedBatch, Node, Output, Trace, TracedTensor, Untraceable, plain
 
 _SYNTHETIC_ROWS = 5
 
@@ -44,19 +44,19 @@ class Session:
         self._criterion, self._loss_reduction = criterion, loss_reduction
         self._begun: BegunStep | None = None
         self._total: BoundedSum | None = None
-        self._waiting: list[Tensor] = []  # parts of the batch that were not handed out yet
+        self._waiting: list[Tensor] = []  # parts of the batch that have not been issued yet
         self._part: _Part | None = None
         self._checked: set[Any] = set()
         self._trace = Trace(self.backward, self._is_of_the_model)
-        self._constants: _Constants | None = None  # of the last step, which depend on no batch
+        self._constants: _Constants | None = None  # those of the last step, which depend on no batch
         self._model_at_first = tuple(self._model_constants())
 
     def issue(self, largest_part: int | None = None) -> Iterator[list[TracedTensor]]:
-        """Begins a step, and hands out its batch in parts of at most `largest_part` rows. An empty one is a part."""
+        """Begins a step and yields its batch in parts of at most `largest_part` rows. An empty batch is one part."""
         if self._begun is not None:
             raise UsageError(
-                "no step was taken on the batch before: call optimizer.step() for every batch, also for an empty one, "
-                "because a step that is left out tells something about its batch."
+                "no step was taken on the previous batch: call optimizer.step() for every batch, even an empty one, "
+                "because a skipped step reveals information about its batch."
             )
         self._begun, self._total = self.run.begin(), None
         begun = self._begun
@@ -64,27 +64,27 @@ class Session:
         self._waiting = list(torch.split(begun.indices, max(1, rows)))
         while self._waiting:
             if self._part is not None:
-                raise UsageError("no step was taken on the part before: call optimizer.step() for every part.")
+                raise UsageError("no step was taken on the previous part: call optimizer.step() for every part.")
             batch, seeds = self.run.drawn(begun, self._waiting.pop(0))
             device = device_of(self._model)
             self._part = _Part(batch.to(device), seeds.to(device))
-            yield self._part.handed_out(self._trace)
+            yield self._part.issue(self._trace)
 
     def forward(self, *arguments: Any) -> Any:
-        """The model's outputs for rows of the batch that is out."""
+        """Returns the model's outputs for rows of the current batch."""
         part = self._part
         if part is None or not arguments or not all(isinstance(x, TracedTensor) and part.made(x) for x in arguments):
             raise UsageError(
-                "the model is trained on the tensors of the batch that the loader gave last, as positional arguments; "
-                f"run it on others under torch.no_grad(){_what_is_lost(arguments)}."
+                "in training, the model takes the tensors of the loader's last batch, as positional arguments; use "
+                f"torch.no_grad() for other inputs{_why_untraceable(arguments)}."
             )
         if Layout.of(self._model) != self.run.layout:
-            raise UsageError("other parameters are trainable now than when the model was made private.")
+            raise UsageError("the trainable parameters have changed since the model was made private.")
         if any(isinstance(x, TracedTensor) for x in (*self._model.parameters(), *self._model.buffers())):
-            raise UsageError("a buffer of the model is a value of a batch, which the script wrote there.")
+            raise UsageError("a buffer of the model must not be a value of a batch, but the script assigned one.")
         programs = [RowProgram.of(_node(x)) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
-            raise UsageError("outputs of the model cannot be its inputs: make both passes in one module.")
+            raise UsageError("outputs of the model cannot be its inputs: combine both passes in one module.")
         batch = replace(part.batch, inputs=tuple(self._rows_of(program, part.batch) for program in programs))
         shapes = [(tuple(x.shape[1:]), x.dtype) for x in batch.inputs]
         if self._is_new("model", repr((shapes, [module.training for module in self._model.modules()]))):
@@ -93,93 +93,96 @@ class Session:
         return part.add(passed, programs, tuple(self._model_constants()), self._trace)
 
     def look(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for a batch without a way back to the parameters. Nothing of it stays in the model."""
+        """Returns the model's outputs for a batch without gradients. The model's attributes are restored afterwards."""
         with attributes_kept(self._model):
             outputs = self._model(*tree_map(plain, args), **tree_map(plain, kwargs))
-        lost = Lost.here("an output of the model under torch.no_grad()")
-        return tree_map(lambda x: TracedTensor.of(x, lost, self._trace) if isinstance(x, Tensor) else x, outputs)
+        node = Untraceable.here("an output of the model under torch.no_grad()")
+        return tree_map(lambda x: TracedTensor.of(x, node, self._trace) if isinstance(x, Tensor) else x, outputs)
 
     def backward(self, loss: TracedTensor) -> None:
-        """Adds what each row of the part contributes, by the loss that the script computed."""
+        """Adds the contributions of the rows of the current part, from the loss that the script computed."""
         part = self._part
         if part is None or self._begun is None or not part.made(loss):
             raise UsageError(
-                "this loss is not of the batch that the loader gave last: call backward() on each batch's own loss, "
-                f"before the next batch is drawn{_what_is_lost([loss])}."
+                "the loss must be computed from the loader's last batch: call backward() on each batch's own loss, "
+                f"before the next batch is drawn{_why_untraceable([loss])}."
             )
         if part.is_added:
-            raise UsageError("backward() was called before on this batch: add the losses up, and call it once.")
+            raise UsageError("backward() was already called on this batch: sum the losses, and call it once.")
         program = RowProgram.of(_node(loss))
         passes = {leaf.origin for leaf in program.leaves if isinstance(leaf, Output)}
         if len(passes) != 1:
-            raise UsageError(f"a loss comes from one forward pass of the private model, got {len(passes)}.")
+            raise UsageError(f"a loss must come from one forward pass of the private model, got {len(passes)}.")
         passed, inputs, model_constants = part.passes[passes.pop()]
-        looks = program.looks(), tuple(p.looks() for p in inputs)
-        constants = _Constants(looks, model_constants)
+        fingerprints = program.fingerprint(), tuple(p.fingerprint() for p in inputs)
+        constants = _Constants(fingerprints, model_constants)
         self._refuse_constants_of_batches([program, *inputs], constants, len(part.seeds))
         script_loss = ScriptLoss.of(program, self._criterion, target=len(part.batch.inputs))
-        # A criterion may have changed since it was compared: it is compared again once it could depend on a batch.
-        if self._is_new("loss", looks) or (self._criterion is not None and self._trace.left):
+        # A criterion may have changed since the last check: it is checked again as soon as it could depend on a batch.
+        if self._is_new("loss", fingerprints) or (self._criterion is not None and self._trace.left):
             with pinned(self._model):
                 self._check_loss(script_loss, inputs)
         self._add(self.run.bounded(self._begun, self._contributions(script_loss, passed, part)))
         part.is_added = True
 
     def release(self) -> Private | None:
-        """The private gradient of the step, or None as long as parts of its batch are to come."""
+        """Returns the private gradient of the step, or None while parts of its batch are missing."""
         part = self._part
         if part is None or self._begun is None:
-            raise UsageError("no batch is out: take one step for each batch that the loader gives, after backward().")
+            raise UsageError("there is no current batch: take one step per batch of the loader, after backward().")
         if not part.is_added and len(part.seeds):
-            raise UsageError("backward() was not called on this batch: a step needs its gradient.")
+            raise UsageError("backward() was not called on this batch: call it before optimizer.step().")
         part.issued.is_over, self._part = True, None
         if self._waiting:
             return None
         begun, self._begun = self._begun, None
         if self._total is None:
-            self._total = self.run.bounded(begun, of_nobody(self._model))
+            self._total = self.run.bounded(begun, no_contributions(self._model))
         return self.run.finish(begun, self._total)
 
     def _refuse_constants_of_batches(self, programs: list[RowProgram], constants: _Constants, rows: int) -> None:
-        """Refuses a step in which a number that was computed from a batch may be a constant of every row.
+        """Raises an error if a constant of the loss may have been computed from a batch.
 
-        What was written down before anything had left the trace is public. Whatever is written down later must be the
-        same, as far as it could depend on what left.
+        Constants that were recorded before any value of a batch left the trace are public. Constants that could depend
+        on such a value must equal those of the previous step.
         """
         left = frozenset[Departure]().union(*(program.after for program in programs))
         if left and self._constants is None:
-            self._refuse_what_left_before_the_first_loss(left, programs, constants, rows)
+            self._refuse_departures_before_first_loss(left, programs, constants, rows)
         elif left and constants != self._constants:
             raise UsageError(
-                "the loss has other functions or constants than in the step before, and they may depend on values of "
-                f"a batch, which left for Python in {self._trace.lines(*Departure)}: compute with tensors of the "
-                "batch, and declare what is public by sordino.opacus.public(value)."
+                "the functions or constants of the loss have changed since the previous step, and may depend on values "
+                f"of a batch, which were read as Python values in {self._trace.lines(*Departure)}: compute with "
+                "tensors of the batch, and declare public constants with sordino.opacus.public(value)."
             )
         self._constants = constants
 
-    def _refuse_what_left_before_the_first_loss(
+    def _refuse_departures_before_first_loss(
         self, left: frozenset[Departure], programs: list[RowProgram], constants: _Constants, rows: int
     ) -> None:
-        given = [value for program in programs for value in program.given()]
+        script_constants = [value for program in programs for value in program.given()]
         where = self._trace.lines(*left)
         if Departure.DECISION in left:
             raise UsageError(
-                f"the script decides by values of the batch in {where}, before it has computed the loss of its first "
-                "step: ask after that, or use torch.where."
+                f"the script branches on values of the batch in {where}, before it has computed the loss of its first "
+                "step: branch after that, or use torch.where."
             )
-        if Departure.NUMBER in left and (given or constants.of_model != self._model_at_first):
+        if Departure.NUMBER in left and (script_constants or constants.of_model != self._model_at_first):
             raise UsageError(
-                f"values of the batch left for Python in {where}, before the script had computed the loss of its first "
-                "step, and may be among its constants: compute the loss first, and with tensors of the batch."
+                f"values of the batch were read as Python values in {where}, before the script had computed the loss "
+                "of its first step, and may be among its constants: compute the loss first, with tensors of the batch."
             )
-        if Departure.SIZE in left and rows > 1 and any(x in (rows, 1 / rows) for x in given if is_number(x)):
+        if Departure.SIZE in left and rows > 1 and any(x in (rows, 1 / rows) for x in script_constants if is_number(x)):
             raise UsageError(
-                f"the loss is computed with the number of rows that were drawn, which is private, from {where}: divide "
-                "by the batch size that was asked for."
+                f"the loss uses the number of sampled rows, which is private, from {where}: divide by the configured "
+                "batch size."
             )
 
     def _model_constants(self) -> Iterator[tuple[str, Any]]:
-        """What the model computes with and is not trained. A whole number or a truth may well be a count or a mode."""
+        """Yields the values that the model computes with and does not train, by name.
+
+        Integer and Boolean attributes are left out, because they are often counters or modes.
+        """
         for name, x in (*self._model.named_parameters(), *self._model.named_buffers()):
             if not x.requires_grad:
                 yield name, contents(x)
@@ -202,23 +205,23 @@ class Session:
             self._total += part
 
     def __deepcopy__(self, memo: object) -> Session:
-        """The same session: a second one would draw the same noise for other sums."""
+        """Returns the session itself: a copy would draw the same noise for other sums."""
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError("what is trained privately cannot be pickled with its data and key: save model.state_dict().")
+        raise UsageError("a private model cannot be pickled, because it has data and key: save model.state_dict().")
 
     def _rows_of(self, program: RowProgram, batch: Batch) -> Tensor:
-        """What the script made of the batch before the model saw it."""
+        """The model's inputs: the script's preprocessing, applied to each row."""
         if program.is_leaf:
             return self._columns_of(program, batch)[0]
         with pinned(self._model):
-            if self._is_new("inputs", program.looks()):
+            if self._is_new("inputs", program.fingerprint()):
                 program.check_rows(self._columns_of(program, self._synthetic()))
             return program.of_rows(self._columns_of(program, batch)).flatten(0, 1)
 
     def _contributions(self, loss: ScriptLoss, passed: ForwardPass, part: _Part) -> PerExample:
-        """A row that the loss fails on is absent, and changes nothing about how the others are computed."""
+        """The contributions of the rows. A row on which the loss fails is ignored and does not affect the others."""
         column = _columns(part.batch)[loss.column]
         try:
             try:
@@ -231,7 +234,7 @@ class Session:
             return LossGradient(loss).of(self._model, replace(passed.batch, target=column), part.seeds)
 
     def _without_failing_losses(self, loss: ScriptLoss, passed: ForwardPass, column: Tensor, seeds: Tensor) -> Batch:
-        """The outputs with a column of the batch, made up where the loss fails."""
+        """The outputs and a column of the batch, with synthetic values in rows on which the loss fails."""
         rows = replace(passed.batch, inputs=tuple(passed.outputs), target=column)
         with pinned(self._model):
             return without_failing_rows(
@@ -259,14 +262,14 @@ class Session:
 
 @dataclass(frozen=True)
 class _Constants:
-    """All that a step computes with beside its rows and what is trained: functions and constants, and the model's."""
+    """Everything that a step computes with except its rows and trained parameters: programs and model constants."""
 
     of_programs: Any
     of_model: Any
 
 
 class _Part:
-    """Rows that are out. The script has copies: what it does to them cannot change what the kernel computes."""
+    """The rows of the current part of a batch. The script gets copies, so it cannot change what the kernel uses."""
 
     def __init__(self, batch: Batch, seeds: Tensor) -> None:
         self.batch, self.seeds = batch, seeds
@@ -274,32 +277,32 @@ class _Part:
         self.is_added = False
         self.issued = IssuedBatch()
 
-    def handed_out(self, trace: Trace) -> list[TracedTensor]:
+    def issue(self, trace: Trace) -> list[TracedTensor]:
         columns = enumerate(_columns(self.batch))
         return [TracedTensor.of(x.clone(), Column(self.issued, place, x.to("meta")), trace) for place, x in columns]
 
     def add(self, passed: ForwardPass, inputs: list[RowProgram], model_constants: Any, trace: Trace) -> Any:
-        made = object()
-        self.passes[made] = passed, inputs, model_constants
+        origin = object()
+        self.passes[origin] = passed, inputs, model_constants
         outputs = enumerate(passed.outputs)
         return passed.spec.unflatten(
-            [TracedTensor.of(x, Output(self.issued, place, x.to("meta"), made), trace) for place, x in outputs]
+            [TracedTensor.of(x, Output(self.issued, place, x.to("meta"), origin), trace) for place, x in outputs]
         )
 
     def made(self, traced: TracedTensor) -> bool:
         """Whether a tensor was computed from these rows and from no others."""
-        return not isinstance(traced.node, Lost) and traced.node.batch is self.issued
+        return not isinstance(traced.node, Untraceable) and traced.node.batch is self.issued
 
 
 def _node(traced: TracedTensor) -> Node:
-    """The node of a tensor of which `made` is true."""
-    assert not isinstance(traced.node, Lost)
+    """The node of a tensor for which `made` is true."""
+    assert not isinstance(traced.node, Untraceable)
     return traced.node
 
 
-def _what_is_lost(values: Iterable[Any]) -> str:
-    found = [x.node.why for x in values if isinstance(x, TracedTensor) and isinstance(x.node, Lost)]
-    return f"; here {found[0]} is used, which no row can compute by itself" if found else ""
+def _why_untraceable(values: Iterable[Any]) -> str:
+    reasons = [x.node.why for x in values if isinstance(x, TracedTensor) and isinstance(x.node, Untraceable)]
+    return f"; here {reasons[0]} is used, which cannot be computed from a single row" if reasons else ""
 
 
 def _columns(batch: Batch) -> tuple[Tensor, ...]:

@@ -1,13 +1,12 @@
-"""Tensors of an issued batch, and what a script computes from them, as a program that can be run on one row.
+"""`TracedTensor`: tensors of an issued batch that record a script's operations, to be run again on single rows.
 
-A script sees the values of a whole batch. They carry no autograd graph, so that there is one way from a loss to a
-gradient, and it leads through here: the operations that the script applied are noted, and the kernel runs them again
-for each row, as a batch of one. What mixes rows cannot reach another row that way, whatever it does. What is detached
-is noted too, and is a constant of the row alone.
+A script sees the values of a whole batch, without an autograd graph. Its operations are recorded, and the kernel runs
+them again for each row as a batch of one to compute the gradient. So the loss of a row cannot depend on other rows,
+whatever operations the script uses. Detached values are recorded too, and are constants of that row.
 
-Values leave the trace where a script asks for a number, a NumPy array or the truth of a tensor. Numbers have no
-history, so that nobody can see where they go. `Trace` notes that they left, and the session then takes no other
-constants into a loss than those that it had before.
+Values leave the trace when a script reads a tensor as a Python number, a NumPy array or a truth value. Such values have
+no history, so their use cannot be followed. `Trace` records that they left, and from then on the session accepts no new
+constants in a loss.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _DETACH = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
 _MOST_LINES = 3
 _LIBRARIES = tuple(os.path.dirname(library.__file__) + os.sep for library in (sordino, torch, np) if library.__file__)
 
-# What tells nothing about the rows, and what tells how many there are. Any other answer that is no tensor is a value.
-# A printed tensor is for the eye.
+# Attributes and methods that reveal nothing about the rows, and those that reveal their number. Every other result that
+# is not a tensor counts as a value of the batch. Printing a tensor is allowed: its string is for a person to read.
 _FACTS = frozenset(
     "dtype device layout ndim dim ndimension requires_grad is_leaf grad_fn is_floating_point is_complex is_signed "
     "is_cuda is_cpu is_sparse is_quantized is_meta is_nested is_mkldnn is_contiguous is_inference is_shared is_pinned "
@@ -49,14 +48,14 @@ _SIZES = frozenset(("__len__", "numel", "nelement", "nbytes", "stride"))
 
 
 class IssuedBatch:
-    """Rows that were handed out together, until the step on them is taken."""
+    """The rows that were issued together, until the step on them is taken."""
 
     def __init__(self) -> None:
         self.is_over = False
 
 
 class Departure(Enum):
-    """What left the trace: numbers, the answer to a question of yes or no, or how many rows there are."""
+    """The kind of a value that left the trace: numbers, a truth value, or the number of rows."""
 
     NUMBER = auto()
     DECISION = auto()
@@ -64,7 +63,7 @@ class Departure(Enum):
 
 
 class Trace:
-    """Notes on the batches of one session: where to report `backward`, and where values left."""
+    """The record of one session: the callback of `backward`, and the script lines at which values left the trace."""
 
     def __init__(self, on_backward: Callable[[TracedTensor], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
         self.on_backward, self.is_of_the_model = on_backward, is_of_the_model
@@ -78,45 +77,45 @@ class Trace:
         return frozenset(self._left)
 
     def lines(self, *departures: Departure) -> str:
-        """Where it was, as words for a message."""
+        """The script lines at which values left, for an error message."""
         return _in_words([line for departure in departures for line in self._left.get(departure, {})])
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A leaf: one tensor of a batch that was issued, by its place among inputs and target."""
+    """A leaf: one tensor of an issued batch, by its index among inputs and target."""
 
     batch: IssuedBatch
     place: int
-    looks: Tensor  # without values
+    meta: Tensor  # shape and dtype, without values
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A leaf: one tensor that the model gave in a forward pass over rows of a batch."""
+    """A leaf: one tensor that the model returned in a forward pass over rows of a batch."""
 
     batch: IssuedBatch
     place: int
-    looks: Tensor
+    meta: Tensor
     origin: object
 
 
 @dataclass(frozen=True, eq=False)
-class Lost:
-    """A value of a batch that cannot be computed again row by row. `why` and the line say what became of it."""
+class Untraceable:
+    """A value of a batch that cannot be computed again row by row. `why` gives the reason and the script line."""
 
     why: str
 
     @classmethod
-    def here(cls, why: str) -> Lost:
+    def here(cls, why: str) -> Untraceable:
         return cls(f"{why} ({_in_words([_line_of_the_script()])})")
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function applied to other nodes and to constants. `part` is which of its results, where there are several.
+    """A function applied to other nodes and to constants. If it has several results, `part` is the index of this one.
 
-    Its constants cannot depend on what left the trace later; `after` is what left before.
+    Its constants cannot depend on values that left the trace later; `after` lists the kinds that had left before.
     """
 
     function: Callable[..., Any]
@@ -133,14 +132,14 @@ Leaf = Column | Output
 
 
 class TracedTensor(Tensor):
-    """A value, and the node that says how it came about."""
+    """A tensor of a batch with the node that says how it was computed."""
 
     value: Tensor
-    node: Node | Lost
+    node: Node | Untraceable
     history: Trace
 
     @classmethod
-    def of(cls, value: Tensor, node: Node | Lost, trace: Trace) -> TracedTensor:
+    def of(cls, value: Tensor, node: Node | Untraceable, trace: Trace) -> TracedTensor:
         traced: TracedTensor = Tensor._make_subclass(cls, value)
         traced.value, traced.node, traced.history = value, node, trace
         return traced
@@ -161,13 +160,13 @@ class TracedTensor(Tensor):
             if name in ("shape", "size"):
                 return _shape_of(args[0], *args[1:], **kwargs)
             result = labelled(function)(*tree_map(plain, args), **tree_map(plain, kwargs))
-            return _noted(function, name, args, kwargs, result)
+            return _recorded(function, name, args, kwargs, result)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares it as a function that is switched off
         cls, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Comes here only where torch reads a value without asking, as `torch.tensor(loss)` does."""
+        """Called only where torch reads a value without `__torch_function__`, as `torch.tensor(loss)` does."""
         for traced in _traced_in((args, kwargs)):
             traced.history.note(Departure.NUMBER)
         return function(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
@@ -179,7 +178,7 @@ def plain(value: Any) -> Any:
 
 
 def leaves_of(node: Node) -> list[Leaf]:
-    """The leaves that a node was computed from, each once."""
+    """The leaves from which a node was computed, each once."""
     return [x for x in _nodes_of(node) if isinstance(x, Column | Output)]
 
 
@@ -202,9 +201,9 @@ def _nodes_of(node: Node) -> list[Node]:
 
 
 def evaluate(node: Node, leaf: Callable[[Leaf], Tensor], device: str | None = None) -> Any:
-    """Runs the program again, with other values for its leaves. What several nodes share is computed once.
+    """Runs the program again with other values for its leaves. Shared nodes are computed once.
 
-    Where a `device` is given, it has the constants too.
+    With a `device`, constants are moved to it.
     """
     known: dict[int, Any] = {}
 
@@ -225,9 +224,9 @@ def evaluate(node: Node, leaf: Callable[[Leaf], Tensor], device: str | None = No
 
 
 def labelled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss of class labels that makes NaN of a label outside the model's classes, where torch would raise.
+    """Makes a class-label loss return NaN for a label outside the model's classes, where torch would raise an error.
 
-    An error would tell the world that the row was drawn. A row whose loss is not finite counts as absent.
+    An error would reveal that the row was sampled. A row whose loss is not finite is ignored.
     """
     if function not in _CLASS_LABELS:
         return function
@@ -235,22 +234,22 @@ def labelled(function: Callable[..., Any]) -> Callable[..., Any]:
     def lenient(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
         if target.is_floating_point():
             return function(input, target, *args, **kwargs)
-        if input.device.type == "cpu":  # elsewhere a label out of range cannot be recovered from
+        if input.device.type == "cpu":  # on CUDA a label out of range is a fatal error
             try:
                 return function(input, target, *args, **kwargs)
             except (IndexError, RuntimeError):
                 pass
         ignored = kwargs.get("ignore_index", -100)
         classes = num_classes(input) if input.ndim > 1 else len(input)
-        known = (target == ignored) | ((target >= 0) & (target < classes))
-        loss = function(input, torch.where(known, target, 0), *args, **kwargs)
-        return loss * torch.where(known.all(), 1.0, torch.nan)
+        valid = (target == ignored) | ((target >= 0) & (target < classes))
+        loss = function(input, torch.where(valid, target, 0), *args, **kwargs)
+        return loss * torch.where(valid.all(), 1.0, torch.nan)
 
     return lenient
 
 
 def name_of(function: Any) -> str:
-    """The name of a function of torch, or of the attribute that is read or set."""
+    """The name of a torch function, or of the attribute that is read or set."""
     name: str = getattr(function, "__name__", "")
     if name == "__get__":
         return str(getattr(function.__self__, "__name__", name))
@@ -265,8 +264,8 @@ def _traced_in(values: Any) -> list[TracedTensor]:
     return [x for x in tree_leaves(values) if isinstance(x, TracedTensor)]
 
 
-def _noted(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any:
-    """The result with its history. What is no tensor has none, and it is noted that it left."""
+def _recorded(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any:
+    """Returns the result with its history. A result that is not a tensor has none, and is recorded as a departure."""
     operands = tree_leaves((args, kwargs))
     trace = next(x for x in operands if isinstance(x, TracedTensor)).history
     leaves = tree_leaves(result)
@@ -280,48 +279,50 @@ def _noted(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any
         return result
     tensors = [x for x in operands if isinstance(x, Tensor) and not isinstance(x, TracedTensor)]
     if any(is_functorch_wrapped_tensor(x) for x in tensors):
-        raise UsageError("the model uses a value of a batch that the script kept: a model is given rows, and no more.")
+        raise UsageError("the model uses a value of a batch that the script stored: pass it to the model as an input.")
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise UsageError(
-            "the loss uses a tensor that requires a gradient and is no output of the private model: penalise weights "
-            "by the optimizer's weight_decay, and compute what is constant under torch.no_grad()."
+            "the loss uses a tensor that requires a gradient and is not an output of the private model: penalize "
+            "weights with the optimizer's weight_decay, and compute constants under torch.no_grad()."
         )
-    made = _node_of(trace, function, name, args, kwargs)
+    node_of_part = _node_of(trace, function, name, args, kwargs)
     if isinstance(result, Tensor):
-        return TracedTensor.of(result, made(None), trace)
+        return TracedTensor.of(result, node_of_part(None), trace)
     places = iter(range(len(leaves)))
 
     def part(value: Any) -> Any:
         place = next(places)
-        return TracedTensor.of(value, made(place), trace) if isinstance(value, Tensor) else value
+        return TracedTensor.of(value, node_of_part(place), trace) if isinstance(value, Tensor) else value
 
     return tree_map(part, result)
 
 
-def _node_of(trace: Trace, function: Any, name: str, args: Any, kwargs: Any) -> Callable[[int | None], Node | Lost]:
-    """The node of each part of a result."""
+def _node_of(
+    trace: Trace, function: Any, name: str, args: Any, kwargs: Any
+) -> Callable[[int | None], Node | Untraceable]:
+    """Returns a function that gives the node of each part of a result."""
     nodes = [x.node for x in _traced_in((args, kwargs))]
     for node in nodes:
-        if isinstance(node, Lost):
+        if isinstance(node, Untraceable):
             return lambda part: node
-    batches = {node.batch for node in nodes if not isinstance(node, Lost)}
+    batches = {node.batch for node in nodes if not isinstance(node, Untraceable)}
     if len(batches) > 1 or any(batch.is_over for batch in batches):
-        lost = Lost.here("a value of an earlier batch")
-        return lambda part: lost
+        untraceable = Untraceable.here("a value of an earlier batch")
+        return lambda part: untraceable
     if name == "__deepcopy__":
         return lambda part: nodes[0]
     batch = batches.pop()
-    noted_args, noted_kwargs = tree_map(_operand, (args, kwargs))
+    node_args, node_kwargs = tree_map(_operand, (args, kwargs))
     detaches = function in _DETACH
     is_detached = detaches or all(isinstance(node, Call) and node.is_detached for node in nodes)
 
     def call(part: int | None) -> Call:
         if detaches:
-            return Call(Tensor.detach, noted_args, {}, None, batch, True, trace.left)
-        made = Call(function, noted_args, noted_kwargs, part, batch, is_detached, trace.left)
+            return Call(Tensor.detach, node_args, {}, None, batch, True, trace.left)
+        result = Call(function, node_args, node_kwargs, part, batch, is_detached, trace.left)
         if torch.is_grad_enabled():
-            return made
-        return Call(Tensor.detach, (made,), {}, None, batch, True, trace.left)
+            return result
+        return Call(Tensor.detach, (result,), {}, None, batch, True, trace.left)
 
     return call
 
@@ -331,9 +332,9 @@ def _operand(value: Any) -> Any:
 
 
 def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sums of losses, as in `total += loss`, are the one thing of a batch that is followed when changed in place.
+    """Handles in-place operations. On traced values only sums of losses, as in `total += loss`, are supported.
 
-    What was detached may be changed, and may be written to a log or a metric, but does not come back.
+    Detached values may be changed in place, or written to a log or a metric, but cannot be used in the loss again.
     """
     changed, operands = args[0] if args else None, _traced_in((args, kwargs))
     of_the_batch = [x for x in operands if not _is_detached(x)]
@@ -345,7 +346,7 @@ def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
         if not _is_detached(changed):
             raise UsageError(_NOT_IN_PLACE.format(name))
         function(*tree_map(plain, args), **tree_map(plain, kwargs))
-        changed.node = Lost.here("a value that was changed in place")
+        changed.node = Untraceable.here("a value that was changed in place")
         return changed
     if name == "__set__" or (of_the_batch and name != "__setitem__") or operands[0].history.is_of_the_model(changed):
         raise UsageError(_NOT_IN_PLACE.format(name))
@@ -354,19 +355,19 @@ def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
 
 
 _NOT_IN_PLACE = (
-    "what comes from the batch is not computed in place, nor written to the model, got {}: make a new tensor, or "
-    "detach what is for a log."
+    "values of the batch cannot be computed in place or written to the model, got {}: make a new tensor, or detach "
+    "values for a log."
 )
 
 
 def _is_detached(traced: TracedTensor) -> bool:
-    return isinstance(traced.node, Lost) or (isinstance(traced.node, Call) and traced.node.is_detached)
+    return isinstance(traced.node, Untraceable) or (isinstance(traced.node, Call) and traced.node.is_detached)
 
 
 def _sum_of_losses(name: str, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedTensor:
     function = _SCALARS_IN_PLACE[name]
     result = function(*tree_map(plain, args), **tree_map(plain, kwargs))
-    new: TracedTensor = _noted(function, name[:-1], args, kwargs, result)
+    new: TracedTensor = _recorded(function, name[:-1], args, kwargs, result)
     if not isinstance(changed, TracedTensor):
         return new
     changed.value.copy_(new.value)
@@ -376,7 +377,7 @@ def _sum_of_losses(name: str, changed: Tensor, args: tuple[Any, ...], kwargs: di
 
 def _backward(loss: Any, *args: Any, **kwargs: Any) -> None:
     if any(x is not None for x in (*args, *kwargs.values()) if not isinstance(x, bool)):
-        raise UsageError("backward takes no gradient or inputs here: make the loss a single number.")
+        raise UsageError("backward() takes no gradient or inputs here: make the loss a scalar.")
     loss.history.on_backward(loss)
 
 
@@ -384,7 +385,7 @@ def _rows_of(traced: TracedTensor) -> Iterator[Any]:
     if 0 in _varying_axes(traced):
         traced.history.note(Departure.SIZE)
     parts = traced.value.unbind(0)
-    return iter(_noted(Tensor.unbind, "unbind", (traced, 0), {}, parts) if parts else ())
+    return iter(_recorded(Tensor.unbind, "unbind", (traced, 0), {}, parts) if parts else ())
 
 
 def _shape_of(traced: TracedTensor, dim: int | None = None) -> Any:
@@ -397,31 +398,31 @@ def _shape_of(traced: TracedTensor, dim: int | None = None) -> Any:
 
 
 def _varying_axes(traced: TracedTensor) -> frozenset[int]:
-    """The axes whose size depends on how many rows were drawn.
+    """The axes whose size depends on the number of sampled rows.
 
-    They are found by computing the shape for one row more, without values. Where it depends on values, these left.
+    They are found by computing the shape for one more row on the meta device. A shape that depends on values counts as
+    a departure of numbers.
     """
-    node, everything = traced.node, frozenset(range(traced.value.ndim))
+    node, all_axes = traced.node, frozenset(range(traced.value.ndim))
     if isinstance(node, Column | Output):
         return frozenset((0,))
-    if isinstance(node, Lost):
-        return everything
+    if isinstance(node, Untraceable):
+        return all_axes
 
     def one_row_more(leaf: Leaf) -> Tensor:
-        looks = leaf.looks
-        return looks.new_empty((len(looks) + 1, *looks.shape[1:]))
+        return leaf.meta.new_empty((len(leaf.meta) + 1, *leaf.meta.shape[1:]))
 
     try:
         more = evaluate(node, one_row_more, device="meta").shape
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         traced.history.note(Departure.NUMBER)
-        return everything
+        return all_axes
     axes = zip(traced.value.shape, more, strict=True)
     return frozenset(axis for axis, (size, other) in enumerate(axes) if size != other)
 
 
 class Shape(tuple[int, ...]):
-    """The shape of a tensor of a batch. It notes when the number of rows is read from it."""
+    """The shape of a tensor of a batch. It records when the number of rows is read from it."""
 
     _varying: frozenset[int]
     _trace: Trace
@@ -436,8 +437,8 @@ class Shape(tuple[int, ...]):
         chosen = range(len(self))[place]
         if not self._varying.isdisjoint((chosen,) if isinstance(chosen, int) else chosen):
             self._trace.note(Departure.SIZE)
-        found = super().__getitem__(place)
-        return found if isinstance(found, int) else torch.Size(found)
+        sizes = super().__getitem__(place)
+        return sizes if isinstance(sizes, int) else torch.Size(sizes)
 
     def __iter__(self) -> Iterator[int]:
         self._trace.note(Departure.SIZE)
@@ -449,7 +450,7 @@ class Shape(tuple[int, ...]):
 
 
 def _line_of_the_script() -> tuple[str, int]:
-    """The innermost line that is not of a library: nearest to where a value left."""
+    """The innermost line outside of the libraries, closest to where a value left."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
@@ -457,6 +458,6 @@ def _line_of_the_script() -> tuple[str, int]:
 
 
 def _in_words(lines: list[tuple[str, int]]) -> str:
-    told = [f"{os.path.basename(file)}:{line}" for file, line in lines[:_MOST_LINES]]
-    more = len(lines) - len(told)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+    shown = [f"{os.path.basename(file)}:{line}" for file, line in lines[:_MOST_LINES]]
+    more = len(lines) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

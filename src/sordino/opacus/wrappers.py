@@ -1,10 +1,8 @@
-"""Model, optimizer and contribution as an Opacus script sees them.
+"""The private model, optimizer hook and gradient of a script that drives its own loop.
 
-The model as a script sees it: the same parameters, buffers and layers under the same names.
-
-A script's own optimizer, told before each step which gradient to take.
-
-A contribution that a script's own loop makes: the plan says so, and computes none by itself.
+`PrivateModule` has the parameters, buffers and layers of the model under the same names. `step_privately` registers a
+hook that gives the script's optimizer the released gradient before each step. `ScriptedGradient` is the contribution of
+the plan; its gradients are computed by the script's loop and not by the plan.
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ from sordino.errors import UsageError
 from sordino.kernel.model_checks import check_model
 from sordino.kernel.records import Batch, Records
 from sordino.kernel.states import Dense
-from sordino.opacus.passes import of_nobody
+from sordino.opacus.passes import no_contributions
 from sordino.opacus.session import Session
 from sordino.opacus.traced import TracedTensor
 
 
 class PrivateModule(nn.Module):
-    """Runs the rows of an issued batch on the tape, each alone, and anything else as the model always did.
+    """Runs each row of an issued batch on its own, and other inputs as the original model does.
 
-    It holds the model's own dictionaries, so that `state_dict`, `parameters`, `to` and `apply` are those of the model.
+    It shares the model's dictionaries, so that `state_dict`, `parameters`, `to` and `apply` are those of the model.
     """
 
     _module: nn.Module
@@ -55,7 +53,7 @@ class PrivateModule(nn.Module):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        """A copy is the plain model, as for an average of the weights: it is not trained."""
+        """Returns a copy of the original model, for example for averaging weights. It is not trained privately."""
         return copy.deepcopy(self._module, memo)
 
     def __getattr__(self, name: str) -> Any:
@@ -66,19 +64,19 @@ class PrivateModule(nn.Module):
 
 
 def step_privately(optimizer: torch.optim.Optimizer, model: nn.Module, session: Session, divisor: float) -> None:
-    """From now on `optimizer.step()` takes the released gradient, whatever `.grad` holds.
+    """Makes `optimizer.step()` use the released gradient, independent of the contents of `.grad`.
 
-    The object stays what it is: schedulers, `state_dict` and `zero_grad` see no difference. While parts of a batch are
-    to come there is no gradient, and torch's optimizers leave parameters without one alone.
+    The optimizer object stays the same, so schedulers, `state_dict` and `zero_grad` work as before. While parts of a
+    batch are missing, `.grad` is None, and torch's optimizers do not change parameters without a gradient.
     """
     validate.instance(torch.optim.Optimizer, optimizer=optimizer)
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise UsageError("LBFGS asks for several gradients within a step, and each would be a release: use another.")
+        raise UsageError("LBFGS is not supported: it needs several gradients per step, and each would be a release.")
     _check_parameters(optimizer, model)
 
     def before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if any(x is not None for x in (*args[1:], *kwargs.values())):  # the first is the optimizer itself
-            raise UsageError("step() takes no closure: it would ask for another gradient of the same batch.")
+            raise UsageError("step() takes no closure: it would compute another gradient of the same batch.")
         _check_parameters(optimizer, model)
         private = session.release()
         for parameter in model.parameters():
@@ -93,9 +91,9 @@ def _check_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> Non
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     if not trained <= held:
-        raise UsageError("the optimizer does not hold all trainable parameters of the module.")
+        raise UsageError("the optimizer must have all trainable parameters of the module, but some are missing.")
     if held - {id(parameter) for parameter in model.parameters()}:
-        raise UsageError("the optimizer holds parameters of something else, whose gradients would not be private.")
+        raise UsageError("the optimizer must have the module's parameters only: other gradients would not be private.")
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,14 @@ class ScriptedGradient:
     """The gradient of the loss that a script computes from each issued batch, row by row (see `Session`)."""
 
     def check(self, model: nn.Module, records: Records) -> None:
-        """What can be seen without running the model. The rest is checked when the script first runs it."""
+        """Checks the model without running it. Further checks follow when the script first runs it."""
         check_model(model)
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
         if batch.num_units:
-            raise UsageError("the gradients of this run are computed by the script that drives it.")
-        return of_nobody(model)
+            raise UsageError("the gradients of this run are computed by the script's loop, not by the plan.")
+        return no_contributions(model)
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
-        """Nothing is computed here."""
+        """Returns the minimum, because no gradients are computed here."""
         return 1

@@ -1,4 +1,4 @@
-"""Noise chosen so that it hurts a weighted cost least, under the constraint of pure differential privacy."""
+"""Optimized noise: minimizes a weighted cost of the noise under pure differential privacy (delta = 0)."""
 
 from sordino.optimized_noise.block_norm import BlockNorm as BlockNorm
 from sordino.optimized_noise.costs import AbsoluteCost as AbsoluteCost

@@ -1,8 +1,9 @@
-"""Noise whose log-density falls by a rate per block times the length of the noise in that block.
+"""Block-norm noise: the log-density decreases by a rate per block times the L2 norm of the noise in that block.
 
 Theorem: if V is Gamma distributed with shape (d + 1) / 2 and N is a standard normal vector in d dimensions, sqrt(2 V) N
 has the density proportional to exp(-||z||), because the integral of v^(-1/2) exp(-v - ||z||^2 / 4v) is proportional to
-exp(-||z||). So given one number per block, the noise is normal, and its sum is rounded exactly as Gaussian noise is.
+exp(-||z||). So, given one Gamma variable per block, the noise is normal, and sums with it are rounded exactly, as with
+Gaussian noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sordino.errors import UsageError
 from sordino.kernel.randomness import NORMAL_ERROR, Stream, enclosures
 from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost
 
-_SMALLEST_ROOT = 2.0**-8  # below it, once in 10^7 draws, a cube root of Gamma loses too many bits for float64
+_SMALLEST_ROOT = 2.0**-8  # below it (once in 10^7 draws) the cube root of Gamma is too imprecise in float64
 _SMALLEST_WORD = np.uint64(2**40)
 
 
@@ -31,9 +32,9 @@ _SMALLEST_WORD = np.uint64(2**40)
 class BlockNorm:
     """The density proportional to exp(-sum_b rates[b] ||z_b||_2), where z_b are the coordinates of block b.
 
-    Blocks of one coordinate are independent Laplace variables; one block is the isotropic K-norm mechanism.
+    Blocks of one coordinate give independent Laplace variables; a single block gives the isotropic K-norm mechanism.
 
-    Guarantee: log-densities of z and z + D differ by at most `lipschitz` times ||D||_2, by Cauchy and Schwarz.
+    Guarantee: log-densities of z and z + D differ by at most `lipschitz` times ||D||_2 (Cauchy-Schwarz).
 
     >>> from sordino.kernel.randomness import Key
     >>> noise = BlockNorm(torch.tensor([0, 0, 1]), torch.tensor([3.0, 4.0], dtype=torch.float64))
@@ -53,10 +54,13 @@ class BlockNorm:
         if self.rates.dtype != torch.float64 or self.rates.dim() != 1:
             raise UsageError(f"rates must be a vector of float64, got {_described(self.rates)}.")
         if not bool((self.rates.isfinite() & (self.rates > 0)).all()):
-            raise UsageError("rates must be finite numbers above 0, got others.")
+            raise UsageError("rates must be finite and above 0, got others.")
         lowest, highest = int(self.block_of.min()), int(self.block_of.max())
         if lowest < 0 or highest >= len(self.rates) or not self._sizes.all():
-            raise UsageError(f"block_of must name each of {len(self.rates)} blocks, got {lowest} to {highest}.")
+            raise UsageError(
+                f"block_of must contain each index from 0 to {len(self.rates) - 1}, one per rate, "
+                f"got {lowest} to {highest}."
+            )
 
     @property
     def dimension(self) -> int:
@@ -64,11 +68,11 @@ class BlockNorm:
 
     @property
     def lipschitz(self) -> float:
-        """By how much the log-density changes per unit of L2 distance, at most."""
+        """The Lipschitz constant of the log-density with respect to the L2 norm."""
         return float(self.rates.norm())
 
     def expected(self, cost: Cost) -> Tensor:
-        """What each coordinate costs per weight."""
+        """The expected cost of each coordinate for a weight of 1."""
         return torch.from_numpy(cost.moment(self._sizes) / self._rates**cost.power)[self.block_of.cpu()]
 
     def expected_absolute(self) -> Tensor:
@@ -80,15 +84,15 @@ class BlockNorm:
         return self.expected(SquaredCost())
 
     def expected_cost(self, weights: Tensor, cost: Cost) -> float:
-        """The expected cost of this noise with these weights."""
+        """The expected cost of the noise with these weights."""
         return float(weights.to("cpu", torch.float64) @ self.expected(cost))
 
     def expected_norm(self) -> float:
-        """The L2 norm to expect of the noise, as the root of its mean square."""
+        """The root mean square of the L2 norm of the noise."""
         return sqrt(float((self._sizes * (self._sizes + 1.0) / self._rates**2).sum()))
 
     def log_density(self, z: Tensor) -> Tensor:
-        """The logarithm of the density at z, or at each row of it."""
+        """The log-density at z, or at each row of z."""
         d = self._sizes
         # The area of the unit sphere times Gamma(d) is the integral of exp(-||z||) over d dimensions.
         integrals = log(2) + d / 2 * log(pi) - gammaln(d / 2) + gammaln(d)
@@ -97,12 +101,12 @@ class BlockNorm:
         return float((d * np.log(self._rates) - integrals).sum()) - squares.sqrt() @ self.rates
 
     def scales(self, stream: Stream, *, step: int) -> BlockScales:
-        """One draw of the standard deviations: normal noise with these has the density."""
+        """Draws standard deviations such that normal noise with these has the density."""
         gammas = Gammas.draw((self._sizes + 1.0) / 2, stream.named("radius"), step=step)
         return BlockScales(gammas, self._rates, self.block_of.cpu().numpy())
 
     def sample(self, stream: Stream, *, step: int, device: torch.device | str = "cpu") -> Tensor:
-        """One draw, to within the precision of float64: for a look at it. A release is rounded by `rounded_sum`."""
+        """Draws noise in float64 precision, for inspection. Releases use the exact rounding of `rounded_sum`."""
         normals = stream.normals(self.dimension, step=step)
         return torch.from_numpy(normals * self.scales(stream, step=step).of(slice(None))).to(device)
 
@@ -117,7 +121,7 @@ class BlockNorm:
 
 @dataclass(frozen=True, eq=False)
 class BlockScales:
-    """The standard deviation of each coordinate given the Gamma variable V of its block: sqrt(2 V) / rate."""
+    """Standard deviations of the coordinates, sqrt(2 V) / rate for the Gamma variable V of the block."""
 
     gammas: Gammas = field(repr=False)
     rates: NDArray[np.float64] = field(repr=False)
@@ -137,74 +141,74 @@ class BlockScales:
 
 @dataclass(frozen=True, eq=False)
 class Gammas:
-    """Gamma variables of scale one, each the real number that the method of Marsaglia and Tsang (2000) accepts.
+    """Gamma variables of scale one, drawn exactly by the rejection method of Marsaglia and Tsang (2000).
 
-    A normal X and a uniform U give d (1 + c X)^3 with d = shape - 1/3 and c = 1 / sqrt(9 d), which is accepted if
-    log U < X^2 / 2 + d - d v + d log v for v = (1 + c X)^3 > 0. About one proposal in twenty is not, and another is
-    made. What float64 cannot decide is decided by intervals, so the law is exact.
+    A normal X and a uniform U give the proposal d (1 + c X)^3 with d = shape - 1/3 and c = 1 / sqrt(9 d). It is
+    accepted if log U < X^2 / 2 + d - d v + d log v for v = (1 + c X)^3 > 0; about one proposal in twenty is rejected.
+    Comparisons that float64 cannot decide are decided by interval arithmetic, so the distribution is exact.
     """
 
     values: NDArray[np.float64]
-    errors: NDArray[np.float64]  # how far the root of a value may be from the real one, relative to it
+    errors: NDArray[np.float64]  # bounds of the relative error of the square root of each value
     shapes: NDArray[np.float64]
-    accepted: NDArray[np.int64]  # which proposal
-    places: NDArray[np.int64]  # and where among the normals of that proposal
+    accepted: NDArray[np.int64]  # the number of the accepted proposal
+    places: NDArray[np.int64]  # the index among the normals of that proposal
     stream: Stream = field(repr=False)
     step: int
 
     @classmethod
     def draw(cls, shapes: NDArray[np.float64], stream: Stream, *, step: int) -> Gammas:
-        number = len(shapes)
-        accepted, places = np.zeros((2, number), np.int64)
-        drawn = cls(np.empty(number), np.empty(number), shapes, accepted, places, stream, step)
-        waiting, proposal = np.arange(number), 0
-        while len(waiting):
-            waiting = waiting[~drawn._propose(waiting, proposal)]
+        count = len(shapes)
+        accepted, places = np.zeros((2, count), np.int64)
+        gammas = cls(np.empty(count), np.empty(count), shapes, accepted, places, stream, step)
+        pending, proposal = np.arange(count), 0
+        while len(pending):
+            pending = pending[~gammas._propose(pending, proposal)]
             proposal += 1
-        return drawn
+        return gammas
 
     def interval(self, index: int, further: int) -> Any:
-        """An interval that holds the real number."""
+        """An interval that contains the exact value."""
         depth, cube = self._cube(index, int(self.accepted[index]), int(self.places[index]), further)
         return depth * cube
 
-    def _propose(self, waiting: NDArray[np.int64], proposal: int) -> NDArray[np.bool_]:
-        """Whether each of those that wait takes its proposal."""
-        depth = self.shapes[waiting] - 1 / 3
-        x = self._normals(proposal).normals(len(waiting), step=self.step)
-        words = self._uniforms(proposal).words(len(waiting), step=self.step)
+    def _propose(self, pending: NDArray[np.int64], proposal: int) -> NDArray[np.bool_]:
+        """Makes one proposal for each pending variable, and returns which of them are accepted."""
+        depth = self.shapes[pending] - 1 / 3
+        x = self._normals(proposal).normals(len(pending), step=self.step)
+        words = self._uniforms(proposal).words(len(pending), step=self.step)
         drawn_root = 1 + x / np.sqrt(9 * depth)
         root = np.maximum(drawn_root, _SMALLEST_ROOT)
         cube, log = root**3, 3 * np.log(root)
         surplus = x**2 / 2 + depth * (1 - cube + log) - np.log((words + 0.5) * 2.0**-64)
-        # Error: X moves by `NORMAL_ERROR`, and with it the root; U is known to 2^-41 of itself; the rest is rounding.
-        moved = np.abs(x) + np.sqrt(depth) * np.abs(1 / root - root**2) + 1
-        error = 2 * NORMAL_ERROR * moved + depth * (1 + cube + np.abs(log)) * 2.0**-48
-        refused = drawn_root < -2 * NORMAL_ERROR
-        decided = refused | ((np.abs(surplus) > error) & (drawn_root > _SMALLEST_ROOT) & (words > _SMALLEST_WORD))
-        taken = (surplus > 0) & ~refused
-        self.accepted[waiting], self.places[waiting] = proposal, np.arange(len(waiting))
-        self.values[waiting] = depth * cube
-        self.errors[waiting] = NORMAL_ERROR / (np.sqrt(depth) * root) + 2.0**-48
+        # Error bound: X has error `NORMAL_ERROR`, which moves the root; U has relative error 2^-41; then rounding.
+        slope = np.abs(x) + np.sqrt(depth) * np.abs(1 / root - root**2) + 1
+        error = 2 * NORMAL_ERROR * slope + depth * (1 + cube + np.abs(log)) * 2.0**-48
+        rejected = drawn_root < -2 * NORMAL_ERROR
+        decided = rejected | ((np.abs(surplus) > error) & (drawn_root > _SMALLEST_ROOT) & (words > _SMALLEST_WORD))
+        accepted = (surplus > 0) & ~rejected
+        self.accepted[pending], self.places[pending] = proposal, np.arange(len(pending))
+        self.values[pending] = depth * cube
+        self.errors[pending] = NORMAL_ERROR / (np.sqrt(depth) * root) + 2.0**-48
         for place in np.flatnonzero(~decided).tolist():
-            index = int(waiting[place])
-            taken[place] = self._is_taken(index, proposal, place)
-            if taken[place]:
+            index = int(pending[place])
+            accepted[place] = self._is_accepted(index, proposal, place)
+            if accepted[place]:
                 self.values[index], self.errors[index] = float(self.interval(index, 1).mid), 2.0**-48
-        return np.asarray(taken)
+        return np.asarray(accepted)
 
-    def _is_taken(self, index: int, proposal: int, place: int) -> bool:
+    def _is_accepted(self, index: int, proposal: int, place: int) -> bool:
         def surplus(further: int) -> Any:
             depth, cube = self._cube(index, proposal, place, further)
             x = self._normals(proposal).normal_interval(place, step=self.step, further=further)
             uniform = self._uniforms(proposal).uniform_interval(place, step=self.step, further=further)
             log = cube.ctx.log
-            # Where the cube is not surely above zero nothing is decided yet, and where it is surely not, it is refused.
+            # A cube that is surely not above zero is rejected; if its sign is uncertain, the answer is too.
             if cube.b <= 0:
                 return cube - 1
             return x**2 / 2 + depth * (1 - cube + log(cube)) - log(uniform) if cube.a > 0 else cube.ctx.mpf([-1, 1])
 
-        return next(bool(found.a > 0) for found in enclosures(surplus) if found.a > 0 or found.b < 0)
+        return next(bool(interval.a > 0) for interval in enclosures(surplus) if interval.a > 0 or interval.b < 0)
 
     def _cube(self, index: int, proposal: int, place: int, further: int) -> tuple[Any, Any]:
         x = self._normals(proposal).normal_interval(place, step=self.step, further=further)

@@ -1,11 +1,7 @@
-"""Costs of noise, and public weights that say how much noise hurts in each coordinate.
-
-What noise costs. A cost is a type: it says what is expected of a coordinate, and the rest follows.
+"""Costs of noise, and checks of the public weights that say how harmful noise is in each coordinate.
 
 In a block of d coordinates with density proportional to exp(-c ||z||_2) the radius is Gamma(d) / c and the direction is
 uniform. So E |z_i|^p = moment(d) / c^p, where p is the cost's power.
-
-How much noise hurts in each coordinate, checked once for every family of noise.
 """
 
 from __future__ import annotations
@@ -26,9 +22,9 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class AbsoluteCost:
-    """The expectation of sum_i w_i |z_i|.
+    """The cost E sum_i w_i |z_i|.
 
-    >>> AbsoluteCost().moment(np.array([1, 2]))  # a Laplace variable, and 4 / pi
+    >>> AbsoluteCost().moment(np.array([1, 2]))  # 1 for a Laplace variable, and 4 / pi
     array([1.        , 1.27323954])
     """
 
@@ -36,17 +32,17 @@ class AbsoluteCost:
 
     def moment(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """E |z_i| at rate one: d E|u_1|, where E|u_1| = Gamma(d / 2) / (sqrt(pi) Gamma((d + 1) / 2))."""
-        # A ratio of gamma functions half a step apart: their logarithms would cancel to 7 digits at d = 10^8.
+        # `poch` computes the ratio of gamma functions; the difference of their logarithms has 7 digits at d = 10^8.
         return np.asarray(sizes / (sqrt(pi) * poch(sizes / 2, 0.5)))
 
     def pointwise(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What z costs per weight."""
+        """The cost of z for a weight of 1."""
         return np.abs(z)
 
 
 @dataclass(frozen=True)
 class SquaredCost:
-    """The expectation of sum_i w_i z_i^2.
+    """The cost E sum_i w_i z_i^2.
 
     >>> SquaredCost().moment(np.array([1, 2]))
     array([2., 3.])
@@ -59,20 +55,20 @@ class SquaredCost:
         return np.asarray(sizes + 1.0)
 
     def pointwise(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What z costs per weight."""
+        """The cost of z for a weight of 1."""
         return np.square(z)
 
 
 @dataclass(frozen=True)
 class SignedCost:
-    """The expectation of sum_i w_i z_i. No noise is best: moving it costs no privacy and lowers this without limit.
+    """The cost E sum_i w_i z_i. It has no optimum: shifting noise costs no privacy and lowers it without limit.
 
     >>> SignedCost().pointwise(np.array([-1e6]))
     array([-1000000.])
     """
 
     def pointwise(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What z costs per weight."""
+        """The cost of z for a weight of 1."""
         return z
 
 
@@ -80,23 +76,23 @@ Cost: TypeAlias = AbsoluteCost | SquaredCost
 ABSOLUTE = AbsoluteCost()
 
 
-# The best rates go with the cube root of a weight, so that a weight of zero would mean noise without limit. At this
-# share of the largest weight a coordinate on its own gets 100 times the noise of the one that hurts most.
+# The best rates are proportional to the cube root of the weight, so a weight of zero would give unlimited noise. At
+# this fraction of the largest weight, a block of one coordinate gets 100 times the noise of the largest weight's.
 SMALLEST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedWeights:
-    """Weights above zero, and how many of them were raised to `SMALLEST_SHARE` of the largest."""
+    """Weights above zero, and the number of weights that were raised to `SMALLEST_SHARE` of the largest."""
 
     values: Tensor = field(repr=False)
     floored: int
 
 
 def usable_weights(weights: Tensor | NDArray[np.floating] | Sequence[float]) -> CheckedWeights:
-    """Refuses what is not a weight, and raises those that are too small.
+    """Checks weights, and raises those that are too small.
 
-    A message tells how many weights are wrong and never their values, which may come from private rows.
+    Error messages count wrong weights and never show their values, which may come from private rows.
 
     >>> usable = usable_weights([4.0, 0.0, 1.0])
     >>> usable.floored, usable.values.tolist()
@@ -111,6 +107,6 @@ def usable_weights(weights: Tensor | NDArray[np.floating] | Sequence[float]) -> 
         raise UsageError(f"weights must be at least 0, got {wrong} below.")
     largest = values.max()
     if largest == 0:
-        raise UsageError("weights must not all be 0, got nothing that noise could hurt.")
+        raise UsageError("weights must not all be 0, got zeros only.")
     smallest = torch.clamp(SMALLEST_SHARE * largest, min=torch.finfo(torch.float64).tiny)
     return CheckedWeights(values.clamp(min=smallest), int((values < smallest).sum()))

@@ -1,15 +1,12 @@
 """The best noise of each family for public weights, and the best partition of coordinates into blocks.
 
-Which coordinates share a block: the partition with the smallest cost, by dynamic programming on sorted weights.
+The noise is optimal at a given Lipschitz constant s (epsilon / sensitivity). Let A_b = W_b moment(d_b), with W_b the
+sum of the weights of block b and d_b its size. The cost of rates c is sum_b A_b / c_b^p, where p is the cost's power.
+On the sphere ||c||_2 = s it is smallest for c_b proportional to A_b^(1 / (p + 2)).
 
-At the best rates the cost is a rising function of sum_b A_b^(2 / (p + 2)), with A_b = W_b moment(d_b), W_b the sum of
-the block's weights and p the cost's power. At given sizes this is concave in how two blocks share their weights, so one
-of them has the largest: each block of a best partition is a run of the sorted weights.
-
-The best noise of each family for given weights, at a given Lipschitz constant (epsilon / sensitivity).
-
-With A_b = W_b moment(d_b) the cost of rates c is sum_b A_b / c_b^p. On the sphere ||c||_2 = s it is smallest where
-c_b is proportional to A_b^(1 / (p + 2)).
+The partition is found by dynamic programming on sorted weights. At the best rates the cost is an increasing function of
+sum_b A_b^(2 / (p + 2)). For given sizes this is concave in the division of weights between two blocks, so one of them
+has all the larger weights: each block of a best partition is a contiguous run of the sorted weights.
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ CELLS = 256
 
 
 def best_partition(weights: NDArray[np.float64], cost: Cost, cells: int = CELLS) -> NDArray[np.int64]:
-    """The block of each coordinate. Exact up to `cells` coordinates; beyond, blocks begin where cells of weights do.
+    """Returns the block of each coordinate. Exact for up to `cells` coordinates.
 
-    A run of cells is one block, or its coordinates are blocks of their own. So the result is never worse than one block
-    of all coordinates, or than none shared, whatever the cells.
+    With more coordinates, sorted weights are grouped into cells. A run of cells becomes one block, or each of its
+    coordinates becomes a block. So the result is never worse than a single block or than blocks of one coordinate.
 
     >>> from sordino.optimized_noise.costs import AbsoluteCost
     >>> best_partition(np.array([1.0, 100.0, 1.1, 90.0]), AbsoluteCost()).tolist()
@@ -44,26 +41,26 @@ def best_partition(weights: NDArray[np.float64], cost: Cost, cells: int = CELLS)
     borders = _borders(ranked, cells)
     together, apart = _together(ranked, borders, cost), _apart(ranked, borders, cost)
     begins = np.zeros(len(ranked), np.int64)
-    for first, last in pairwise(_cheapest_way(np.minimum(together, apart))):
-        shared = together[first, last] <= apart[first, last]
-        begins[borders[first] : borders[first] + 1 if shared else borders[last]] = 1
+    for first, last in pairwise(_cheapest_path(np.minimum(together, apart))):
+        is_one_block = together[first, last] <= apart[first, last]
+        begins[borders[first] : borders[first] + 1 if is_one_block else borders[last]] = 1
     block_of = np.empty(len(ranked), np.int64)
     block_of[order] = np.cumsum(begins) - 1
     return block_of
 
 
 def _borders(ranked: NDArray[np.float64], cells: int) -> NDArray[np.int64]:
-    """Where cells begin, and the end: half of them have equal ratios of weights, half have equal numbers."""
+    """Borders of cells: half of them divide the weights by equal ratios, half by equal counts."""
     size = len(ranked)
     if size <= cells:
         return np.arange(size + 1)
     by_ratio = np.searchsorted(ranked, np.geomspace(ranked[0], ranked[-1], cells // 2 + 1))
-    by_number = np.linspace(0, size, cells // 2 + 1).astype(np.int64)
-    return np.unique(np.concatenate([by_ratio, by_number]))
+    by_count = np.linspace(0, size, cells // 2 + 1).astype(np.int64)
+    return np.unique(np.concatenate([by_ratio, by_count]))
 
 
 def _together(ranked: NDArray[np.float64], borders: NDArray[np.int64], cost: Cost) -> NDArray[np.float64]:
-    """[i, j]: what the coordinates from border i to border j add as one block; infinite where there are none."""
+    """Entry [i, j] is the cost of the coordinates from border i to border j as one block; infinite for j <= i."""
     sums = np.concatenate([[0.0], np.cumsum(ranked)])[borders]
     sizes = borders[None] - borders[:, None]
     added = np.full(sizes.shape, np.inf)
@@ -73,23 +70,23 @@ def _together(ranked: NDArray[np.float64], borders: NDArray[np.int64], cost: Cos
 
 
 def _apart(ranked: NDArray[np.float64], borders: NDArray[np.int64], cost: Cost) -> NDArray[np.float64]:
-    """[i, j]: what the same coordinates add as blocks of their own."""
+    """Entry [i, j] is the cost of the coordinates from border i to border j as blocks of one coordinate."""
     alone = (ranked * cost.moment(np.ones(1, np.int64))) ** _exponent(cost)
     sums = np.concatenate([[0.0], np.cumsum(alone)])[borders]
     return np.where(np.triu(np.ones((len(borders),) * 2, bool), 1), sums[None] - sums[:, None], np.inf)
 
 
-def _cheapest_way(added: NDArray[np.float64]) -> list[int]:
-    """The borders of the cheapest way from the first to the last, where going from i to j adds added[i, j]."""
-    ends = len(added)
-    cheapest, came_from = np.zeros(ends), np.zeros(ends, np.int64)
+def _cheapest_path(costs: NDArray[np.float64]) -> list[int]:
+    """The borders on the cheapest path from the first to the last border, where the edge (i, j) costs costs[i, j]."""
+    ends = len(costs)
+    cheapest, previous = np.zeros(ends), np.zeros(ends, np.int64)
     for end in range(1, ends):
-        ways = cheapest[:end] + added[:end, end]
-        came_from[end] = np.argmin(ways)
-        cheapest[end] = ways[came_from[end]]
+        totals = cheapest[:end] + costs[:end, end]
+        previous[end] = np.argmin(totals)
+        cheapest[end] = totals[previous[end]]
     path = [ends - 1]
     while path[-1] > 0:
-        path.append(int(came_from[path[-1]]))
+        path.append(int(previous[path[-1]]))
     return path[::-1]
 
 
@@ -97,11 +94,11 @@ def _exponent(cost: Cost) -> float:
     return 2 / (cost.power + 2)
 
 
-_ROUNDED_DOWN = 1 - 2.0**-40  # so that rounding never makes rates longer than what was asked for
+_ROUNDED_DOWN = 1 - 2.0**-40  # so that rounding never makes the norm of the rates exceed `lipschitz`
 
 
 def weighted_laplace(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
-    """Independent Laplace noise.
+    """Independent Laplace noise with the best rate for each coordinate.
 
     >>> weighted_laplace(torch.tensor([8.0, 1.0]), 1.0).expected_absolute()
     tensor([1.1180, 2.2361], dtype=torch.float64)
@@ -111,7 +108,7 @@ def weighted_laplace(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -
 
 
 def isotropic(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
-    """The same noise in every direction: weights count for nothing but their number.
+    """Isotropic noise (the K-norm mechanism). It depends on the number of weights only.
 
     >>> isotropic(torch.tensor([8.0, 1.0]), 2.0).rates
     tensor([2.0000], dtype=torch.float64)
@@ -121,7 +118,7 @@ def isotropic(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> Block
 
 
 def best_blocks(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
-    """Blocks of alike weights, so chosen that the cost is never above that of the other two families.
+    """Block-norm noise with the best partition. Its cost is never above that of the other two families.
 
     >>> best_blocks(torch.tensor([8.0, 1.0, 8.0]), 1.0).block_of
     tensor([1, 0, 1])
@@ -131,7 +128,7 @@ def best_blocks(weights: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> Blo
 
 
 def of_blocks(weights: Tensor, block_of: Tensor, lipschitz: float, cost: Cost = ABSOLUTE) -> BlockNorm:
-    """The best rates for given blocks.
+    """Block-norm noise with the best rates for given blocks.
 
     >>> of_blocks(torch.ones(3), torch.tensor([0, 0, 1]), 1.0).rates
     tensor([0.8068, 0.5908], dtype=torch.float64)
@@ -139,7 +136,7 @@ def of_blocks(weights: Tensor, block_of: Tensor, lipschitz: float, cost: Cost = 
     validate.positive(lipschitz=lipschitz)
     values = usable_weights(weights).values
     if block_of.shape != values.shape:
-        raise UsageError(f"block_of must name {len(values)} blocks, one per weight, got {block_of.numel()}.")
+        raise UsageError(f"block_of must have {len(values)} entries, one per weight, got {block_of.numel()}.")
     blocks = block_of.cpu().numpy()
     sums, sizes = np.bincount(blocks, (values / values.max()).numpy()), np.bincount(blocks)
     rates = (sums * cost.moment(sizes)) ** (1 / (cost.power + 2))

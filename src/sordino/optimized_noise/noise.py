@@ -1,7 +1,7 @@
-"""Optimised noise as the noise of a plan: in every step the density that hurts least, for weights as they are then.
+"""Optimized noise as the noise of a plan: each step uses the density with the smallest cost for its current weights.
 
-The slides' algorithm, with weights that are paid for: take them from their source, find the best block norm whose
-log-density has the slope that the step may spend, draw from it, add.
+A step takes the weights from their source, fits the best density whose log-density has the slope that the step may
+have, draws noise from it, and adds it. Weights come from public values and past releases, not from private rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sordino.optimized_noise.sources import FromReleases, Look, Magnitudes, Sour
 
 
 class Fit(Protocol):
-    """A family of noise: `best_blocks`, `weighted_laplace` or `isotropic`. It is named in the text of a plan."""
+    """A family of noise: `best_blocks`, `weighted_laplace` or `isotropic`. Its name is part of the repr of a plan."""
 
     @property
     def __name__(self) -> str: ...
@@ -36,7 +36,7 @@ class Fit(Protocol):
 
 @dataclass(frozen=True)
 class NoiseDensity:
-    """The density of one step's noise, and the magnitudes that it was fitted to. Both are public."""
+    """The density of one step's noise, and the magnitudes to which it was fitted. Both are public."""
 
     density: BlockNorm
     used: Magnitudes = field(repr=False)
@@ -44,13 +44,14 @@ class NoiseDensity:
 
 @dataclass(frozen=True, repr=False)
 class OptimizedNoise:
-    """Noise of the `fit` family that costs least with the weights of the step; one unit's whole bound is worth
-    1 / `noise_multiplier`, with a delta of zero.
+    """Noise of the `fit` family with the smallest cost for the weights of the step.
 
-    Guarantee: the log-density of the noise has slope 1 / (`noise_multiplier` * bound) in L2 at most, whatever the fit
-    returns, and weights come from public values and past releases. So one unit changes the log-likelihood of a step by
-    at most 1 / `noise_multiplier`. The result is rounded exactly, each coordinate to a lattice that depends on its
-    expected noise only, so it is post-processing of the mechanism over the real numbers (`sordino.kernel.lattice`).
+    A step has epsilon = 1 / `noise_multiplier` and delta = 0, for a unit that moves the sum by its bound.
+
+    Guarantee: the log-density of the noise has slope at most 1 / (`noise_multiplier` * bound) in L2, which is checked
+    for every fit, and weights come from public values and past releases. So one unit changes the log-likelihood of a
+    step by at most 1 / `noise_multiplier`. The result is rounded exactly, each coordinate to a lattice that depends on
+    its expected noise only, so it is post-processing of the mechanism over the real numbers (`sordino.kernel.lattice`).
 
     >>> OptimizedNoise(0.5).event
     PureDpEvent(noise_multiplier=0.5)
@@ -86,7 +87,7 @@ class OptimizedNoise:
         return self.weights.init(layout)
 
     def law(self, bound: float, at: NoiseAt) -> NoiseDensity:
-        """The law of this step's noise on a sum of this bound."""
+        """The distribution of this step's noise, for a sum with this bound."""
         used = self.weights.magnitudes(at.state, Look(at.step, at.stream.named("weights"), at.encode))
         steepest = 1 / (self.noise_multiplier * bound)
         density = self.fit(used.weights, steepest, self.cost)
@@ -116,4 +117,4 @@ class OptimizedNoise:
         return replace(self, noise_multiplier=noise_multiplier)
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        return 0.0  # the noise has no end: bits are drawn for as long as the tail goes on
+        return 0.0  # the tail is not truncated: as many bits are drawn as it needs

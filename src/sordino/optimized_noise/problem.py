@@ -1,21 +1,17 @@
-"""Optimized noise as a linear program over a grid, and how far closed forms are from its optimum.
+"""Lower bounds of the cost of any private noise, by a linear program on a grid, and the gaps of the closed forms.
 
-What privacy asks of a density on a grid: by how much its logarithm may differ across which offsets.
+The best noise in one and two dimensions is a linear program over the masses of a density on a grid. Privacy limits the
+difference of log-densities across offsets (`Constraint`). The optimal value is, to the solver's seven digits, a lower
+bound of the cost of any density, so the gap between a closed form and the optimum is at most its gap to this value:
 
-The best noise of all, in one and two dimensions: a linear program over the masses of a density on a grid.
-
-Its value is, to the solver's seven digits, a lower bound of what any density can reach. So a closed form is at most as
-far from the optimum as it is from this value:
-
-* Grid. The masses of a density are its averages under hat functions around the grid points. They keep every constraint
-  between points a whole number of steps apart. Their cost is the density's, because hat functions interpolate |z|
-  between grid points without error. They interpolate z^2 with at most spacing^2 / 4 too much, which is taken off.
-* Border. What lies beyond is left out with its constraints. There every z costs at least what the best closed form
-  does, so leaving it out never raises the expectation; `solve` refuses a grid that ends earlier.
-* Symmetry. Cost and constraints do not change if a coordinate changes its sign, so neither need the density. Points of
-  one quarter are compared with each other only: reflected ones are further away.
-
-How far the closed forms are from the best noise of all.
+* Grid. The masses of a density are its averages under hat functions around the grid points. They satisfy every
+  constraint between points a whole number of steps apart. Their cost is the density's, because hat functions
+  interpolate |z| between grid points without error. For z^2 the interpolation is too large by at most spacing^2 / 4,
+  which is subtracted.
+* Border. The region beyond the grid is left out with its constraints. Every z there costs at least as much as the best
+  closed form, so leaving it out never raises the expectation; `solve` raises an error for a smaller grid.
+* Symmetry. Cost and constraints do not change if a coordinate changes its sign, so the density need not change either.
+  Points of one quadrant are compared with each other only: reflected points are further away.
 """
 
 from __future__ import annotations
@@ -39,22 +35,22 @@ from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplac
 
 Offset: TypeAlias = tuple[int, ...]
 
-_SLACK = 1e-9  # a distance that is a whole number of grid steps counts as one in spite of rounding
+_SLACK = 1e-9  # tolerance for a distance that is a whole number of grid steps up to rounding
 
 
 class Constraint(Protocol):
-    """What a density must obey, as differences across offsets."""
+    """A constraint on densities: limits on differences of log-densities across offsets."""
 
     def allowed(
         self, epsilon: float, sensitivity: float, spacing: float, dimension: int
     ) -> Iterator[tuple[Offset, float]]:
-        """Offsets in grid steps, each with the largest difference of log-densities across it."""
+        """Yields offsets in grid steps, each with the largest allowed difference of log-densities."""
         ...
 
 
 @dataclass(frozen=True)
 class WithinSensitivity:
-    """Differential privacy itself: at most epsilon across any distance up to the sensitivity.
+    """The constraint of differential privacy: at most epsilon across any distance up to the sensitivity.
 
     >>> dict(WithinSensitivity().allowed(1.0, 0.2, 0.1, dimension=1))
     {(-2,): 1.0, (-1,): 1.0, (1,): 1.0, (2,): 1.0}
@@ -71,9 +67,10 @@ class WithinSensitivity:
 
 @dataclass(frozen=True)
 class PerDistance:
-    """What norms obey: at most epsilon / sensitivity per unit of any distance, however small.
+    """The stricter constraint that norms satisfy: at most epsilon / sensitivity per unit of distance, at any distance.
 
-    Points up to `reach` grid steps apart are compared: with more of them, paths come closer to straight lines.
+    Points up to `reach` grid steps apart are compared. With a larger reach, paths of steps approximate straight lines
+    better.
 
     >>> dict(PerDistance().allowed(1.0, 0.2, 0.1, dimension=1))
     {(-1,): 0.5, (1,): 0.5}
@@ -88,7 +85,7 @@ class PerDistance:
         self, epsilon: float, sensitivity: float, spacing: float, dimension: int
     ) -> Iterator[tuple[Offset, float]]:
         for offset in product(range(-self.reach, self.reach + 1), repeat=dimension):
-            if gcd(*offset) == 1:  # the others are several of these in a row
+            if gcd(*offset) == 1:  # the other offsets are multiples of these
                 yield offset, hypot(*offset) * spacing * epsilon / sensitivity
 
 
@@ -100,7 +97,7 @@ _MOST_POINTS, _MOST_STEPS = 20_000, 100
 
 @dataclass(frozen=True)
 class NoiseProblem:
-    """Minimise the expected cost over densities p with ln p(z) - ln p(z + D) <= epsilon for ||D||_2 <= sensitivity.
+    """Minimizes the expected cost over densities p with ln p(z) - ln p(z + D) <= epsilon for ||D||_2 <= sensitivity.
 
     >>> problem = NoiseProblem((1.0,), epsilon=1.0, sensitivity=1.0)
     >>> round(problem.solve(spacing=0.1).cost, 3)  # the staircase mechanism has 1 / (2 sinh(1 / 2)) = 0.960
@@ -116,12 +113,12 @@ class NoiseProblem:
         validate.positive(epsilon=self.epsilon, sensitivity=self.sensitivity)
         usable_weights(self.weights)
         if len(self.weights) > 2:
-            raise UsageError(f"weights must be one or two numbers for a grid, got {len(self.weights)}.")
+            raise UsageError(f"weights must have one or two entries for a grid, got {len(self.weights)}.")
         if min(self.weights) == 0:
-            raise UsageError("weights must be above 0 for a grid, got 0, for which no grid reaches far enough.")
+            raise UsageError("weights must be above 0 for a grid, got 0, for which no grid is large enough.")
 
     def solve(self, *, spacing: float, lengths: float = 10.0, constraint: Constraint = _EXACT) -> LinearProgramSolution:
-        """The best masses on a grid that reaches so many lengths, each the mean of a weighted Laplace coordinate."""
+        """Finds the best masses on a grid that extends to `lengths` times the mean |z_i| of weighted Laplace noise."""
         validate.positive(spacing=spacing, lengths=lengths)
         if spacing > self.sensitivity:
             raise UsageError(f"spacing must be at most the sensitivity {self.sensitivity:g}, got {spacing:g}.")
@@ -138,7 +135,7 @@ class NoiseProblem:
             method="highs-ipm",
         )
         if best.status != 0:
-            raise SordinoError(f"the linear program at spacing {spacing:g} must have a solution, got: {best.message}")
+            raise SordinoError(f"the linear program at spacing {spacing:g} could not be solved: {best.message}")
         density = best.x.reshape(copies.shape) / spacing ** len(axes)
         return LinearProgramSolution(float(best.fun) - self._interpolated(spacing), axes, density)
 
@@ -149,8 +146,8 @@ class NoiseProblem:
         steps = np.ceil(extents / spacing)
         if prod(steps + 1) > _MOST_POINTS or self.sensitivity / spacing > _MOST_STEPS:
             raise UsageError(
-                f"spacing must leave at most {_MOST_POINTS} points, and {_MOST_STEPS} steps to the sensitivity, "
-                f"got {spacing:g} for {prod(steps + 1):.0f} points."
+                f"spacing must give at most {_MOST_POINTS} points and {_MOST_STEPS} steps per sensitivity, "
+                f"got {spacing:g}, which gives {prod(steps + 1):.0f} points."
             )
         if isinstance(self.cost, SignedCost):
             return tuple(spacing * np.arange(-n, n + 1) for n in steps)
@@ -161,7 +158,7 @@ class NoiseProblem:
         return tuple(spacing * np.arange(n + 1) for n in steps)
 
     def _interpolated(self, spacing: float) -> float:
-        """By how much the masses of a density may cost more than the density."""
+        """The largest difference between the cost of a density's masses and the cost of the density."""
         return sum(self.weights) * spacing**2 / 4 if isinstance(self.cost, SquaredCost) else 0.0
 
     def _costs(self, axes: tuple[Array, ...]) -> Array:
@@ -169,14 +166,14 @@ class NoiseProblem:
         return np.asarray(sum(np.meshgrid(*parts, indexing="ij")))
 
     def _copies(self, axes: tuple[Array, ...]) -> Array:
-        """How many points of the whole grid each point stands for."""
+        """The number of points of the whole grid that each point represents."""
         folded = [np.where((axis == 0) | isinstance(self.cost, SignedCost), 1.0, 2.0) for axis in axes]
         return np.asarray(prod(np.meshgrid(*folded, indexing="ij")))
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProgramSolution:
-    """A lower bound of the cost, and the density that reaches it on the points of `axes` (a quarter, by symmetry).
+    """A lower bound of the cost, and the density that attains it on the points of `axes` (one quadrant, by symmetry).
 
     >>> solved = LinearProgramSolution(0.5, (np.array([0.0, 1.0]),), np.array([0.5, 0.25]))
     >>> solved.mirrored()[1]
@@ -188,13 +185,13 @@ class LinearProgramSolution:
     density: Array = field(repr=False)
 
     def mirrored(self) -> tuple[tuple[Array, ...], Array]:
-        """Axes and density of the whole grid."""
+        """Returns axes and density of the whole grid."""
         axes = tuple(np.concatenate([-axis[:0:-1], axis]) for axis in self.axes)
         return axes, np.pad(self.density, [(len(axis) - 1, 0) for axis in self.axes], mode="reflect")
 
 
 def _ratios(shape: tuple[int, ...], allowed: dict[Offset, float]) -> csr_array:
-    """One row for each two points of the grid: the mass of one is at most a multiple of the other's."""
+    """The constraint matrix. Each row says that the mass of one point is at most a multiple of another point's mass."""
     points = np.arange(prod(shape)).reshape(shape)
     pairs = [(points[_before(offset, shape)].ravel(), points[_after(offset, shape)].ravel()) for offset in allowed]
     columns = np.stack([np.concatenate(side) for side in zip(*pairs, strict=True)], axis=1)
@@ -217,7 +214,7 @@ _FAMILIES = {"weighted Laplace": weighted_laplace, "isotropic": isotropic, "best
 
 @dataclass(frozen=True)
 class Gap:
-    """What a family costs, and a cost that nothing can be below.
+    """The cost of a family of noise, and a lower bound of the optimal cost.
 
     >>> Gap("isotropic", cost=1.1, optimum_at_least=1.0).share
     0.10000000000000009
@@ -229,19 +226,19 @@ class Gap:
 
     @property
     def share(self) -> float:
-        """By which share of the optimum the family costs more, at most."""
+        """An upper bound of the family's excess cost, relative to the optimum."""
         return self.cost / self.optimum_at_least - 1
 
 
 def gaps(problem: NoiseProblem, solved: LinearProgramSolution) -> tuple[Gap, ...]:
-    """The gap of each family.
+    """Returns the gap of each family.
 
     >>> problem = NoiseProblem((1.0, 0.3), epsilon=1.0, sensitivity=1.0)
     >>> [round(gap.cost, 3) for gap in gaps(problem, problem.solve(spacing=1.0))]
     [1.743, 1.655, 1.655]
     """
     if isinstance(problem.cost, SignedCost):
-        raise UsageError("a gap needs a cost that has an optimum, got SignedCost.")
+        raise UsageError("the cost must have an optimum for a gap, got SignedCost.")
     weights, lipschitz = torch.tensor(problem.weights, dtype=torch.float64), problem.epsilon / problem.sensitivity
     cost = problem.cost
     costs = {name: fit(weights, lipschitz, cost).expected_cost(weights, cost) for name, fit in _FAMILIES.items()}

@@ -1,14 +1,9 @@
-"""Sources of public weights for optimized noise: past releases, and public rows.
+"""Sources of public weights for optimized noise: past releases, public rows, and public tensors.
 
-Where weights come from: how large gradients are in each coordinate, without a look at a private row.
-
-Slides of optimised noise take them from all training examples, in every step and for nothing. What they tell about an
-example is then in no epsilon. A source here sees past releases, rows declared public or tensors declared public, and no
-signature has data in it. So noise and scales that follow it are post-processing of what has been paid for.
-
-Running means of what was released, with how much noise is in them.
-
-Sources that follow training: past releases, which are paid for, and public rows at the parameters of today.
+A source estimates the size of gradients in each coordinate without access to private rows. The slides on optimized
+noise compute these sizes from all training examples in every step, which no epsilon accounts for. A source here
+receives past releases, and rows or tensors declared public; no method takes private data. So noise and scales that
+depend on a source are post-processing of releases that have been accounted for.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from sordino.optimized_noise.costs import usable_weights
 
 @dataclass(frozen=True, eq=False)
 class Magnitudes:
-    """Of each coordinate, how much noise hurts there (w), and the mean square of what a unit adds there (v)."""
+    """For each coordinate, the weight of noise (w) and the mean square of a unit's contribution (v)."""
 
     weights: Tensor
     squares: Tensor
@@ -39,7 +34,7 @@ class Magnitudes:
 
 @dataclass(frozen=True)
 class Look:
-    """What a source may look at in a step, and there is nothing private in it. `encode` is the step's codec."""
+    """The inputs of a source in a step, none of them private. `encode` is the step's codec."""
 
     step: int
     randomness: Stream
@@ -48,20 +43,20 @@ class Look:
 
 @runtime_checkable
 class Source(Protocol):
-    """Says how large gradients are, and learns from what was released. Its state is saved with the checkpoint."""
+    """Estimates the size of gradients, and learns from releases. Its state is saved with the checkpoint."""
 
     def init(self, layout: Layout) -> State: ...
 
     def magnitudes(self, state: State, look: Look) -> Magnitudes: ...
 
     def update(self, state: State, used: Magnitudes, released: Private) -> State:
-        """`used` is what the step was made with, `released` what came of it."""
+        """Returns the next state, from the magnitudes `used` in the step and what the step `released`."""
         ...
 
 
 @dataclass(frozen=True)
 class Flat:
-    """All coordinates are alike: what to compare with.
+    """Equal weights for all coordinates, as a baseline.
 
     >>> source = Flat()
     >>> source.init(Layout(("w",), ((3,),)))["ones"]
@@ -80,7 +75,7 @@ class Flat:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fixed:
-    """Tensors declared public by being given here, or bought (`release_sensitivity`). Squares are those of weights.
+    """Fixed weights, which must be public or released (`release_sensitivity`). `squares` defaults to weights squared.
 
     Weights below a millionth of the largest are raised to that (`usable_weights`).
 
@@ -99,7 +94,7 @@ class Fixed:
         object.__setattr__(self, "squares", given)
 
     def __repr__(self) -> str:
-        """With a hash: plans are told apart by their texts."""
+        """Includes a hash of the values, because plans are compared by their repr."""
         digest = hashlib.blake2b(torch.stack([self.weights, self.squares]).numpy().tobytes(), digest_size=6)
         return f"Fixed({len(self.weights)} coordinates, {digest.hexdigest()})"
 
@@ -117,7 +112,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Unweighted:
-    """The squares of another source, with noise that hurts equally everywhere: AdaCliP's rule in `Matched`.
+    """The mean squares of another source with equal noise weights. In `Matched` this gives AdaCliP's rule.
 
     Pichapati, Suresh, Yu, Reddi and Kumar, "AdaCliP: adaptive clipping for private SGD" (2019).
 
@@ -144,7 +139,7 @@ class Unweighted:
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """The mean of each coordinate, the mean square of the noise in one release, and how many releases say as much."""
+    """The mean of each coordinate, the mean square of one release's noise, and the effective number of releases."""
 
     value: Tensor
     noise: Tensor
@@ -153,7 +148,7 @@ class Means:
 
 @dataclass(frozen=True)
 class RunningMeans:
-    """Each release counts `memory` times as much as the one after it. The state is tensors, for a checkpoint.
+    """Exponentially weighted means: each release counts `memory` times as much as the next. The state is tensors.
 
     >>> means, layout = RunningMeans(memory=0.5), Layout(("w",), ((1,),))
     >>> state = means.init(layout)
@@ -183,7 +178,7 @@ class RunningMeans:
         }
 
     def read(self, state: State) -> Means | None:
-        """Nothing before the first release."""
+        """Returns the means, or None before the first release."""
         counted = state["counted"]
         if not counted:
             return None
@@ -195,11 +190,11 @@ _ROWS_AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class FromReleases:
-    """Running means of the squares of past releases, less the mean square of the noise in them. It costs nothing.
+    """Running means of the squares of past releases, minus the mean square of their noise. Costs no privacy.
 
-    A mean of `n` squares of noise is known to about sqrt(2 / n) of itself. Whatever lies below that could as well be
-    noise, and is raised to it: where there is nothing but noise, all coordinates are alike. So they are in the first
-    step. Each release counts `memory` times as much as the one after it.
+    A mean of `n` squares of noise has a relative error of about sqrt(2 / n). Estimates below that error cannot be
+    distinguished from noise and are raised to it, so coordinates that show noise only get equal weights. The first step
+    uses equal weights. Each release counts `memory` times as much as the next.
 
     >>> from sordino.kernel.randomness import Stream
     >>> source, layout = FromReleases(memory=0.5), Layout(("w",), ((2,),))
@@ -233,10 +228,10 @@ class FromReleases:
 
 @dataclass(frozen=True)
 class FromPublicRows:
-    """Mean |g| and mean g^2 of public rows at the parameters of today, computed anew every `every` steps.
+    """Mean |g| and mean g^2 of public rows at the current parameters, recomputed every `every` steps.
 
-    `anchors` are as for a public subspace: `PublicGradients`, or whatever gives gradients of rows declared public. They
-    go through the step's codec, so that they are in the coordinates that noise falls on.
+    `anchors` gives gradients of rows declared public, for example `PublicGradients`, as for a public subspace. They are
+    encoded by the step's codec, so that they have the coordinates to which noise is added.
     """
 
     anchors: Anchors = field(repr=False)
@@ -268,5 +263,5 @@ class FromPublicRows:
 
 
 def or_flat(values: Tensor) -> Tensor:
-    """Where nothing has any size, as in a network that is dead, no coordinate is preferred."""
+    """Returns `values`, or ones if all of them are zero (as for a network whose gradients vanish)."""
     return values if bool((values != 0).any()) else torch.ones_like(values)

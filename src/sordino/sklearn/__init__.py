@@ -1,4 +1,4 @@
-"""Private estimators for scikit-learn: what `sordino.fit` does, in the shape that pipelines and searches expect."""
+"""Differentially private scikit-learn estimators, for use in pipelines and parameter searches."""
 
 from sordino.sklearn.classifier import PrivateClassifier as PrivateClassifier
 from sordino.sklearn.convex_relu import ConvexReLUClassifier as ConvexReLUClassifier

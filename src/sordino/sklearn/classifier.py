@@ -1,4 +1,4 @@
-"""A private classifier with the manners of scikit-learn."""
+"""`PrivateClassifier`: a differentially private scikit-learn classifier."""
 
 # mypy: allow-untyped-calls
 
@@ -27,13 +27,14 @@ _OUTSIDE = -1
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """Learns classes with differential privacy: the fitted model may be published, `privacy_` says what that promises.
+    """Classifier trained with DP-SGD. The fitted model may be published; `privacy_` is its guarantee.
 
-    `module(n_features, n_outputs)` makes the network, a linear one unless said. With `classes` None the set of labels
-    that `fit` sees is declared public; with `classes` given, a row with another label contributes nothing. `batch_size`
-    is the expected one, at most the number of units. Each row is a unit, or each user where `fit` is told the `users`,
-    of whom the first `rows_per_user` rows are used. A `budget` adds up all fits that share it, clones included.
-    `random_state` None draws noise that nobody can repeat; a number is for experiments and must stay secret.
+    `module(n_features, n_outputs)` makes the network, by default a linear model. `classes` lists all possible labels;
+    rows with other labels contribute nothing. With `classes` None, the set of labels in `y` is declared public.
+    `batch_size` is the expected batch size, at most the number of units. The privacy unit is a row, or a user if
+    `users` is passed to `fit`; the first `rows_per_user` rows of each user are used. All fits that share a `budget`,
+    including clones, are accounted for together. With `random_state` None the noise is not reproducible; an integer
+    is for experiments and must stay secret.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
     >>> y = np.where(X[:, 0] > 0, "right", "left")
@@ -74,7 +75,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         features, labels = self._validated(X, y)
         coded = coded_labels(labels, self.classes)
         outputs, assumptions = len(coded.classes), coded.assumptions
@@ -83,20 +84,20 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         return self
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
-        """The probability of each of `classes_`, one row per row."""
+        """The probability of each of `classes_`, shape (n_rows, n_classes)."""
         probabilities: NDArray[np.float64] = softmax(self._outputs(X), axis=1)
         return probabilities
 
     def predict(self, X: object) -> NDArray[Any]:
         """The most probable class of each row."""
-        likeliest = self._outputs(X).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[likeliest]
+        most_probable = self._outputs(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[most_probable]
         return labels
 
 
 @dataclass(frozen=True)
 class CodedLabels:
-    """The classes in order, and where each row's label stands among them: -1 if it does not."""
+    """The sorted classes, and the index of each row's label among them, or -1 if it is not a class."""
 
     classes: NDArray[Any]
     target: NDArray[np.int64] = field(repr=False)
@@ -104,7 +105,7 @@ class CodedLabels:
 
 
 def coded_labels(labels: NDArray[Any], declared: Sequence[Any] | NDArray[Any] | None) -> CodedLabels:
-    """Labels among the declared classes. With none declared, the set of labels is taken as public. NaN is no label.
+    """Codes labels by the declared classes. Without declared classes, the set of labels is public. NaN is no label.
 
     >>> coded_labels(np.array(["b", "a", "c"]), ["a", "b"]).target.tolist()
     [1, 0, -1]
@@ -116,21 +117,23 @@ def coded_labels(labels: NDArray[Any], declared: Sequence[Any] | NDArray[Any] | 
         check_classification_targets(declared)
     classes = np.unique(np.asarray(declared))
     if len(classes) < 2:
-        raise UsageError(f"there must be at least two classes, got {len(classes)} class: say all that there could be.")
+        raise UsageError(f"there must be at least two classes, got {len(classes)} class: list all possible classes.")
     return CodedLabels(classes, _positions(labels, classes), assumptions)
 
 
 def _present(labels: NDArray[Any]) -> NDArray[Any]:
-    """The labels that are there: not None, NaN or infinite."""
+    """The labels that are not None, NaN or infinite."""
     if labels.dtype.kind not in "fO":
         return labels
-    there = [label is not None and label == label and label not in (math.inf, -math.inf) for label in labels.tolist()]
-    return labels[np.array(there, dtype=np.bool_)]
+    present = [label is not None and label == label and label not in (math.inf, -math.inf) for label in labels.tolist()]
+    return labels[np.array(present, dtype=np.bool_)]
 
 
 def _positions(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each label stands among the classes. One that is not among them is marked, and will count for nothing."""
+    """The index of each label among the classes, or `_OUTSIDE`, which makes its row contribute nothing."""
     if (labels.dtype.kind in "biuf") != (classes.dtype.kind in "biuf"):
-        raise UsageError(f"labels must be of the kind of classes, {classes.dtype}, got {labels.dtype}.")
-    position = {label: place for place, label in enumerate(classes.tolist())}
+        raise UsageError(
+            f"labels and classes must be both numeric or both not numeric, got {labels.dtype} and {classes.dtype}."
+        )
+    position = {label: index for index, label in enumerate(classes.tolist())}
     return np.array([position.get(label, _OUTSIDE) for label in labels.tolist()], dtype=np.int64)

@@ -1,15 +1,12 @@
-"""Private classifier and regressor with a convex ReLU network.
-
-What the estimators of the convex ReLU network share: frozen gates, a convex problem, two ways to be private.
+"""Private classifier and regressor with a convex ReLU network, trained by NoisyCGD or DP-SGD.
 
     f(x) = sum over the gates i that (x, 1) opens of V_i (x, 1) / |(x, 1)|
 
-Nothing needs to be known of the inputs: each row is brought to norm 1 by itself, with a constant for a bias.
-
-A private classifier whose network is convex in what is trained.
-
-A private regressor whose network is convex in what is trained.
+The gates are random and fixed, so the loss is convex in the trained maps V_i. No knowledge of the inputs is needed:
+each row, with an appended constant for a bias, is scaled to norm 1 on its own.
 """
+
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
 
@@ -31,11 +28,9 @@ from sordino.sklearn.convex_relu_training import FitTarget, TrainingDecisions, m
 from sordino.sklearn.estimator import OneFit, PrivateFit, seed_of
 from sordino.sklearn.regressor import public_range, scaled
 
-# mypy: allow-untyped-calls
-
 
 class ConvexReLUEstimator(PrivateFit):
-    """Trains a gated ReLU network on numbers. Parameters are kept as they were given, and looked at by `fit`."""
+    """Base of the estimators with a gated ReLU network. `fit` checks the parameters, as scikit-learn requires."""
 
     method: str
     gates: int
@@ -55,14 +50,14 @@ class ConvexReLUEstimator(PrivateFit):
         loss: CertifiedLoss,
         assumptions: tuple[str, ...] = (),
     ) -> None:
-        """`target` has a column for each output. A row of NaN contributes nothing."""
-        train, neighbours, seed = method_named(self.method), _adjacency(self.adjacency), seed_of(self.random_state)
+        """Trains on `target`, which has a column for each output. A row whose target is NaN contributes nothing."""
+        train, adjacency, seed = method_named(self.method), _adjacency(self.adjacency), seed_of(self.random_state)
         check_target(self.epsilon, self.delta)
-        cost = FitTarget(self.epsilon, self.delta, neighbours)
+        fit_target = FitTarget(self.epsilon, self.delta, adjacency)
         budget = OneFit(self._records(features, target, users), self.budget)
         model = network(self.gates)
         settings = settings_for(
-            cost,
+            fit_target,
             budget.records.num_units,
             curvature=loss.curvature(model.feature_bound, self.clip),
             clip=self.clip,
@@ -71,42 +66,39 @@ class ConvexReLUEstimator(PrivateFit):
             epochs=self.epochs,
             strength=self.strength,
         )
-        decided = TrainingDecisions(model, loss, target.shape[1], cost, settings, self.strength, seed)
-        module, promised = train(decided, budget)
-        self._keep(module.double(), promised, budget, assumptions)
+        decisions = TrainingDecisions(model, loss, target.shape[1], fit_target, settings, self.strength, seed)
+        module, guarantee = train(decisions, budget)
+        self._keep(module.double(), guarantee, budget, assumptions)
 
     def _outputs(self, X: object, dtype: type[np.floating[Any]] = np.float64) -> NDArray[np.float64]:
         return super()._outputs(flat(X), dtype)
 
 
 def flat(X: Any) -> Any:
-    """Pictures as vectors. Anything else is left for scikit-learn to look at."""
+    """Flattens images to vectors. Everything else is left for scikit-learn to check."""
     return np.reshape(X, (len(X), -1)) if getattr(X, "ndim", 2) > 2 else X
 
 
 def _adjacency(adjacency: object) -> Adjacency:
-    offered = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)  # both with a public number of units, as scikit-learn has it
-    if adjacency not in offered:
+    allowed = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)  # both take the number of units as public
+    if adjacency not in allowed:
         raise UsageError(
-            f"adjacency must be {' or '.join(repr(str(each)) for each in offered)}, got {validate.option(adjacency)}."
+            f"adjacency must be {' or '.join(repr(str(each)) for each in allowed)}, got {validate.option(adjacency)}."
         )
     return Adjacency(str(adjacency))
 
 
-# mypy: allow-untyped-calls
-
-
 class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
-    """Learns classes with a convex ReLU network and differential privacy: `privacy_` says what is promised.
+    """Classifier with a convex ReLU network, trained with differential privacy. `privacy_` is its guarantee.
 
-    With `method` "noisy-cgd" only the fitted model may be shown, and later noise hides earlier steps; with "dp-sgd"
-    every step is counted, and users can be protected. `gates` is the width; `strength` that of a ridge term. What is
-    None among `batch_size`, `epochs` and `learning_rate` is decided from the number of units and epsilon.
-    `adjacency` is "zero-out" or "replace-one". All else is as for `PrivateClassifier`.
+    With `method` "noisy-cgd" only the fitted model may be published, and the noise of later steps hides earlier ones;
+    with "dp-sgd" the guarantee covers every step, and users can be the unit. `gates` is the width, `strength` the
+    coefficient of a ridge term. `batch_size`, `epochs` and `learning_rate` that are None are chosen from the number of
+    units and epsilon. `adjacency` is "zero-out" or "replace-one". The other parameters are those of
+    `PrivateClassifier`.
 
-    Rows are vectors, or pictures of any shape, whose numbers are best of a size around 1. The loss is the logistic one
-    for two classes, and the squared one for more. Gradients are clipped, so that there are scores of the classes
-    (`decision_function`), and no probabilities.
+    Rows are vectors, or images of any shape, with values of magnitude around 1. The loss is logistic for two classes
+    and squared for more. Because gradients are clipped, outputs are scores (`decision_function`), not probabilities.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (600, 2))
     >>> y = np.where(X[:, 0] > 0, "right", "left")
@@ -151,50 +143,45 @@ class ConvexReLUClassifier(ClassifierMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         features, labels = self._validated(flat(X), y)
         coded = coded_labels(labels, self.classes)
-        target, loss = _to_learn(coded)
+        target, loss = _target_and_loss(coded)
         self._train(features, target, users, loss=loss, assumptions=coded.assumptions)
         self.classes_ = coded.classes
         return self
 
     def decision_function(self, X: object) -> NDArray[np.float64]:
-        """A score of each of `classes_`; of two classes one number, above 0 for the second."""
+        """The score of each of `classes_`; for two classes one score per row, above 0 for the second class."""
         outputs = self._outputs(X)
         return outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: object) -> NDArray[Any]:
-        """The class of each row with the largest score."""
+        """The class with the largest score, for each row."""
         scores = self.decision_function(X)
-        likeliest = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[likeliest]
+        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
 
-def _to_learn(coded: CodedLabels) -> tuple[NDArray[np.float64], CertifiedLoss]:
-    """What the outputs are told of each label, and by which loss. A label outside the classes is told as NaN.
+def _target_and_loss(coded: CodedLabels) -> tuple[NDArray[np.float64], CertifiedLoss]:
+    """The target of each row and the loss. A label outside the classes has the target NaN.
 
-    Clipped cross-entropy has a proof for two classes. More classes have their unit vectors to reach, less the mean of
-    these: what all classes have in common needs no learning.
+    Clipped cross-entropy is certified for two classes only. With more classes the targets are centered one-hot vectors.
     """
-    number = len(coded.classes)
+    count = len(coded.classes)
     loss: CertifiedLoss
-    if number == 2:
+    if count == 2:
         vectors, loss = np.array([[0.0], [1.0]]), Logistic()
     else:
-        vectors, loss = np.eye(number) - 1 / number, Squared()
+        vectors, loss = np.eye(count) - 1 / count, Squared()
     return np.where(coded.target[:, None] >= 0, vectors[coded.target], np.nan), loss
 
 
-# mypy: allow-untyped-calls
-
-
 class ConvexReLURegressor(RegressorMixin, ConvexReLUEstimator):
-    """Learns a number between the public ends of `target_range` with a convex ReLU network and differential privacy.
+    """Regressor with a convex ReLU network, trained with differential privacy on targets in the public `target_range`.
 
-    Targets beyond the range are taken for the nearest end, and so are predictions. All else is as for
-    `ConvexReLUClassifier`.
+    Targets and predictions are clipped to the range. The other parameters are those of `ConvexReLUClassifier`.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
     >>> regressor = ConvexReLURegressor(target_range=(0, 100), epsilon=2.0, random_state=0)
@@ -237,13 +224,13 @@ class ConvexReLURegressor(RegressorMixin, ConvexReLUEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         low, high = public_range(target_range=self.target_range)
-        features, numbers = self._validated(flat(X), y, y_numeric=True)
-        self._train(features, scaled(numbers, low, high)[:, None], users, loss=Squared())
+        features, target = self._validated(flat(X), y, y_numeric=True)
+        self._train(features, scaled(target, low, high)[:, None], users, loss=Squared())
         self.target_range_ = low, high
         return self
 
     def predict(self, X: object) -> NDArray[np.float64]:
-        """The number that is expected of each row, within the range."""
+        """The predicted target of each row, clipped to the range."""
         return np.interp(self._outputs(X)[:, 0], (-1.0, 1.0), self.target_range_)

@@ -1,17 +1,14 @@
-"""Training of a convex ReLU network by NoisyCGD or DP-SGD, with settings from public facts.
+"""Training of a convex ReLU network by NoisyCGD or DP-SGD, with default settings from public facts.
 
-Settings of a convex ReLU network that work, decided from what is public: the number of units, and what may be spent.
+Both methods take plain gradient steps on a certified loss. NoisyCGD releases the last iterate only, with the
+hidden-state bound. DP-SGD may be observed at every step.
 
-Let mu be what one Gaussian release of the whole target may reveal. In T steps of length eta, clipped at C, noise moves
-the outputs by about C eta T / (n mu), whatever the batches are: for gradient descent on all n units by composition, for
-batches that take turns by the hidden-state bound, for Poisson batches by subsampling. So the way C eta T that a model
-may go is a share of n mu, and the batches are left to decide how long it takes to compute. A loss of smoothness M has
-steps in units of 1 / M, and outputs too: those of the logistic loss are about four times as large.
-
-The two ways to train a convex ReLU network: behind closed doors, or with every step counted.
-
-Both take plain steps on a loss with a certificate. One shows only its end, and is worth what the hidden-state bound
-says. The other may be watched at every step.
+The defaults depend on the number of units n and on the target (epsilon, delta) only. Let mu be the Gaussian-DP
+parameter of the target. In T steps of learning rate eta, clipped at C, noise moves the outputs by about
+C eta T / (n mu) for any batch size: by composition for full batches, by the hidden-state bound for cyclic batches, by
+subsampling for Poisson batches. So the total path length C eta T is set to a fraction of n mu, and the batch size only
+determines the computation time. For a loss of smoothness M, steps and outputs scale with 1 / M: those of the logistic
+loss are about four times as large.
 """
 
 from __future__ import annotations
@@ -36,13 +33,13 @@ from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.sklearn.estimator import OneFit
 from sordino.training.fit import fit
 
-_SHARE_OF_NOISE = 0.2
+_NOISE_FRACTION = 0.2
 _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class ConvexReLUSettings:
-    """How long to train, in steps of which length, on batches of which size."""
+    """Clip norm, learning rate, number of batches and number of epochs of a training."""
 
     clip: float
     learning_rate: float
@@ -52,7 +49,7 @@ class ConvexReLUSettings:
 
 @dataclass(frozen=True)
 class FitTarget:
-    """What one fit may cost, and between which neighbours."""
+    """The target (epsilon, delta) of one fit, and its adjacency."""
 
     epsilon: float
     delta: float
@@ -60,7 +57,7 @@ class FitTarget:
 
     @property
     def mu(self) -> float:
-        """The Gaussian differential privacy that the target amounts to.
+        """The Gaussian-DP parameter that corresponds to the target.
 
         >>> round(FitTarget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT).mu, 3)
         0.268
@@ -79,7 +76,7 @@ def settings_for(
     epochs: int | None = None,
     strength: float = 0.0,
 ) -> ConvexReLUSettings:
-    """A value for whatever is None. More units, or more epsilon, are used for longer training.
+    """Chooses the settings that are None. More units or a larger epsilon give a longer training.
 
     >>> settings_for(FitTarget(1.0, 1e-5, Adjacency.ZERO_OUT), units=30_000, curvature=Curvature(1.0), clip=0.5)
     ConvexReLUSettings(clip=0.5, learning_rate=1.0, batches_per_epoch=57, epochs=57)
@@ -87,8 +84,8 @@ def settings_for(
     validate.between(0, 1e6, strength=strength)
     learning_rate = 1 / (curvature.smoothness + strength) if learning_rate is None else learning_rate
     validate.positive(clip=clip, learning_rate=learning_rate)
-    way_of_a_step = clip * learning_rate * curvature.smoothness
-    steps = min(_MOST_STEPS, max(1.0, _SHARE_OF_NOISE * units * target.mu / way_of_a_step))
+    step_length = clip * learning_rate * curvature.smoothness
+    steps = min(_MOST_STEPS, max(1.0, _NOISE_FRACTION * units * target.mu / step_length))
     if batch_size is not None:
         validate.count(at_most=units, batch_size=batch_size)
         batches = ceil(units / batch_size)
@@ -104,10 +101,10 @@ def settings_for(
 
 @dataclass(frozen=True)
 class ModelWithConstant:
-    """Another model of the rows (x, 1), so that gates and maps have a bias.
+    """Applies a model to rows (x, 1), so that gates and maps have a bias.
 
-    The inner model shortens (x, 1) to norm 1, as it does with every row: its bound is a fact of the model still. And
-    no two rows become one by it, as x and 2 x would.
+    The inner model scales (x, 1) to norm at most 1, like every row, so its feature bound stays valid. Different rows
+    remain different, unlike x and 2 x without the constant.
 
     >>> model = ModelWithConstant(GatedReLU(gates=4)).build(inputs=2, outputs=1)
     >>> model(torch.zeros(5, 2)).shape, sum(p.numel() for p in model.parameters())
@@ -136,7 +133,7 @@ def network(gates: int) -> ConvexModel:
 
 @dataclass(frozen=True)
 class TrainingDecisions:
-    """All that a training needs but the rows."""
+    """All inputs of a training except the rows."""
 
     model: ConvexModel
     loss: CertifiedLoss
@@ -150,50 +147,50 @@ class TrainingDecisions:
 Train = Callable[[TrainingDecisions, OneFit], tuple[nn.Module, Guarantee]]
 
 
-def noisy_cgd(decided: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
-    """Fixed batches that take turns, of which only the last iterate is seen.
+def noisy_cgd(decisions: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+    """Trains with NoisyCGD on fixed cyclic batches and releases the last iterate.
 
-    Half an epoch without data follows, after which the last batch is hidden as well as the first.
+    Half an epoch of steps without data follows, so that the last batch is protected as well as the first.
     """
-    target, settings = decided.target, decided.settings
+    target, settings = decisions.target, decisions.settings
     check_target(target.epsilon, target.delta)
     check_delta_for(budget.records.num_units, target.delta)
     if budget.records.rows_per_unit > 1:
         raise UsageError(
-            f"noisy-cgd is proved for one row of a user, got rows_per_user {budget.records.rows_per_unit}: a clipped "
-            "sum of gradients need not be the gradient of a convex loss; use method='dp-sgd'."
+            f"noisy-cgd needs one row per user, got rows_per_user {budget.records.rows_per_unit}: a clipped sum of "
+            "gradients need not be the gradient of a convex loss; use method='dp-sgd'."
         )
     plan = NoisyCGD(
         Cyclic(settings.batches_per_epoch, settings.epochs, target.adjacency),
-        decided.model,
+        decisions.model,
         clip=settings.clip,
         noise_multiplier=1.0,
         learning_rate=settings.learning_rate,
-        loss=decided.loss,
-        strength=decided.strength,
+        loss=decisions.loss,
+        strength=decisions.strength,
         trailing_steps=settings.batches_per_epoch // 2,
     ).calibrated(epsilon=target.epsilon, delta=target.delta)
     fitted = fit_hidden_state(
-        plan, budget, outputs=decided.outputs, delta=target.delta, seed=decided.seed, progress=False
+        plan, budget, outputs=decisions.outputs, delta=target.delta, seed=decisions.seed, progress=False
     )
     return fitted.model, fitted.guarantee
 
 
-def dp_sgd(decided: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
-    """Poisson batches of the same expected size, as many of them, and plain steps on each."""
-    target, settings, units = decided.target, decided.settings, budget.records.num_units
+def dp_sgd(decisions: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+    """Trains with DP-SGD: as many Poisson batches of the same expected size, with plain gradient steps."""
+    target, settings, units = decisions.target, decisions.settings, budget.records.num_units
     rate, steps = 1 / settings.batches_per_epoch, settings.batches_per_epoch * settings.epochs
     fitted = fit(
-        decided.model.build(budget.records.template(1).inputs[0].numel(), decided.outputs),
+        decisions.model.build(budget.records.template(1).inputs[0].numel(), decisions.outputs),
         budget,
         epsilon=target.epsilon,
         delta=target.delta,
         batch_size=-(-units // settings.batches_per_epoch),
         sampler=Poisson(rate, steps, target.adjacency),
-        loss=decided.loss,
+        loss=decisions.loss,
         clip=settings.clip,
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=settings.learning_rate, weight_decay=decided.strength),
-        seed=decided.seed,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=settings.learning_rate, weight_decay=decisions.strength),
+        seed=decisions.seed,
         progress=False,
     )
     return fitted.model, fitted.guarantee
@@ -203,7 +200,7 @@ METHODS: dict[str, Train] = {"noisy-cgd": noisy_cgd, "dp-sgd": dp_sgd}
 
 
 def method_named(method: object) -> Train:
-    """One of the two, or a refusal that names them.
+    """Returns the training function of a method, or raises an error that lists the methods.
 
     >>> method_named("sgd")
     Traceback (most recent call last):

@@ -1,13 +1,13 @@
-"""Base of the private scikit-learn estimators, and the budget of one fit.
+"""Base classes of the private scikit-learn estimators, and the budget of one fit (`OneFit`).
 
-The budget of one fit, within the budget of the data that several fits share.
+Several fits, for example those of a cross-validation, can share the budget of a dataset.
 
-Theorem. Let each fold of a cross-validation be some of the units of one data set, chosen without looking at their
-values. A unit that a fold leaves out changes nothing there, so each fit is as private for the whole data set as for its
-own fold, and all of them together are their sequential composition, in which each may depend on those before.
-
-What the private estimators share: arrays in, a network trained with noise, and what that promises.
+Theorem. Let each fold of a cross-validation be a subset of the units of one dataset, chosen without looking at their
+values. A unit outside a fold does not affect its fit, so each fit is as private for the whole dataset as for its own
+fold, and all fits together are their adaptive sequential composition.
 """
+
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sordino.training.fit import MakeOptimizer, fit
 
 
 class OneFit(Budget):
-    """Holds the rows of one fit. Whatever is charged here is charged to the `shared` budget first, which may refuse.
+    """The budget of the rows of one fit. Charges go to the `shared` budget first, which may refuse them.
 
     >>> import torch
     >>> from dp_accounting import GaussianDpEvent
@@ -57,13 +57,13 @@ class OneFit(Budget):
             validate.instance(Budget, budget=shared)
             if shared.records.unit is not records.unit:
                 raise UsageError(
-                    f"one budget has one unit: it protects each {shared.records.unit}, this fit each {records.unit}."
+                    f"all fits of a budget must have its privacy unit {shared.records.unit}, got {records.unit}."
                 )
             self._addresses = shared._addresses
         self._shared = shared
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
-        """Numbered by the shared budget, so that fits with one `random_state` draw noise of their own."""
+        """Charges both budgets. The shared one numbers releases, so fits with equal `random_state` differ in noise."""
         if self._shared is None:
             return super().charge(event, adjacency, what=what, run=run)
         number = self._shared.charge(event, adjacency, what=what, run=run)
@@ -72,14 +72,11 @@ class OneFit(Budget):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee of this fit leaves out."""
+        """The assumptions that the shared budget adds to the guarantee of this fit."""
         if self._shared is None or len(self._shared.releases) == 1:
             return ()
         releases = len(self._shared.releases)
         return (f"this fit is counted alone: its budget holds {releases} releases, and has a guarantee",)
-
-
-# mypy: allow-untyped-calls
 
 
 MakeModule = Callable[[int, int], nn.Module]
@@ -89,7 +86,7 @@ _ROWS_AT_A_TIME = 4096
 
 
 def linear(n_features: int, n_outputs: int) -> nn.Module:
-    """A linear model that starts at zero: its loss is convex, so that there is nothing to gain from a random start.
+    """A linear model initialized with zeros. Its loss is convex, so random initialization would gain nothing.
 
     >>> linear(4, 3)(torch.ones(1, 4)).tolist()
     [[0.0, 0.0, 0.0]]
@@ -101,9 +98,9 @@ def linear(n_features: int, n_outputs: int) -> nn.Module:
 
 
 class PrivateFit(BaseEstimator):
-    """Rows checked and gathered, a network kept with its promise, and what it says of other rows.
+    """Base of all private estimators: validates inputs, makes records, stores the trained network and its guarantee.
 
-    A row with a number that is not finite counts as absent in `fit`. To predict for it, the number is taken for 0.
+    `fit` ignores rows with a value that is not finite. For predictions such values are replaced by 0.
     """
 
     epsilon: float
@@ -117,32 +114,32 @@ class PrivateFit(BaseEstimator):
     privacy_: Guarantee
 
     def _validated(self, X: object, y: object, *, y_numeric: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows of numbers and a target for each. A row with a hole stays, and will count as absent.
+        """Validates X and y. A row with a missing value is kept here and ignored by training.
 
-        Whether there is a hole is private: an error would tell it. Only a target without a single number is refused.
+        Whether values are missing is private and must not cause an error. Only a target without any finite value does.
         """
         if y is None:
-            validate_data(self, X, y)  # which refuses it
+            validate_data(self, X, y)  # raises scikit-learn's error
         features = checked(self, X, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=False)
         target = column_or_1d(y, warn=True)
         if target.dtype.kind == "c":
-            raise UsageError("Complex data not supported: y must hold real numbers or names of classes.")
+            raise UsageError("Complex data not supported: y must contain real numbers or class labels.")
         check_consistent_length(features, target)
         if y_numeric:
             target = np.array([_number(each) for each in target.tolist()]) if target.dtype.kind in "OUS" else target
             if not np.isfinite(target).any():
-                raise UsageError("y must hold finite numbers, got none.")
+                raise UsageError("y must contain finite numbers, got none.")
         return features, target
 
     def _records(self, features: NDArray[Any], target: NDArray[Any], users: object) -> Records:
         if users is None:
             return as_records((features, target))
         if self.rows_per_user is None:
-            raise UsageError("users need rows_per_user, the most rows of one user that are used, got None.")
-        names = np.asarray(users)
-        if names.shape != (len(features),):
-            raise UsageError(f"users must be one name per row ({len(features)}), got shape {names.shape}.")
-        owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
+            raise UsageError("rows_per_user, the largest number of rows used per user, must be given with users.")
+        user_ids = np.asarray(users)
+        if user_ids.shape != (len(features),):
+            raise UsageError(f"users must have one entry per row ({len(features)}), got shape {user_ids.shape}.")
+        owners = np.unique(user_ids, return_inverse=True)[1].astype(np.int64)
         return by_user((features, target), owners, rows_per_user=self.rows_per_user)
 
     def __sklearn_tags__(self) -> Any:
@@ -150,22 +147,22 @@ class PrivateFit(BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
-    def _keep(self, module: nn.Module, promised: Guarantee, budget: OneFit, assumptions: tuple[str, ...]) -> None:
-        assumed = (*promised.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
-        self.module_, self.privacy_ = module, replace(promised, assumptions=assumed)
+    def _keep(self, module: nn.Module, guarantee: Guarantee, budget: OneFit, assumptions: tuple[str, ...]) -> None:
+        all_assumptions = (*guarantee.assumptions, _CHOSEN_BLINDLY, *assumptions, *budget.assumptions)
+        self.module_, self.privacy_ = module, replace(guarantee, assumptions=all_assumptions)
 
     def _outputs(self, X: object, dtype: type[np.floating[Any]] = np.float32) -> NDArray[np.float64]:
-        """What the network says about each row. A number that is not finite is taken for 0."""
+        """The network's outputs for each row. Values that are not finite are replaced by 0."""
         check_is_fitted(self, "module_")
-        known = checked(self, X, reset=False, dtype=dtype, ensure_all_finite=False)
-        features = torch.from_numpy(np.where(np.isfinite(known), known, dtype(0)))
+        values = checked(self, X, reset=False, dtype=dtype, ensure_all_finite=False)
+        features = torch.from_numpy(np.where(np.isfinite(values), values, dtype(0)))
         with evaluating(self.module_), torch.inference_mode():
             outputs = [self.module_(rows) for rows in torch.split(features, _ROWS_AT_A_TIME)]
         return torch.cat(outputs).double().numpy()
 
 
 class PrivateEstimator(PrivateFit):
-    """Trains `module(n_features, n_outputs)`. Parameters are kept as they were given, and looked at by `fit`."""
+    """Base of the estimators that train `module(n_features, n_outputs)`. `fit` checks the parameters."""
 
     module: MakeModule | None
     batch_size: int
@@ -205,7 +202,7 @@ class PrivateEstimator(PrivateFit):
 
 
 def checked(estimator: BaseEstimator, X: object, **options: object) -> NDArray[Any]:
-    """Numbers in rows and columns as scikit-learn wants them, with messages that quote no cell."""
+    """Validates X with scikit-learn, but removes values of X from error messages."""
     try:
         features: NDArray[Any] = validate_data(estimator, X, **options)
     except (ValueError, TypeError) as error:
@@ -214,20 +211,21 @@ def checked(estimator: BaseEstimator, X: object, **options: object) -> NDArray[A
 
 
 def _without_cells(message: str) -> str:
-    """What scikit-learn says, without the rows that it prints."""
+    """Replaces messages of scikit-learn that quote values of X."""
     if "could not convert string" in message:
-        return "X must hold numbers, got text: encode it."
+        return "X must be numeric, got strings: encode them."
     if "Complex data" in message:
-        return "Complex data not supported: X must hold real numbers."
+        return "Complex data not supported: X must contain real numbers."
     if "Expected 2D array" in message:
         return (
-            "X must have rows and columns, got another number of axes. Reshape your data, X.reshape(-1, 1) or (1, -1)."
+            "X must have two axes (rows and columns), got another number of axes. Reshape your data with "
+            "X.reshape(-1, 1) or X.reshape(1, -1)."
         )
     return message
 
 
 def _number(value: object) -> float:
-    """NaN for what is none."""
+    """The value as a float, or NaN if it is not a number."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):
@@ -235,7 +233,7 @@ def _number(value: object) -> float:
 
 
 def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | None) -> nn.Module:
-    """With a seed the start is reproducible too, and torch's own generator is left as it was."""
+    """Makes the module. With a seed its initialization is reproducible, and torch's global generator is restored."""
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
@@ -243,7 +241,7 @@ def _made(make_module: MakeModule, n_features: int, n_outputs: int, seed: int | 
 
 
 def seed_of(random_state: object) -> int | None:
-    """What noise and start are drawn from; None where nobody is to repeat them."""
+    """The seed of noise and initialization, or None for noise that is not reproducible."""
     match random_state:
         case None:
             return None
@@ -253,5 +251,5 @@ def seed_of(random_state: object) -> int | None:
             return int(random_state.randint(2**31))
         case _:
             raise UsageError(
-                f"random_state must be None, a whole number or a RandomState, got {validate.shown(random_state)}."
+                f"random_state must be None, an integer or a RandomState, got {validate.shown(random_state)}."
             )

@@ -1,4 +1,4 @@
-"""A score on private rows that is paid for, in the place of one that is given away."""
+"""`NoisyAccuracy`: a private accuracy score for cross-validation, charged to a budget."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SMALLEST_DELTA = 1e-12
 
 @dataclass(frozen=True)
 class NoisyAccuracy:
-    """A scorer for `cross_val_score` and searches: the share of rows that are right, with noise, charged to `budget`.
+    """Scorer for `cross_val_score` and searches: the accuracy on private rows with noise, charged to `budget`.
 
-    `noise_multiplier` is the standard deviation of the noise on the number of rows that are right. Noise may take the
-    share out of [0, 1]. A row with a number that is not finite is not right, and not an error.
+    `noise_multiplier` is the standard deviation of the noise on the number of correct predictions. With noise the
+    accuracy may lie outside [0, 1]. A row with a value that is not finite counts as incorrect and raises no error.
 
-    Guarantee: whether a row is right depends on that row and on a model that is paid for already, if the estimator
-    predicts row by row, as all of this package do.
+    Guarantee: whether a prediction is correct depends on that row and on a model that has been accounted for, if the
+    estimator predicts row by row, as all estimators of this package do.
 
     >>> from sklearn.dummy import DummyClassifier
     >>> X, y = np.zeros((1000, 1)), np.ones(1000, dtype=int)
@@ -46,7 +46,8 @@ class NoisyAccuracy:
         validate.instance(Budget, budget=self.budget)
         if self.budget.records.unit is not Unit.EXAMPLE:
             raise UsageError(
-                f"rows are counted one by one, got a budget that protects each {self.budget.records.unit}."
+                f"the budget's privacy unit must be an example, because rows are counted one by one, "
+                f"got {self.budget.records.unit}."
             )
         noise, delta = Gaussian(self.noise_multiplier), self.budget.delta or _SMALLEST_DELTA
         check_tail(noise, Adjacency.ZERO_OUT, steps=1, delta=delta)
@@ -54,10 +55,12 @@ class NoisyAccuracy:
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         def count() -> BoundedSum:
             absent = _absent(X)
-            right = (np.asarray(estimator.predict(_without(X, absent))) == np.asarray(y)) & ~absent
-            if right.shape != (len(y),):
-                raise UsageError(f"there must be one prediction and one label per row ({len(y)}), got {right.shape}.")
-            return BoundedSum.of_rows(torch.from_numpy(right)[:, None], 1.0, _COUNT)
+            correct = (np.asarray(estimator.predict(_without(X, absent))) == np.asarray(y)) & ~absent
+            if correct.shape != (len(y),):
+                raise UsageError(
+                    f"there must be one prediction and one label per row ({len(y)}), got shape {correct.shape}."
+                )
+            return BoundedSum.of_rows(torch.from_numpy(correct)[:, None], 1.0, _COUNT)
 
         noise, adjacency = Gaussian(self.noise_multiplier), Adjacency.ZERO_OUT
         private = self.budget.release("score", noise=noise, adjacency=adjacency, key=Key.fresh(), total_of=count)
@@ -65,7 +68,7 @@ class NoisyAccuracy:
 
 
 def _absent(X: Any) -> NDArray[np.bool_]:
-    """Which rows hold a number that is not finite."""
+    """A mask of the rows with a value that is not finite."""
     rows = np.asarray(X)
     if rows.dtype.kind != "f":
         return np.zeros(len(rows), np.bool_)
@@ -74,7 +77,7 @@ def _absent(X: Any) -> NDArray[np.bool_]:
 
 
 def _without(X: Any, absent: NDArray[np.bool_]) -> Any:
-    """The rows with zeros in place of those that are absent: whether there are any is private."""
+    """X with absent rows set to zero, so that prediction raises no error: whether there are any is private."""
     if not absent.any():
         return X
     if hasattr(X, "iloc"):

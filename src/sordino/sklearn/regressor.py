@@ -1,4 +1,4 @@
-"""A private regressor with the manners of scikit-learn."""
+"""`PrivateRegressor`: a differentially private scikit-learn regressor."""
 
 # mypy: allow-untyped-calls
 
@@ -21,10 +21,10 @@ from sordino.training.fit import MakeOptimizer
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):
-    """Learns a number with differential privacy. It lies between the public `bounds` = (low, high).
+    """Regressor trained with DP-SGD, for targets between the public `bounds` = (low, high).
 
-    Targets beyond the bounds are taken for the nearest one, and so are predictions. The network `module(n_features, 1)`
-    sees the bounds as -1 and 1, and is trained by squared error. All else is as for `PrivateClassifier`.
+    Targets and predictions are clipped to the bounds. The network `module(n_features, 1)` is trained with squared error
+    on targets scaled to [-1, 1]. The other parameters are those of `PrivateClassifier`.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
     >>> regressor = PrivateRegressor(bounds=(0, 100), epsilon=2.0, random_state=0).fit(X, 50 + 40 * X[:, 0])
@@ -63,15 +63,15 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.random_state = random_state
 
     def fit(self, X: object, y: object, users: object = None) -> Self:
-        """Trains on rows of numbers, of which one with a hole is absent. One release, charged before the first step."""
+        """Trains on numeric rows; a row with a missing value is ignored. One release, charged before the first step."""
         low, high = public_range(bounds=self.bounds)
-        features, numbers = self._validated(X, y, y_numeric=True)
-        self._train(features, scaled(numbers, low, high), users, n_outputs=1, loss=_squared_error)
+        features, target = self._validated(X, y, y_numeric=True)
+        self._train(features, scaled(target, low, high), users, n_outputs=1, loss=_squared_error)
         self.bounds_ = low, high
         return self
 
     def predict(self, X: object) -> NDArray[np.float64]:
-        """The number that is expected of each row, within the bounds."""
+        """The predicted target of each row, clipped to the bounds."""
         outputs = self._outputs(X)[:, 0]
         low, high = self.bounds_
         return np.interp(outputs, (-1.0, 1.0), (low, high))
@@ -82,7 +82,7 @@ def _squared_error(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def public_range(**given: Any) -> tuple[float, float]:
-    """(low, high) of an argument that travels as a keyword, so that a refusal names it.
+    """Checks and returns (low, high). It is passed as a keyword argument, so that errors name the parameter.
 
     >>> public_range(bounds=(0, 10))
     (0.0, 10.0)
@@ -92,9 +92,9 @@ def public_range(**given: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def scaled(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
-    """Numbers on [-1, 1], which stands for the range. What lies beyond counts as the nearest end; infinity is none."""
-    known = np.where(np.isfinite(numbers), numbers, np.nan)
-    share = (column_or_1d(known, warn=True) - low) / (high - low)
-    clipped: NDArray[np.float64] = np.clip(2 * share - 1, -1.0, 1.0)
+def scaled(target: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """Scales [low, high] to [-1, 1] and clips values outside. Infinite values become NaN."""
+    finite = np.where(np.isfinite(target), target, np.nan)
+    fraction = (column_or_1d(finite, warn=True) - low) / (high - low)
+    clipped: NDArray[np.float64] = np.clip(2 * fraction - 1, -1.0, 1.0)
     return clipped

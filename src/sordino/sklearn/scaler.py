@@ -1,4 +1,4 @@
-"""Scaling by what is known, in the place of scaling by what the rows say."""
+"""`PublicScaler`: scaling of features by public ranges, which does not depend on the data."""
 
 # mypy: allow-untyped-calls
 
@@ -16,10 +16,10 @@ from sordino.sklearn.estimator import checked
 
 
 class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Takes each feature from its public range [`low`, `high`] to [-1, 1]; what lies beyond becomes the nearest end.
+    """Scales each feature from its public range [`low`, `high`] to [-1, 1], and clips values outside.
 
-    `low` and `high` are numbers, or one for each feature. `fit` learns nothing but how many features there are. What is
-    not finite becomes NaN, by which a private estimator knows that its row is absent.
+    `low` and `high` are scalars or have one value per feature. `fit` learns only the number of features. Values that
+    are not finite become NaN, which makes a private estimator ignore the row.
 
     >>> PublicScaler(low=[0, 1900], high=[1, 2000]).fit_transform([[0.5, 1925], [2.0, 2000]]).tolist()
     [[0.0, -0.5], [1.0, 1.0]]
@@ -30,12 +30,12 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.high = high
 
     def fit(self, X: object, y: object = None) -> Self:
-        """Notes the number and the names of the features."""
+        """Stores the number and the names of the features. Does not depend on their values."""
         self._bounds(checked(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False))
         return self
 
     def transform(self, X: object) -> NDArray[Any]:
-        """The rows, scaled one by one."""
+        """Returns the scaled rows. Each row is scaled on its own."""
         features = checked(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite=False)
         low, high = self._bounds(features)
         middle, half = (low + high) / 2, (high - low) / 2
@@ -50,7 +50,7 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _bounds(self, features: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Both ends in the dtype of the rows."""
+        """Both ends of the range, in the dtype of the rows."""
         low, high = _ends("low", self.low, features), _ends("high", self.high, features)
         if not (low < high).all():
             raise UsageError(f"low must be below high, got {validate.shown(self.low)} and {validate.shown(self.high)}.")
@@ -58,9 +58,9 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
 
 def _ends(name: str, value: ArrayLike, features: NDArray[Any]) -> NDArray[Any]:
-    given = np.asarray(value)
-    numeric = given.dtype.kind in "iuf" and given.shape in ((), (features.shape[1],))
-    if not numeric or not np.isfinite(given).all():
+    ends = np.asarray(value)
+    numeric = ends.dtype.kind in "iuf" and ends.shape in ((), (features.shape[1],))
+    if not numeric or not np.isfinite(ends).all():
         expected = f"a finite number, or one for each of {features.shape[1]} features"
         raise UsageError(f"{name} must be {expected}, got {validate.shown(value)}.")
-    return given.astype(features.dtype)
+    return ends.astype(features.dtype)

@@ -1,4 +1,4 @@
-"""Known bugs of private training code, planted in the kernel one at a time to see which check notices each."""
+"""Known bugs of private training code, planted in the kernel one at a time to test which check detects each."""
 
 from mutants.bugs import MUTANTS as MUTANTS
 from mutants.bugs import OF_OPTIMIZED_NOISE as OF_OPTIMIZED_NOISE

@@ -1,6 +1,6 @@
-"""Bugs that were found in differentially private training code, or would be easy to make, each planted in the kernel.
+"""Bugs that were found in differentially private training code, or are easy to make, to be planted in the kernel.
 
-Each has a name, the check of a verification that should notice it, and a function that plants it.
+Each has a name, the check of the verification that must detect it, and a function that plants it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def scaled(released: Private, total: BoundedSum, factor: float) -> Private:
 
 
 def other_normals(patch: Patches, draw: Draw) -> None:
-    """Normals of every block by `draw`, which gets the stream, the number, the step and the block."""
+    """Draws the normals of every block by `draw(stream, number, step, block)`."""
 
     def fill(self: Stream, out: NDArray[Any], *, step: int, block: int) -> None:
         out[:] = draw(self, len(out), step, block)

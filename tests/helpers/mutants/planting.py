@@ -1,4 +1,4 @@
-"""A bug planted in the kernel for a while: attributes of classes and modules are set, and put back."""
+"""Planting of bugs in the kernel: attributes of classes and modules are set, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Patches:
-    """Attributes that were set, and are put back.
+    """Sets attributes and restores them when the stack is closed.
 
     >>> class Clip:
     ...     norm = 1.0
@@ -25,7 +25,7 @@ class Patches:
         self._stack = stack
 
     def set(self, owner: Any, name: str, value: object) -> None:
-        """Of a class or a module. What was inherited is inherited again afterwards."""
+        """Sets an attribute of a class or a module. Inherited attributes are inherited again afterwards."""
         if name in vars(owner):
             self._stack.callback(setattr, owner, name, vars(owner)[name])
         else:
@@ -38,7 +38,7 @@ Plant = Callable[[Patches], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`caught_by` is the check of a verification that is to notice it."""
+    """A planted bug. `caught_by` is the check of the verification that must detect it."""
 
     name: str
     caught_by: str
@@ -47,7 +47,7 @@ class Mutant:
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Within, the kernel has the bug. It is gone afterwards, also after an error."""
+    """A context in which the kernel has the bug. It is removed afterwards, also after an error."""
     with ExitStack() as stack:
         mutant.plant(Patches(stack))
         yield
