@@ -29,6 +29,7 @@ import sordino as so
 from sordino.cli import main
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.encodings import Combined, Freeze, RandomSparsify
+from sordino.training.evaluation import Evaluation
 
 FOLDERS = Path(__file__).parents[1] / "fixtures" / "run_folders"
 EXPECTED = FOLDERS / "expected.json"
@@ -77,7 +78,8 @@ def network() -> nn.Module:
 def fit(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guarantee]:
     """A network and data of one's own."""
     found = so.fit(
-        network(), rows(), epsilon=3.0, delta=1e-2, batch_size=10, steps=4, seed=0, test=so.Public(rows()), out=out,
+        network(), rows(), epsilon=3.0, delta=1e-2, batch_size=10, steps=4, seed=0,
+        evaluation=Evaluation(at_end=so.Public(rows())), out=out,
         resume=resume, progress=False,
     )  # fmt: skip
     return found.model, found.guarantee

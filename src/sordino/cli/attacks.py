@@ -12,7 +12,7 @@ import typer
 
 from sordino._input import validate
 from sordino.cli.commands import Command
-from sordino.cli.options import number, print_columns, whole_number
+from sordino.cli.options import ModelFunction, number, print_columns, whole_number
 from sordino.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class AttackName(StrEnum):
 def members(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     data: Annotated[str | None, typer.Option(help="Where the dataset is now; default: as in the recipe.")] = None,
+    model: ModelFunction = None,
     references: Annotated[int, whole_number("Number of reference models, even.")] = 4,
     attack: Annotated[AttackName, typer.Option(help="lira, rmia or both.")] = AttackName.BOTH,
     rows: Annotated[int, whole_number("Number of members, and of public rows, to attack.")] = 1000,
@@ -50,7 +51,14 @@ def members(
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
     found = attack_run(
-        run, data=data, references=references, rows=rows, epochs=epochs, seed=seed, progress=not quiet and not as_json
+        run,
+        data=data,
+        model=model,
+        references=references,
+        rows=rows,
+        epochs=epochs,
+        seed=seed,
+        progress=not quiet and not as_json,
     )
     wanted = tuple(each for each in found.attacks if attack in (AttackName.BOTH, each.name[:4].lower()))
     found = replace(found, attacks=wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import print_columns, whole_number
+from sordino.cli.options import ModelFunction, print_columns, whole_number
 
 if TYPE_CHECKING:
     from sordino.effects.measured import Effects
@@ -22,6 +22,7 @@ def effects(
     data: Annotated[
         str | None, typer.Option(help="Dataset whose public rows are used; default: that of the run.")
     ] = None,
+    model: ModelFunction = None,
     group: Annotated[
         list[str] | None,
         typer.Option(help="Column of groups; may be repeated. Default: all declared ones."),
@@ -38,11 +39,11 @@ def effects(
     from sordino.effects.measured import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin
-    from sordino.recipes import Saved
+    from sordino.recipes import read_run
 
     validate.count(at_least=0, attacked=attacked)
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    subject = Subject.of(Saved.read(run), data=data, columns=group or ())
+    subject = Subject.of(read_run(run, model=model, data=data), data=data, columns=group or ())
     folder = run if out is None else out
     real = folder.resolve()
     inside = real.with_name(f"{real.name}.internal")  # beside what may leave

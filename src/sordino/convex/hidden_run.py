@@ -36,6 +36,7 @@ from sordino.kernel.states import Private
 from sordino.kernel.step import Plan
 from sordino.training.callbacks import Callback, CallbackList, LogSteps, ProgressBar, TrainingStart, closing_callbacks
 from sordino.training.checkpoint import RunWriter, digest_of, promised_fields
+from sordino.training.description import describe_hidden_training
 from sordino.training.evaluation import Public
 from sordino.training.loop import Training, measured, stop_requests, take_steps
 from sordino.training.run_folder import RunFolder
@@ -118,7 +119,8 @@ def fit_hidden_state(
             return steps.finished(guarantee, evaluation, None)
     folder, digest = RunFolder(out), digest_of(*steps.plan.stages, plan)
     if resume and folder.is_finished:
-        return _taken_up(folder, budget, plan, module, digest, delta)
+        described = describe_hidden_training(module, records, plan, outputs)
+        return _taken_up(folder, budget, plan, module, digest, delta, described)
     if not resume:
         budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
     with closing(RunWriter.resume(folder, key) if resume else RunWriter.begin(folder, key)) as writer:
@@ -136,6 +138,7 @@ def fit_hidden_state(
             "steps": plan.steps,
         }
         guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, writer.key))
+        writer.describe(describe_hidden_training(module, records, plan, outputs))
         rows = writer.promise(
             promised_fields(plan.sampler, numbers, plan.noise_multiplier, guarantee),
             number=release.number,
@@ -296,11 +299,19 @@ class _WholeSchedule:
 
 
 def _taken_up(
-    folder: RunFolder, budget: Budget, plan: NoisyCGD, module: nn.Module, digest: str, delta: float
+    folder: RunFolder,
+    budget: Budget,
+    plan: NoisyCGD,
+    module: nn.Module,
+    digest: str,
+    delta: float,
+    described: dict[str, object],
 ) -> HiddenFitted:
     """A finished run, charged unless the budget holds it."""
     done = folder.finished_run()
     done.check(digest, folder.path)
+    if not folder.is_run:  # an earlier version wrote it, and did not describe it
+        folder.write_training(described)
     budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity)
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.effects.plain_training import train_plainly
+from sordino.effects.plain_training import as_input, train_plainly
 from sordino.errors import DataError
-from sordino.recipes import Saved
-from sordino.recipes.networks import build, network_inputs
+from sordino.recipes import FinishedRun
 from sordino.training.evaluation import correctness
 
 MEMBERS = 2  # of each half
@@ -61,20 +60,20 @@ class PublicEnsemble:
         return self.probabilities.gather(2, self._answer)
 
 
-def train_public_ensemble(saved: Saved, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
+def train_public_ensemble(saved: FinishedRun, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
     """Networks like that of the run, trained on public rows as one does without privacy."""
     if len(target) < _FEWEST:
         raise DataError(f"an ensemble needs at least {_FEWEST} public rows, got {len(target)}.")
-    inputs = network_inputs(saved.built, saved.facts, raw)
+    inputs = saved.network_inputs(raw)
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     said = torch.zeros(MEMBERS, len(target), saved.facts.num_classes or 0)
     for fold, (seen, unseen) in enumerate((halves, halves[::-1])):
         for member in range(MEMBERS):
             own = seed + 1 + MEMBERS * fold + member
-            network = build(saved.recipe.model, saved.facts, seed=own, gates=saved.recipe.gates).module
+            network = saved.fresh_network(own)
             train_plainly(network, inputs[seen], target[seen], seed=own)
             with torch.no_grad():
-                outputs = torch.cat([network(rows.float()) for rows in torch.split(inputs[unseen], 1024)])
+                outputs = torch.cat([network(as_input(rows)) for rows in torch.split(inputs[unseen], 1024)])
             said[member, unseen] = outputs.softmax(dim=1)
     return PublicEnsemble(said, target)

@@ -13,6 +13,11 @@ _EPOCHS, _FEWEST_STEPS = 10, 1000
 WORDS = f"Adam at {_LR:g} falling to 0, batches of {_BATCH}, {_EPOCHS} epochs and at least {_FEWEST_STEPS} steps"
 
 
+def as_input(rows: Tensor) -> Tensor:
+    """Rows as a network takes them: bytes of images as float32, everything else as it is, such as token ids."""
+    return rows.float() if rows.dtype == torch.uint8 else rows
+
+
 def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int) -> nn.Module:
     """Trains the model on these rows, without a clip and without noise, and gives it back in eval mode.
 
@@ -33,7 +38,7 @@ def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int
         for _ in range(epochs):
             for rows in torch.split(torch.randperm(len(target), generator=generator), _BATCH):
                 optimizer.zero_grad()
-                torch.autograd.backward(F.cross_entropy(model(inputs[rows].float()), target[rows]))
+                torch.autograd.backward(F.cross_entropy(model(as_input(inputs[rows])), target[rows]))
                 optimizer.step()
                 schedule.step()
     return model.eval()

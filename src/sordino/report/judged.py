@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sordino.data import Split
 from sordino.errors import DataError
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import FinishedRun, OwnRun, Recipe
 from sordino.report.public_rows import public_rows
 
 
@@ -20,11 +20,13 @@ class Judged:
     outputs: Tensor = field(repr=False)
 
 
-def judge(saved: Saved, recipe: Recipe | None = None) -> Judged:
-    """Applies the model to the public rows of its own recipe, or of another.
+def judge(saved: FinishedRun, recipe: Recipe | None = None) -> Judged:
+    """Applies the model to the public rows of its own recipe, or of another; a model of one's own to those passed.
 
     Guarantee: nothing here is computed from training rows.
     """
+    if isinstance(saved, OwnRun):
+        return Judged(*saved.judged_rows())
     recipe = recipe or saved.recipe
     rows = public_rows(recipe, saved.facts, saved.folder.schema)
     found, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape

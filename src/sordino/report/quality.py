@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import SordinoError
-from sordino.recipes import Saved
+from sordino.recipes import FinishedRun, OwnRun
 from sordino.report.judged import judge
 from sordino.training.evaluation import Regression, correctness, wilson
 
@@ -52,10 +52,11 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of a model of numbers, in units of the target scaled to [-1, 1]."""
+    """Errors of a regression model, in units of its target, which a recipe scales to [-1, 1]."""
 
     regression: Regression
     rows: int
+    is_scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ class Unmeasured:
 Quality = Accuracy | Errors | Unmeasured
 
 
-def quality_of(saved: Saved) -> Quality:
+def quality_of(saved: FinishedRun) -> Quality:
     """Applies the model to the test rows, if they are at hand. Rows that cannot be judged are left out, as in training.
 
     Guarantee: nothing here is computed from training rows.
     """
     try:
+        if isinstance(saved, OwnRun):
+            return _of_own(saved)
         judged = judge(saved)
     except SordinoError as error:
         return Unmeasured(str(error))
@@ -82,6 +85,26 @@ def quality_of(saved: Saved) -> Quality:
         return Errors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
+
+
+def _of_own(own: OwnRun) -> Quality:
+    """Accuracy where each row has one label, errors where the target is a number or several."""
+    if own.data is None or not own.has_model:
+        return Unmeasured(
+            "the folder holds neither rows nor the code of the model. Pass --data FILE (public rows) and "
+            "--model MODULE:FUNCTION (a function that returns the untrained module)."
+        )
+    rows = own.public_rows()
+    rows = rows.take(rows.usable)
+    if rows.target is None or not len(rows.target):
+        return Unmeasured("no test row can be judged.")
+    outputs = own.outputs_of(rows.inputs)
+    if rows.target.is_floating_point():
+        return Errors(Regression.of(outputs, rows.target), len(rows.target), is_scaled=False)
+    if rows.target.ndim > 1:
+        return Unmeasured("each row has several labels, and accuracy is about one label of a row.")
+    names = own.facts.class_names or tuple(str(label) for label in range(own.facts.num_classes or 2))
+    return _accuracy(correctness(outputs, rows.target), rows.target, names)
 
 
 def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:

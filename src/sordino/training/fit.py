@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,12 +55,13 @@ from sordino.training.checkpoint import (
     is_evaluated,
     promised_fields,
 )
+from sordino.training.description import MakeOptimizer as MakeOptimizer
+from sordino.training.description import describe_training
 from sordino.training.evaluation import Charged, Evaluation, Public
 from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
 from sordino.training.run_folder import PromisedRun, RunFolder
 from sordino.training.schedules import AnySchedule, Constant, RateTable, Schedule
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _WHAT = "training run"
 
 
@@ -374,20 +375,27 @@ class _Course:
             if checkpoint is not None:
                 physical_batch_size = checkpoint.physical_batch_size
             training = self.training(writer.key, physical_batch_size, writer)
+            described = self._described()  # before a checkpoint sets learning rates to those of its step
             if checkpoint is not None:
                 training.restore(checkpoint)
                 if self.evaluation.charged is not None:
                     self.evaluation.charged.continue_at(evaluations_until(training.run.steps, len(training.run)))
-            return self.follow(training, callbacks, writer)
+            return self.follow(training, callbacks, writer, described)
 
-    def follow(self, training: Training, callbacks: Callback, writer: RunWriter | None = None) -> Fitted:
+    def follow(
+        self,
+        training: Training,
+        callbacks: Callback,
+        writer: RunWriter | None = None,
+        described: Mapping[str, object] | None = None,
+    ) -> Fitted:
         """Takes every step that is left, and writes down what may be seen."""
         run, rows = training.run, list[Row]()
         guarantee = self._guarantee(run)
         release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
         multiplier = float(release.noise_multiplier)
         if writer is not None:
-            writer.describe(self._described())
+            writer.describe(described or {})
             numbers = {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps}
             rows = writer.promise(
                 promised_fields(self.plan.sampler, numbers, multiplier, guarantee),
@@ -423,6 +431,8 @@ class _Course:
         """
         plan = self.plan
         done.check(digest_of(*plan.stages), folder.path)
+        if not folder.is_run:  # an earlier version wrote it, and did not describe it
+            folder.write_training(self._described())
         run, adjacency, events = done.identity, plan.adjacency, [plan.event]
         self.budget.charge(plan.event, adjacency, what=_WHAT, run=run)
         if done.drawn_again:
@@ -454,30 +464,15 @@ class _Course:
 
     def _described(self) -> dict[str, object]:
         """Public facts about the training, for a run folder without a recipe."""
-        module, records = type(self.model), self.budget.records
-        template, gradient = records.template(1), self.plan.contribution
-        loss = getattr(gradient, "loss", gradient)
-        trained = [x.numel() for x in self.model.parameters() if x.requires_grad]
-        return {
-            "model": {"class": f"{module.__module__}.{module.__qualname__}", "trained_parameters": sum(trained)},
-            "data": {
-                "inputs": [{"shape": list(x.shape[1:]), "dtype": _dtype(x)} for x in template.inputs],
-                "target": {"shape": list(template.target.shape[1:]), "dtype": _dtype(template.target)},
-                "unit": str(records.unit),
-                "rows_per_unit": records.rows_per_unit,
-            },
-            "plan": {
-                "sampler": repr(self.plan.sampler),
-                "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
-                "clip": repr(self.plan.clip),
-                "noise": repr(self.plan.noise),
-                "encoding": repr(self.plan.encoding),
-            },
-            "optimizer": described_optimizer(self.optimizer, self.model),
-            "schedule": repr(self.schedule),
-            "averaging": repr(self.averaging),
-            "divisor": self.divisor,
-        }
+        return describe_training(
+            self.model,
+            self.budget.records,
+            self.plan,
+            self.optimizer,
+            self.schedule,
+            self.averaging,
+            self.divisor,
+        )
 
     def _row(self, training: Training, guarantee: Guarantee) -> Row:
         run, rows = training.run, self.evaluation
@@ -581,10 +576,6 @@ def _averaging(given: Averaging | AveragedModel | None) -> Averaging | None:
         return TorchAverage(given)
     validate.instance((Averaging, type(None)), averaging=given)
     return given
-
-
-def _dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
 
 
 def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:

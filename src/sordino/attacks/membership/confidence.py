@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.effects.plain_training import as_input
 from sordino.training.evaluation import evaluating
 
 Numbers = NDArray[np.float64]
@@ -17,7 +18,7 @@ _ROWS_AT_A_TIME = 1024
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """What the model says about each row, in eval mode, float64."""
     with evaluating(model), torch.inference_mode():
-        return torch.cat([model(rows.float()).double() for rows in torch.split(inputs, _ROWS_AT_A_TIME)])
+        return torch.cat([model(as_input(rows)).double() for rows in torch.split(inputs, _ROWS_AT_A_TIME)])
 
 
 def logits_of_labels(outputs: Tensor, target: Tensor) -> Numbers:
