@@ -93,7 +93,11 @@ class Recipe:
     """
 
     data: Text = setting(help="Dataset: a name from `sordino data list`, or a path.", commands=_ALL)
-    model: ModelName = setting(help="Network: a name from `sordino models`.", commands=_ALL)
+    model: ModelName = setting(
+        help="Network: a name from `sordino models`.",
+        commands=_ALL,
+        verify="Network: a name, or MODULE:FUNCTION for a run of your own model.",
+    )
     epsilon: Positive = setting(
         help="Target epsilon, above 0.",
         commands=(*_ALL, "plan"),

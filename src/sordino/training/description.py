@@ -128,8 +128,10 @@ def describe_training(
 
 def describe_hidden_training(model: nn.Module, records: Records, plan: Any, outputs: int) -> dict[str, object]:
     """Public facts about a hidden-state training (`NoisyCGD`), whose plan has the model in it."""
+    about, kind = _about(model, records), type(plan.model)
+    about["model"]["class"] = f"{kind.__module__}.{kind.__qualname__}"
     return {
-        **_about(model, records),
+        **about,
         "plan": {"hidden_state": repr(plan)},
         "divisor": plan.batch_size(records.num_units),
         "stages": {"hidden_state": _written(plan), "outputs": outputs},
@@ -325,7 +327,7 @@ class _OwnCode(Exception):
     """A stage that no table names: code of the user's own."""
 
 
-def _about(model: nn.Module, records: Records) -> dict[str, object]:
+def _about(model: nn.Module, records: Records) -> dict[str, dict[str, object]]:
     module, template = type(model), records.template(1)
     trained = sum(x.numel() for x in model.parameters() if x.requires_grad)
     bounds = {} if records.input_range is None else {"input_range": list(records.input_range)}
