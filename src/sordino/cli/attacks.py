@@ -35,7 +35,6 @@ class AttackName(StrEnum):
 def members(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     data: Annotated[str | None, typer.Option(help="Where the dataset is now; default: as in the recipe.")] = None,
-    model: ModelFunction = None,
     references: Annotated[int, whole_number("Number of reference models, even.")] = 4,
     attack: Annotated[AttackName, typer.Option(help="lira, rmia or both.")] = AttackName.BOTH,
     rows: Annotated[int, whole_number("Number of members, and of public rows, to attack.")] = 1000,
@@ -44,6 +43,7 @@ def members(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder; default: RUN.internal, beside the run.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Run membership inference on a run. It reads private rows: results are not private and are kept apart."""
     from sordino.attacks.membership.pages import lines, write_internal

@@ -63,10 +63,6 @@ def verify(
 
 def audit(
     recipe: Annotated[Path, typer.Argument(help="A recipe, as TOML, or a run folder. It is trained anew.")],
-    model: ModelFunction = None,
-    data: Annotated[
-        str | None, typer.Option(help="For a run of your own model: its rows; default: synthetic ones.")
-    ] = None,
     canaries: Annotated[
         int | None, whole_number("Canaries in each training; default: 1000, or as many as fit if that is less.")
     ] = None,
@@ -87,6 +83,10 @@ def audit(
         typer.Option(help="Output folder; default: RECIPE.internal or RUN.internal."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    model: ModelFunction = None,
+    data: Annotated[
+        str | None, typer.Option(help="For a run of your own model: its rows; default: synthetic ones.")
+    ] = None,
 ) -> None:
     """Train with canaries and bound epsilon from below.
 

@@ -22,7 +22,6 @@ def effects(
     data: Annotated[
         str | None, typer.Option(help="Dataset whose public rows are used; default: that of the run.")
     ] = None,
-    model: ModelFunction = None,
     group: Annotated[
         list[str] | None,
         typer.Option(help="Column of groups; may be repeated. Default: all declared ones."),
@@ -34,6 +33,7 @@ def effects(
     seed: Annotated[int, whole_number("Seed for attacks, intervals and public networks.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Measure accuracy by group and robustness on public rows. Calibration is measured too."""
     from sordino.effects.measured import Subject, measure, public_ensemble

@@ -40,8 +40,8 @@ def runs(
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     data: Annotated[str, typer.Option(help="New rows: a file, a folder of images, or a standard dataset's test rows.")],
-    model: ModelFunction = None,
     out: Annotated[Path | None, typer.Option(help="Write CSV here instead of to standard output.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Apply the model of a run to new rows. The model is private, so that its predictions may be shown."""
     answers = read_run(run, model=model).predict(data)
@@ -62,9 +62,9 @@ def predict(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="The folder of a finished run, or of several to compare.")],
+    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself, or comparison/.")] = None,
     data: Annotated[str | None, typer.Option(help="For a run of your own model: public rows to measure it on.")] = None,
     model: ModelFunction = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself, or comparison/.")] = None,
 ) -> None:
     """Write the privacy card of a run, or compare several runs: report.html and report.json."""
     from sordino.report import write_card, write_comparison  # matplotlib is slow to import

@@ -111,9 +111,11 @@ def fit_hidden_state(
     bar = (ProgressBar("training in hiding"),) if progress else ()
     called = CallbackList((LogSteps(), *bar, *callbacks))
     steps = _Steps(plan, module, records, called, on_shown)
+    if not resume:  # a refusal leaves no folder behind
+        budget.check_target(plan.event_at, plan.noise_multiplier, plan.adjacency, what=_WHAT, delta=delta)
     if out is None:
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=key)
-        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
+        guarantee = _guarantee(plan, budget, delta, _assumptions(plan, key))
         with steps.announced(0, guarantee):
             steps.take(steps.training(release.key, physical_batch_size), None)
             return steps.finished(guarantee, evaluation, None)
@@ -121,8 +123,6 @@ def fit_hidden_state(
     if resume and folder.is_finished:
         described = describe_hidden_training(module, records, plan, outputs)
         return _taken_up(folder, budget, plan, module, digest, delta, described)
-    if not resume:
-        budget.check(plan.event, plan.adjacency, what=_WHAT)  # a refusal leaves no folder behind
     with closing(RunWriter.resume(folder, key) if resume else RunWriter.begin(folder, key)) as writer:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
         if plan.shown_after:  # before they were recorded, nobody knew what had been shown when a run was stopped
@@ -137,7 +137,7 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
-        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, writer.key))
+        guarantee = _guarantee(plan, budget, delta, _assumptions(plan, writer.key))
         writer.describe(describe_hidden_training(module, records, plan, outputs))
         rows = writer.promise(
             promised_fields(plan.sampler, numbers, plan.noise_multiplier, guarantee),
@@ -158,6 +158,12 @@ def kernel_plan(hidden: NoisyCGD) -> Plan:
     """What the kernel carries out. Its own event, of a run that is seen, is not what this one is worth."""
     noise = Fading(hidden.noise_multiplier, hidden.noise_schedule, hidden.steps)
     return Plan(hidden.sampler, LossGradient(hidden.loss), ClipByNorm(hidden.clip), noise)
+
+
+def _guarantee(plan: NoisyCGD, budget: Budget, delta: float, assumptions: tuple[str, ...]) -> Guarantee:
+    """What this run promises by itself. The budget has a guarantee for all that it holds."""
+    plan.check_noise(delta)
+    return budget.guarantee_of(plan.event, plan.adjacency, delta=delta, assumptions=assumptions)
 
 
 def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
@@ -315,5 +321,5 @@ def _taken_up(
     budget.charge(plan.event, plan.adjacency, what=_WHAT, run=done.identity)
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()
-    guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))
+    guarantee = _guarantee(plan, budget, delta, tuple(promised["assumptions"]))
     return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])

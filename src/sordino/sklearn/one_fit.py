@@ -7,6 +7,8 @@ own fold, and all of them together are their sequential composition, in which ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dp_accounting.dp_event import DpEvent
 
 from sordino._input import validate
@@ -50,6 +52,20 @@ class OneFit(Budget):
         number = self._shared.charge(event, adjacency, what=what, run=run)
         super().charge(event, adjacency, what=what, run=run)
         return number
+
+    def check_target(
+        self,
+        event_at: Callable[[float], DpEvent],
+        noise_multiplier: float,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        delta: float,
+        epsilon: float | None = None,
+    ) -> None:
+        """Asks the shared budget, which may have a limit."""
+        check = super().check_target if self._shared is None else self._shared.check_target
+        check(event_at, noise_multiplier, adjacency, what=what, delta=delta, epsilon=epsilon)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -22,8 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
-from sordino.accounting.guarantee import rounded_up
-from sordino.errors import BudgetError, UsageError
+from sordino.errors import UsageError
 from sordino.kernel.augmentation import Views
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
@@ -248,6 +247,8 @@ def fit(
     taken_up = _taken_up(folder, budget) if folder is not None and resume else None
     if requested is not None:
         course = course.calibrated(requested, taken_up, allow_weak=plan_settings.get("allow_weak", False))
+    elif taken_up is None:
+        course.check_budget()
     if evaluation.charged is not None:
         needed = evaluations_until(plan.steps, plan.steps)
         validate.count(at_most=evaluation.charged.remaining, evaluations_needed=needed)
@@ -294,27 +295,19 @@ class _Course:
             )
         beside = self.evaluation.event
         plan = calibrate(self.plan, epsilon=epsilon, delta=self.delta, beside=beside, allow_weak=allow_weak)
-        self._check_that_it_fits(plan, epsilon)
+        replace(self, plan=plan).check_budget(epsilon)
         return replace(self, plan=plan)
 
-    def _check_that_it_fits(self, plan: Plan, epsilon: float) -> None:
-        """Says which epsilon would fit into the budget, where this one does not."""
-        try:
-            self.budget.check(plan.event, plan.adjacency, what=_WHAT)
-        except BudgetError as error:
-            limit, budget = self.budget.epsilon, self.budget
-            if limit is None or budget.delta is None:
-                raise
-            try:
-                largest = calibrate(plan, epsilon=limit, delta=budget.delta, budget=budget, allow_weak=True)
-            except UsageError:
-                raise error from None
-            fits = largest.guarantee(delta=budget.delta).epsilon
-            spent = budget.guarantee(delta=budget.delta).epsilon if budget.releases else 0.0
-            raise BudgetError(
-                f"epsilon {epsilon:g} for this {_WHAT} does not fit into the budget: {rounded_up(spent, 3)} of "
-                f"{limit:g} are spent at delta {budget.delta:g}. Ask for at most {int(fits * 1000) / 1000:g}."
-            ) from None
+    def check_budget(self, epsilon: float | None = None) -> None:
+        """Refuses a plan that does not fit into the budget, and says which epsilon would."""
+        plan, noise = self.plan, self.plan.noise
+        release: Any = noise.event  # whatever the noise is, its event has a multiplier
+
+        def event_at(noise_multiplier: float) -> DpEvent:
+            return plan.sampler.compose(noise.with_multiplier(noise_multiplier).event, plan.steps)
+
+        multiplier = float(release.noise_multiplier)
+        self.budget.check_target(event_at, multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon)
 
     def training(
         self, key: Key, physical_batch_size: int | Literal["auto"], writer: RunWriter | None = None

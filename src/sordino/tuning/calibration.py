@@ -28,19 +28,21 @@ def calibrated(
     budget: Budget,
     run: RunIdentity | None = None,
 ) -> Task:
-    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target.
+    """The task with the smallest noise for which all trials together stay within the target.
 
-    If the budget holds this very tuning, as `run`, it counts once.
+    Refuses a tuning that does not fit into the budget, unless the budget holds this very tuning, as `run`.
     """
     single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
-    held = budget.event_beside(run)
 
     def event(noise_multiplier: float) -> DpEvent:
         trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
-        return ComposedDpEvent([held, payment.event(trial, sizes)])
+        return ComposedDpEvent([payment.event(trial, sizes)])
 
     _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
-    found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
+    multiplier = smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta)
+    if run is None or not budget.holds(run):
+        budget.check_target(event, multiplier, task.plan.adjacency, what="tuning", delta=delta, epsilon=epsilon)
+    found = task.with_noise(multiplier)
     all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
     check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
     return found

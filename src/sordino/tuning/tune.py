@@ -67,8 +67,9 @@ def tune(
 ) -> Tuned:
     """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all of it.
 
-    `data` may be a `Budget` that holds other releases: the target is for all of them together. `on_promise` hears what
-    will have been promised before the first trial; `on_trial` is called after each trial if trials may be seen.
+    `data` may be a `Budget` that holds other releases: the target is for this tuning, and the budget's own guarantee
+    counts all of them. `on_promise` hears what will have been promised before the first trial; `on_trial` is called
+    after each trial if trials may be seen.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -99,7 +100,9 @@ def tune(
     trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key, run)
     if keeper is not None:
         keeper.number(trials.number)
-    guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(payment, key))
+    guarantee = budget.guarantee_of(
+        payment.event(task.event, sizes), sampler.adjacency, delta=delta, assumptions=_assumptions(payment, key)
+    )
     if on_promise is not None:
         on_promise(guarantee, task)
     standing = _search(task, trials, stages, start, keeper, on_trial if payment.shows_trials else None)
