@@ -271,7 +271,10 @@ def network():
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("nets:wider", r"does not fit the weights in 'run', .*'layers.0.bias' is torch.float32 of shape \(9,\) in it"),
+        (
+            "nets:wider",
+            r"does not fit the weights in 'run', .*'layers.0.weight' is torch.float32 of shape \(9, 4\) in it",
+        ),
         ("nets:nothing", "must return the untrained module or a sordino.TrainingSetup, got int"),
         ("nets:failing", r"failed: ValueError: no weights here"),
         ("nets:absent", "is not a function"),

@@ -513,12 +513,12 @@ def _beside(usable: Tensor, rows: Tensor) -> Tensor:
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The first difference between the weights of a folder and those of a model."""
-    for name, (shape, dtype) in found.items():
-        if name not in wanted:
-            return f"it has no {name!r:.80}"
-        if (shape, dtype) != wanted[name]:
-            own_shape, own_dtype = wanted[name]
-            return f"{name!r:.80} is {own_dtype} of shape {own_shape} in it, and {dtype} of shape {shape} in the folder"
-    extra = next(name for name in wanted if name not in found)
-    return f"it has {extra!r:.80}, which the folder has not"
+    """The first difference between the weights of a folder and those of a model, in the order of the model."""
+    for name, (shape, dtype) in wanted.items():
+        if name not in found:
+            return f"it has {name!r:.80}, which the folder has not"
+        if (shape, dtype) != found[name]:
+            there, its_dtype = found[name]
+            return f"{name!r:.80} is {dtype} of shape {shape} in it, and {its_dtype} of shape {there} in the folder"
+    missing = min(name for name in found if name not in wanted)
+    return f"it has no {missing!r:.80}"
