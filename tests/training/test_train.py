@@ -130,6 +130,15 @@ def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
     assert len(budget.releases) == 2
 
 
+def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releases():
+    budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
+    budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
+    fitted = fit(data=budget, epsilon=4.0)
+    assert budget.releases == ("mean of the inputs", "training run")
+    assert 3.9 < fitted.guarantee.epsilon <= 4.0 < budget.guarantee(delta=1e-4).epsilon <= 8.0
+    assert "this run is counted alone: its budget holds 2 releases" in str(fitted.guarantee.assumptions)
+
+
 def test_a_plan_that_does_not_fit_into_a_budget_is_refused_with_what_would():
     budget = so.Budget(EASY, epsilon=1.0, delta=1e-4)
     plan = so.Plan(so.Poisson(0.1, 5), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(0.5))

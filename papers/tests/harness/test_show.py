@@ -82,7 +82,7 @@ def test_a_quick_table_stands_beside_no_number_of_the_paper(run, nothing_is_trai
 
 
 def test_without_the_package_the_command_says_what_to_install(monkeypatch, refused):
-    module = importlib.import_module("sordino.cli.reproduce")  # the package has a function of this name
+    module = importlib.import_module("sordino.cli.commands")
     monkeypatch.setattr(module, "entry_points", lambda group: entry_points(group="of.nothing"))
     for arguments in (("hidden-state", "--show"), ("--help",), ()):
         assert "run `pip install -e papers`" in refused("reproduce", *arguments)
