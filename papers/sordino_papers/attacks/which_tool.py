@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
-from sordino.attacks.audit.methods import F_DP, GAUSSIAN, ONE_RUN
+from sordino.attacks.audit.lower_bounds import F_DP, GAUSSIAN, ONE_RUN
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.errors import SordinoError, UsageError
 from sordino.kernel.clipping import ClipByNorm
@@ -32,7 +32,7 @@ from sordino.kernel.records import as_records
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
-from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
+from sordino.verification import Finding, Verdict, neighbor_replay, noise_checks, verify
 from sordino_papers.harness.origin import kept_numbers, write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
@@ -57,7 +57,7 @@ def noise_verified(noise: Noise) -> Verdict:
     """What is seen of the noise alone, on 12-24-2: the other checks do not look at it."""
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
-    return Verdict(tuple(noise_statistics.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
+    return Verdict(tuple(noise_checks.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
 
 
 def places_verified() -> Verdict:
@@ -72,7 +72,7 @@ def places_verified() -> Verdict:
 def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    return sensitivity.replay(plan, model, as_records((inputs, labels)), seed=0)
+    return neighbor_replay.replay(plan, model, as_records((inputs, labels)), seed=0)
 
 
 @dataclass(frozen=True)

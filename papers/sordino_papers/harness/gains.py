@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sordino.report.pictures import ACCENT, FAINT
+from sordino.report.markup import ACCENT, FAINT
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger

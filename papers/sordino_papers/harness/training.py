@@ -18,7 +18,7 @@ from sordino.accounting import Adjacency, Guarantee
 from sordino.data import Facts
 from sordino.data.standard import root
 from sordino.encodings import Cooling, RandomSparsify
-from sordino.encodings.rates import RateSchedule
+from sordino.encodings.sparsify import RateSchedule
 from sordino.kernel.augmentation import Views
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient

@@ -9,8 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.encodings.matched import Matched
-from sordino.encodings.matched_bought import MatchedBought
+from sordino.encodings.matched import Matched, MatchedBought
 from sordino.encodings.public_gradients import PublicGradients
 from sordino.kernel.calibration import calibrate
 from sordino.kernel.clipping import ClipByNorm
@@ -20,9 +19,8 @@ from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.costs import AbsoluteCost, Cost
 from sordino.optimized_noise.fits import best_blocks
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
 from sordino.optimized_noise.noise import Fit, OptimizedNoise
-from sordino.optimized_noise.sources import Source
+from sordino.optimized_noise.sources import FromPublicRows, FromReleases, Source
 from sordino.training.loop import measured
 from sordino_papers.harness.ablations import Comparison, clipped_sgd, unpaid_weights_sgd
 from sordino_papers.harness.carried_out import carried_out

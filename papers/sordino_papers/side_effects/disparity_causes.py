@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from sordino.report.pictures import ACCENT, INK
+from sordino.report.markup import ACCENT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers

@@ -10,7 +10,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from sordino.kernel.randomness import Key
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import kept_numbers, write_numbers

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.effects.attacks import LInfinity
+from sordino.effects.input_attacks import LInfinity
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sordino.effects.attacks import Attack, LInfinity, robust_accuracy
+from sordino.effects.input_attacks import Attack, LInfinity, robust_accuracy
 from sordino.encodings import Combined, Freeze, Weights
-from sordino.encodings.freeze_by_magnitude import Together, equal_stages
+from sordino.encodings.freeze import Together, equal_stages
 from sordino.kernel.augmentation import Views
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.encoding import Encoding

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.data import DataSet, Facts, Split, load
-from sordino.effects.plain_training import train_plainly
+from sordino.effects.rare_examples import train_plainly
 from sordino.errors import DataError
 from sordino_papers.side_effects.changed import Pictures
 from sordino_papers.side_effects.trials import LENET, AttackedTrial

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from sordino.encodings import ConstantRate, Cooling
-from sordino.encodings.rates import RateSchedule
+from sordino.encodings.sparsify import RateSchedule
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.scale import Scale

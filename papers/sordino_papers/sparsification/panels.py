@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from sordino.report.pictures import ACCENT, FAINT
+from sordino.report.markup import ACCENT, FAINT
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger

@@ -12,7 +12,7 @@ from typing import Any
 
 from sordino.encodings import RandomSparsify, RankedSparsify
 from sordino.kernel.encoding import Encoding
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers

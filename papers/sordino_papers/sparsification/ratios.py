@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino.report.markup import ACCENT, DASHES, FAINT
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers

@@ -27,13 +27,12 @@ from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
 from sordino.data import Facts, Split, load
-from sordino.data.array_facts import ArrayFacts
-from sordino.data.folder import load_folder, load_pictures
-from sordino.data.npz import read_arrays
+from sordino.data.image_folder import load_folder, load_pictures
+from sordino.data.npz import ArrayFacts, read_arrays
 from sordino.data.standard import NAMES
 from sordino.errors import DataError, StateError, UsageError
-from sordino.gradients.surroundings import device_of
-from sordino.gradients.watching import one_line
+from sordino.gradients.probes import one_line
+from sordino.gradients.torch_state import device_of
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records
 from sordino.kernel.run import PrivateRun

@@ -351,10 +351,8 @@ def _classes() -> dict[str, type]:
     from sordino.convex.noisy_cgd import NoisyCGD
     from sordino.encodings.combined import Combined
     from sordino.encodings.freeze import Freeze
-    from sordino.encodings.matched import Matched
-    from sordino.encodings.matched_bought import MatchedBought
-    from sordino.encodings.rates import ConstantRate, Cooling
-    from sordino.encodings.sparsify import RandomSparsify, RankedSparsify
+    from sordino.encodings.matched import Matched, MatchedBought
+    from sordino.encodings.sparsify import ConstantRate, Cooling, RandomSparsify, RankedSparsify
     from sordino.optimized_noise import AbsoluteCost, Flat, FromReleases, OptimizedNoise, SquaredCost
 
     stages: tuple[type, ...] = (Poisson, TruncatedPoisson, BallsInBins, Shuffled, Cyclic, FixedSize)

@@ -1,6 +1,6 @@
 """Rows moved to where a network's loss is high: an attack that goes on after a row is wrong, for an adversarial loss.
 
-`sordino.effects.attacks.pgd` asks whether a row can be made wrong, and stops there; how high the loss gets is another
+`sordino.effects.input_attacks.pgd` asks whether a row can be made wrong, and stops there; how high the loss gets is another
 question. Steps and balls are the same.
 """
 
@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from sordino.effects.attacks import Attack
-from sordino.effects.victim import Victim
+from sordino.effects.input_attacks import Attack, Victim
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import Patches
 
@@ -21,7 +20,7 @@ EVERYWHERE = 1e30  # patches have no range to stay in
 def attacked(network: PatchNetwork, rows: Patches, attack: Attack) -> Patches:
     """Each row at the place with the highest loss on the way of projected ascent, which begins at the row itself.
 
-    >>> from sordino.effects.attacks import L2
+    >>> from sordino.effects.input_attacks import L2
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
     >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(5, Key.from_seed(0).stream("rows"))

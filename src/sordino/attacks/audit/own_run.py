@@ -14,15 +14,21 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from sordino.attacks.audit.black_box import InputCanaries, surprise
-from sordino.attacks.audit.boxes import MOST_CANARIES, Attacked, InLastIterate, InRows, OnStep, beside_the_others
-from sordino.attacks.audit.coins import coins
+from sordino.attacks.audit.canaries import coins, followed_by
 from sordino.attacks.audit.last_iterate import last_iterate_scores, most_in_last_iterate, on_canaries_alone
-from sordino.attacks.audit.places import followed_by
 from sordino.attacks.audit.scores import Scores, pooled
+from sordino.attacks.audit.threat_models import (
+    MOST_CANARIES,
+    Attacked,
+    InLastIterate,
+    InRows,
+    OnStep,
+    beside_the_others,
+)
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.encodings.combined import Combined
-from sordino.encodings.freeze_by_magnitude import FreezeByMagnitude
+from sordino.encodings.freeze import FreezeByMagnitude
 from sordino.errors import UsageError
 from sordino.kernel.encoding import Encoding
 from sordino.kernel.randomness import Key
