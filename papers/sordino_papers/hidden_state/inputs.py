@@ -12,7 +12,7 @@ from torch import Tensor
 from sordino.data import Facts, load
 from sordino.errors import DataError
 from sordino.models.features import ScatteringFeatures, Spectrum, cached
-from sordino.models.features.cache import Transform
+from sordino.models.features.cache import FeatureTransform
 from sordino.training.evaluation import Public
 from sordino_papers.harness.rows import Rows
 
@@ -21,7 +21,7 @@ class Inputs(ABC):
     """What a picture is for a model."""
 
     @abstractmethod
-    def transform(self, facts: Facts) -> Transform: ...
+    def transform(self, facts: Facts) -> FeatureTransform: ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Waves(Inputs):
     mean_weight: float = 0.0
     colour_weight: float = 1.0
 
-    def transform(self, facts: Facts) -> Transform:
+    def transform(self, facts: Facts) -> FeatureTransform:
         return Spectrum(
             facts.input_shape, self.power, self.below, self.mean_weight, self.colour_weight, facts.input_range
         )
@@ -43,7 +43,7 @@ class Waves(Inputs):
 class Scattered(Inputs):
     """Scattering coefficients, normalised."""
 
-    def transform(self, facts: Facts) -> Transform:
+    def transform(self, facts: Facts) -> FeatureTransform:
         return ScatteringFeatures(facts.input_shape, facts.input_range)
 
 

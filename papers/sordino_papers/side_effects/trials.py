@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sordino.effects.input_attacks import Attack, LInfinity, robust_accuracy
+from sordino.effects.input_attacks import LInfinity, PgdAttack, robust_accuracy
 from sordino.encodings import Combined, Freeze, Weights
 from sordino.encodings.freeze import Together, equal_stages
 from sordino.kernel.augmentation import Views
@@ -60,9 +60,9 @@ class Stages:
 class AttackedTrial(Trial):
     """A trial whose model is attacked on the first `attacked` public rows. A public choice, as all of it is."""
 
-    attack: Attack = field(default_factory=lambda: within(RADIUS))
+    attack: PgdAttack = field(default_factory=lambda: within(RADIUS))
     attacked: int = 1000
-    more_attacks: tuple[Attack, ...] = ()
+    more_attacks: tuple[PgdAttack, ...] = ()
     stages: Stages | None = None
     views: Views | None = None
 
@@ -83,7 +83,7 @@ class AttackedTrial(Trial):
         batch = records.gather(torch.arange(min(self.attacked, records.num_units)))
         pictures, prepare = as_pictures(batch.inputs[0], rows.facts), normaliser(rows.facts)
 
-        def under(attack: Attack) -> float:
+        def under(attack: PgdAttack) -> float:
             return 100 * robust_accuracy(model, pictures, batch.target, attack, seed=seed, prepare=prepare)
 
         more = {f"{ADVERSARIAL}, radius {attack.radius:g}": under(attack) for attack in self.more_attacks}

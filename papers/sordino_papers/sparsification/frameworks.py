@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
+from sordino.training.transfer import AllParameters, BiasOnly, EmbeddingPerturbation, LinearProbe
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
@@ -57,7 +57,7 @@ PROBE = Transferred(
     "resnet-20", batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1, momentum=0.9, part=LinearProbe()
 )
 BIASES = replace(PROBE, epochs=20, learning_rate=1.0, part=BiasOnly())
-EVERYTHING = replace(BIASES, part=Everything())
+EVERYTHING = replace(BIASES, part=AllParameters())
 EMBEDDED = Embedded("resnet-20", EmbeddingPerturbation())
 SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 2.0}
 FEW = replace(EMBEDDED.settings, batch_size=250, epochs=4, public_rows=64, directions=48)

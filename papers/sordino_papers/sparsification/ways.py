@@ -17,7 +17,14 @@ from sordino.errors import DataError
 from sordino.kernel.sampling import steps_for, steps_per_epoch
 from sordino.models import Built
 from sordino.training.evaluation import Public
-from sordino.training.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
+from sordino.training.transfer import (
+    EmbeddingPerturbation,
+    LinearProbe,
+    PretrainedNetwork,
+    TrainedPart,
+    fit_embedded,
+    pretrain,
+)
 from sordino.training.transfer.pretraining import PICTURES, VERSION
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows
@@ -68,7 +75,7 @@ class FromScratch(Descent):
 class Transferred(Descent):
     """A part of a network that has learnt from so many made-up pictures."""
 
-    part: Part = field(default_factory=LinearProbe)
+    part: TrainedPart = field(default_factory=LinearProbe)
     pictures: int = PICTURES
 
     def built(self, facts: Facts, seed: int) -> Built:
@@ -123,11 +130,11 @@ def rows_for(way: Way, data: str, examples: int | None, public: int | None) -> R
     return Rows(inputs, loaded.train.target[:examples], Public(test), loaded.facts)
 
 
-def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> Pretrained:
+def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> PretrainedNetwork:
     """Pre-trained once, and kept beside the data sets. The file may be deleted at any time."""
     shape = "x".join(str(size) for size in input_shape)
     path = root() / "pretrained" / f"{model}-{shape}-{pictures}-v{VERSION}.safetensors"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         pretrain(model, input_shape, pictures=pictures, progress=False).save(path)
-    return Pretrained.read(path)
+    return PretrainedNetwork.read(path)

@@ -140,7 +140,7 @@ def by_decile(margins: NDArray[np.float64]) -> Grouping:
 
 
 @dataclass(frozen=True)
-class Harmed:
+class HarmedExample:
     """A public row, and how likely its label is to a reference and to the model."""
 
     row: int
@@ -150,15 +150,15 @@ class Harmed:
 
 def most_harmed(
     reference: NDArray[np.float64], model: NDArray[np.float64], wrong: NDArray[np.bool_], count: int
-) -> tuple[Harmed, ...]:
+) -> tuple[HarmedExample, ...]:
     """Of the rows that the model has wrong, those whose own label lost most likelihood. Nobody who gained is named.
 
     >>> most_harmed(np.array([0.9, 0.5, 0.8]), np.array([0.1, 0.4, 0.7]), np.array([True, True, False]), 2)
-    (Harmed(row=0, reference=0.9, model=0.1), Harmed(row=1, reference=0.5, model=0.4))
+    (HarmedExample(row=0, reference=0.9, model=0.1), HarmedExample(row=1, reference=0.5, model=0.4))
     """
     loss = np.where(wrong, reference - model, 0.0)
     order = np.argsort(-loss, kind="stable")[:count]
-    return tuple(Harmed(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
+    return tuple(HarmedExample(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
 
 
 def _name(number: int, parts: int) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sordino.recipes.networks import names as names
     from sordino.recipes.own_model import OwnRun as OwnRun
     from sordino.recipes.predict import FinishedRun as FinishedRun
-    from sordino.recipes.predict import Saved as Saved
+    from sordino.recipes.predict import SavedRun as SavedRun
     from sordino.recipes.predict import read_run as read_run
     from sordino.recipes.recipe import Recipe as Recipe
     from sordino.recipes.run import carry_out as carry_out

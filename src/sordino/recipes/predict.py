@@ -1,6 +1,6 @@
 """A finished run read from its folder, and its model applied to new rows.
 
-`read_run` gives a `Saved` for a run with a recipe, and an `OwnRun` for a run of a model of one's own.
+`read_run` gives a `SavedRun` for a run with a recipe, and an `OwnRun` for a run of a model of one's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRun:
     """A finished run: its recipe, the public facts of its data, and its network with the weights that were released."""
 
     folder: RunFolder = field(repr=False)
@@ -37,7 +37,7 @@ class Saved:
     built: Built = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> Saved:
+    def read(cls, path: Path) -> SavedRun:
         """Reads the folder. The data that it was trained on is not needed, only the public facts of it."""
         folder = RunFolder(path)
         recipe = Recipe.of_run(folder)
@@ -125,7 +125,7 @@ class Saved:
         return [{"prediction": low + (number + 1) / 2 * (high - low)} for number in outputs.double().tolist()]
 
 
-FinishedRun = Saved | OwnRun
+FinishedRun = SavedRun | OwnRun
 
 
 def read_run(path: Path, *, model: str | None = None, data: str | None = None) -> FinishedRun:
@@ -137,7 +137,7 @@ def read_run(path: Path, *, model: str | None = None, data: str | None = None) -
         raise UsageError(
             f"--model goes with a run of a model of your own, and {str(path)!r} has a recipe: leave it out."
         )
-    return Saved.read(path)
+    return SavedRun.read(path)
 
 
 def _beside(usable: Tensor, rows: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.kernel.step import Plan
 from sordino.models import Built
-from sordino.recipes.defaults import Settings
+from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import OwnRun
@@ -32,11 +32,11 @@ _REHEARSED = 16  # synthetic rows
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRecipe:
     """All that a method needs to train. The number of `examples` is public: under add-or-remove, the expected one."""
 
     recipe: Recipe
-    settings: Settings
+    settings: TrainingSettings
     data: DataSet
     built: Built
     records: Records
@@ -62,13 +62,13 @@ class Prepared:
         return {**asdict(self.data.facts), "prepared_by": prepared_by(self.built)}
 
 
-def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:
+def prepare(recipe: Recipe, *, progress: bool = True) -> PreparedRecipe:
     """Reads the data, decides what was left open, and builds the network and its features."""
     data = load(recipe.data, schema=recipe.schema)
     return _prepared(recipe, data, _public_size(recipe, data), progress)
 
 
-def rehearse(recipe: Recipe) -> Prepared:
+def rehearse(recipe: Recipe) -> PreparedRecipe:
     """The same with a few synthetic rows of the public shape in place of the private ones, which are not looked at.
 
     >>> rehearsed = rehearse(Recipe("digits", "linear", epsilon=1.0, delta=1e-4))
@@ -79,11 +79,11 @@ def rehearse(recipe: Recipe) -> Prepared:
     return _prepared(recipe, replace(data, train=_synthetic(data.train, data.facts)), _public_size(recipe, data), False)
 
 
-def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> Prepared:
+def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> PreparedRecipe:
     settings = recipe.settings(method_of(recipe).defaults(recipe, examples))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
-    return Prepared(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
+    return PreparedRecipe(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
 
 
 def _public_size(recipe: Recipe, data: DataSet) -> int:
@@ -117,7 +117,7 @@ _SMALLEST_DELTA = 1e-15  # stands for the delta of a pure guarantee
 
 
 @dataclass(frozen=True)
-class Verified:
+class RecipeVerification:
     """What was found about a training, its noise, and what no run can show."""
 
     title: str
@@ -126,7 +126,7 @@ class Verified:
     not_checked: tuple[str, ...]
 
 
-def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
+def verify_recipe(recipe: Recipe, *, seed: int = 0) -> RecipeVerification:
     """Tries to refute what a training by this recipe would promise. No private row is looked at.
 
     >>> verify_recipe(Recipe("digits", "linear", epsilon=3.0, delta=1e-4)).verdict.says
@@ -139,9 +139,9 @@ def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
         outputs = rehearsed.data.facts.num_classes or 1
         verdict = verify_hidden_state(plan, records, outputs=outputs, delta=rehearsed.delta, seed=seed)
         noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
-        return Verified(title, verdict, noise, NOT_CHECKED)
+        return RecipeVerification(title, verdict, noise, NOT_CHECKED)
     verdict = verify(plan, module, records, delta=rehearsed.delta, seed=seed)
-    return Verified(title, verdict, _picture(plan, module, records, seed), ())
+    return RecipeVerification(title, verdict, _picture(plan, module, records, seed), ())
 
 
 def _picture(plan: Plan, module: nn.Module, records: Records, seed: int) -> NoisePicture | None:
@@ -149,7 +149,7 @@ def _picture(plan: Plan, module: nn.Module, records: Records, seed: int) -> Nois
     return noise_picture(plan, module, records, seed=seed) if isinstance(plan.noise, NormalNoise) else None
 
 
-def verify_own(own: OwnRun, *, seed: int = 0) -> Verified:
+def verify_own(own: OwnRun, *, seed: int = 0) -> RecipeVerification:
     """Tries to refute what a run of a model of one's own promises, on synthetic rows of the shapes in its folder."""
     description, records = own.description, own.description.records(_SYNTHETIC)
     promised = own.folder.privacy().get("delta")
@@ -159,7 +159,7 @@ def verify_own(own: OwnRun, *, seed: int = 0) -> Verified:
         hidden, outputs = description.stage("hidden_state"), own.facts.num_classes or 1
         verdict = verify_hidden_state(hidden, records, outputs=outputs, delta=delta, seed=seed)
         noise = noise_picture(lasting_kernel(hidden), own.setup.model, records, seed=seed)
-        return Verified(title, verdict, noise, NOT_CHECKED)
+        return RecipeVerification(title, verdict, noise, NOT_CHECKED)
     plan, module = own.plan(), own.setup.model
     verdict = verify(plan, module, records, delta=delta, seed=seed)
-    return Verified(title, verdict, _picture(plan, module, records, seed), ())
+    return RecipeVerification(title, verdict, _picture(plan, module, records, seed), ())

@@ -86,20 +86,20 @@ def _of_folder(folder: Path, facts: Facts) -> Split:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRows:
     """Rows that can be judged: those that can be read and have a label, as in training. `outputs` are the model's."""
 
     rows: Split = field(repr=False)
     outputs: Tensor = field(repr=False)
 
 
-def judge(saved: FinishedRun, recipe: Recipe | None = None) -> Judged:
+def judge(saved: FinishedRun, recipe: Recipe | None = None) -> JudgedRows:
     """Applies the model to the public rows of its own recipe, or of another; a model of one's own to those passed.
 
     Guarantee: nothing here is computed from training rows.
     """
     if isinstance(saved, OwnRun):
-        return Judged(*saved.judged_rows())
+        return JudgedRows(*saved.judged_rows())
     recipe = recipe or saved.recipe
     rows = public_rows(recipe, saved.facts, saved.folder.schema)
     found, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape
@@ -112,7 +112,7 @@ def judge(saved: FinishedRun, recipe: Recipe | None = None) -> Judged:
     if not bool(judged.any()):
         raise DataError("no test row can be judged.")
     groups = {name: labels[judged] for name, labels in rows.groups.items()}
-    return Judged(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
+    return JudgedRows(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Errors:
+class RegressionErrors:
     """Errors of a regression model, in units of its target, which a recipe scales to [-1, 1]."""
 
     regression: Regression
@@ -168,7 +168,7 @@ class Unmeasured:
     reason: str
 
 
-Quality = Accuracy | Errors | Unmeasured
+Quality = Accuracy | RegressionErrors | Unmeasured
 
 
 def quality_of(saved: FinishedRun) -> Quality:
@@ -184,7 +184,7 @@ def quality_of(saved: FinishedRun) -> Quality:
         return Unmeasured(str(error))
     outputs, target = judged.outputs, judged.rows.target
     if saved.facts.num_classes is None:
-        return Errors(Regression.of(outputs, target), len(target))
+        return RegressionErrors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
 
@@ -202,7 +202,7 @@ def _of_own(own: OwnRun) -> Quality:
         return Unmeasured("no test row can be judged.")
     outputs = own.outputs_of(rows.inputs)
     if rows.target.is_floating_point():
-        return Errors(Regression.of(outputs, rows.target), len(rows.target), is_scaled=False)
+        return RegressionErrors(Regression.of(outputs, rows.target), len(rows.target), is_scaled=False)
     if rows.target.ndim > 1:
         return Unmeasured("each row has several labels, and accuracy is about one label of a row.")
     names = own.facts.class_names or tuple(str(label) for label in range(own.facts.num_classes or 2))

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import torch
 
-from sordino.effects.input_attacks import Attack, Victim
+from sordino.effects.input_attacks import PgdAttack, Victim
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import Patches
 
 EVERYWHERE = 1e30  # patches have no range to stay in
 
 
-def attacked(network: PatchNetwork, rows: Patches, attack: Attack) -> Patches:
+def attacked(network: PatchNetwork, rows: Patches, attack: PgdAttack) -> Patches:
     """Each row at the place with the highest loss on the way of projected ascent, which begins at the row itself.
 
     >>> from sordino.effects.input_attacks import L2

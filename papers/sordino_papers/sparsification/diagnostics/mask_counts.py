@@ -22,12 +22,12 @@ from sordino.errors import UsageError
 from sordino.kernel.clipping import Clip
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Private
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 
 
 @dataclass(frozen=True)
-class MaskCounts(Exposed):
+class MaskCounts(ExposedResult):
     """Entry `n` of each: how many coordinates `n` of the masks zero.
 
     `ranked` by the releases of the run, `random` by random masks of the same rates and `expected` of them, `noise_free`

@@ -18,17 +18,17 @@ from sordino._input import validate
 from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.accounting.tightest import check_delta
-from sordino.attacks.audit.lower_bounds import METHODS, ByGuesses, Method
+from sordino.attacks.audit.lower_bounds import METHODS, BoundMethod, ByGuesses
 from sordino.attacks.audit.own_run import OwnBox, own_box
 from sordino.attacks.audit.scores import Scores
-from sordino.attacks.audit.threat_models import MOST_CANARIES, Box, InGradients, InLastIterate, InRows, OnStep
+from sordino.attacks.audit.threat_models import MOST_CANARIES, InGradients, InLastIterate, InRows, OnStep, ThreatModel
 from sordino.errors import DataError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.recipes import OwnRun, Recipe
 from sordino.recipes.prepared import rehearse
 from sordino.report.markup import ACCENT, FAINT, INK, Html, element, gallery, joined, pairs, paragraphs, picture, table
 from sordino.report.sections import Section, page
-from sordino.training.not_private import Exposed, refuse_in_run
+from sordino.training.not_private import ExposedResult, refuse_in_run
 
 NOT_PRIVATE = "not private: its trainings are in no budget and their seed is known; to be looked at, not to be released"
 BOXES = ("white", "black")
@@ -51,7 +51,7 @@ class LowerBound:
 
 
 @dataclass(frozen=True)
-class Audit(Exposed):
+class Audit(ExposedResult):
     """What is promised, and what was shown. `inside` and `outside` are the scores of canaries that were in and out."""
 
     title: str
@@ -136,7 +136,7 @@ def audit(
     if box not in BOXES:
         raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(box)}.")
     seeds = range(seed * 10**5, seed * 10**5 + repeats)
-    looked_for: Box | OwnBox
+    looked_for: ThreatModel | OwnBox
     if isinstance(recipe, OwnRun):
         looked_for = own_box(recipe, box, worst_start)
         most = looked_for.most_canaries()
@@ -185,7 +185,7 @@ def _delta_of(recipe: Recipe | OwnRun) -> float:
     return promised
 
 
-def _box(recipe: Recipe, name: str, worst_start: bool) -> Box:
+def _box(recipe: Recipe, name: str, worst_start: bool) -> ThreatModel:
     if name == "black":
         return InRows(worst_start)
     if worst_start:
@@ -193,7 +193,7 @@ def _box(recipe: Recipe, name: str, worst_start: bool) -> Box:
     return InLastIterate() if recipe.method == "noisy-cgd" else InGradients()
 
 
-def _shown(method: Method, scores: Scores, halves: int, delta: float, confidence: float) -> LowerBound:
+def _shown(method: BoundMethod, scores: Scores, halves: int, delta: float, confidence: float) -> LowerBound:
     epsilon = method.bound(scores, np.random.default_rng(halves), delta=delta, confidence=confidence)
     fixed = None
     if isinstance(method, ByGuesses):

@@ -19,7 +19,7 @@ from sordino.attacks.audit.last_iterate import last_iterate_scores, most_in_last
 from sordino.attacks.audit.scores import Scores, pooled
 from sordino.attacks.audit.threat_models import (
     MOST_CANARIES,
-    Attacked,
+    AuditEvidence,
     InLastIterate,
     InRows,
     OnStep,
@@ -51,7 +51,7 @@ class OwnBox(Protocol):
 
     def most_canaries(self) -> int: ...
 
-    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked: ...
+    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence: ...
 
 
 def own_box(own: OwnRun, name: str, worst_start: bool) -> OwnBox:
@@ -107,7 +107,7 @@ class OwnGradients(_OwnPlan):
             )
         return min(MOST_CANARIES, Layout.of(self.own.setup.model).size)
 
-    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         plan, description, setup, scores = self.counting(canaries), self.own.description, self.own.setup, []
         for seed in seeds:
             module = deepcopy(setup.model)
@@ -124,7 +124,7 @@ class OwnGradients(_OwnPlan):
                     on_step=on_step,
                 )
             )
-        return Attacked(pooled(scores), plan.guarantee(delta=delta, unit=self.records.unit))
+        return AuditEvidence(pooled(scores), plan.guarantee(delta=delta, unit=self.records.unit))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class OwnRows(_OwnPlan):
             raise UsageError("box must be white: canaries of the black box are rows of one floating-point input.")
         return MOST_CANARIES
 
-    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         own, plan, found = self.own, self.counting(canaries), []
         like, stream = self.records.template(1).inputs[0], Key.from_seed(seeds[0]).stream("canaries")
         rows = InputCanaries.drawn_like(like, canaries, own.facts.num_classes, own.description.input_range, stream)
@@ -152,7 +152,7 @@ class OwnRows(_OwnPlan):
             found.append((before - surprise(module, rows, own.has_probabilities), included))
         values, which = (np.stack(parts) for parts in zip(*found, strict=True))
         scores = Scores(beside_the_others(values).reshape(-1), which.reshape(-1))
-        return Attacked(scores, plan.guarantee(delta=delta, unit=self.records.unit))
+        return AuditEvidence(scores, plan.guarantee(delta=delta, unit=self.records.unit))
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class OwnLastIterate:
     def most_canaries(self) -> int:
         return most_in_last_iterate(self.plan)
 
-    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         scores = []
         for taken, seed in enumerate(seeds, start=1):
             scores.append(last_iterate_scores(self.plan, canaries=canaries, delta=delta, seed=seed))
             on_step(taken, len(seeds))
-        return Attacked(pooled(scores), on_canaries_alone(self.plan, canaries).guarantee(delta=delta))
+        return AuditEvidence(pooled(scores), on_canaries_alone(self.plan, canaries).guarantee(delta=delta))
 
 
 def _follows_weights(encoding: Encoding) -> bool:
