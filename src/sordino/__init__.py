@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sordino.releases.moments import release_moments
     from sordino.releases.vector import Released, release
     from sordino.training.averaging import Ema, Tail
+    from sordino.training.description import TrainingSetup
     from sordino.training.evaluation import Charged, Public, accuracy
     from sordino.training.fit import Fitted, fit
     from sordino.training.run_folder import RunFolder
@@ -113,6 +114,7 @@ __all__ = [  # noqa: RUF022, they follow the pipeline
     "Charged",
     "accuracy",
     "RunFolder",
+    "TrainingSetup",
     # other releases
     "release",
     "Released",
@@ -157,6 +159,7 @@ _MODULES = {  # where each name is imported from when it is first used
     "releases.moments": "release_moments",
     "releases.vector": "Released release",
     "training.averaging": "Ema Tail",
+    "training.description": "TrainingSetup",
     "training.evaluation": "Charged Public accuracy",
     "training.fit": "Fitted fit",
     "training.run_folder": "RunFolder",

@@ -79,6 +79,7 @@ def test_the_folder_shows_the_end_only(tmp_path):
         "metrics.jsonl",
         "model.safetensors",
         "privacy.json",
+        "training.json",
     ]
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()]
     assert row.keys() == {"step", "epsilon", "delta", "test_accuracy"}
@@ -231,3 +232,16 @@ def test_every_iterate_is_a_function_of_one_rounded_release(monkeypatch):
     plan = make(trailing_steps=0)
     last = plan.learning_rate_at(plan.steps - 1) / 11
     assert torch.equal(weights(fitted(plan)), (-last * released[-1].value).float())
+
+
+def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
+    budget = so.Budget((INPUTS, LABELS), epsilon=4.0, delta=1e-3)
+    budget.charge(so.Gaussian(2.0).event, so.Adjacency.ZERO_OUT, what="mean")
+    with pytest.raises(
+        so.BudgetError, match=r"epsilon 3.9 .* does not fit .*: 1\.\d\d of 4 are spent .* at most 3\.\d"
+    ):
+        fitted(make().calibrated(epsilon=3.9, delta=1e-3), data=budget)
+    assert budget.releases == ("mean",)
+    found = fitted(make().calibrated(epsilon=1.0, delta=1e-3), data=budget)
+    assert found.guarantee.epsilon <= 1.0 < budget.guarantee(delta=1e-3).epsilon
+    assert any("counted alone: its budget holds 2 releases" in each for each in found.guarantee.assumptions)

@@ -476,7 +476,7 @@ def test_a_stopped_tuning_that_goes_on_in_the_budget_that_holds_it_is_charged_on
             asked.to_stop = stop
 
         keeper, key = SearchCheckpoint(checkpoints, asked), checkpoints.key(Progress())
-        given = {"payment": Compose(), "epsilon": 4.0, "delta": 1e-3, "key": key, "keeper": keeper}
+        given = {"payment": Compose(), "epsilon": 3.9, "delta": 1e-3, "key": key, "keeper": keeper}
         return tune(task, budget, (Clips((2.0,)),), Candidate(0.5, 0.5), on_trial=stop_now, **given).scores
 
     def sum_before() -> so.Budget:

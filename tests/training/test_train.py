@@ -1,6 +1,7 @@
 """`fit`: a model, a data set and a target, and nothing else to know."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -113,6 +114,22 @@ def test_the_progress_bar_can_be_switched_off_and_stays_out_of_the_output(capfd)
     assert told.out == "" and "training privately" in told.err
 
 
+def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
+    budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
+    budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
+    with pytest.raises(so.BudgetError, match=r"epsilon 8 .* does not fit .*: 1\.\d+ of 8 are spent") as refused:
+        fit(data=budget)
+    assert budget.releases == ("mean of the inputs",)
+    largest = float(re.search(r"Ask for at most ([\d.]+\d)\.", str(refused.value)).group(1))
+    fitted = fit(data=budget, epsilon=largest)
+    assert budget.releases == ("mean of the inputs", "training run")
+    assert largest - 0.01 < fitted.guarantee.epsilon <= largest
+    assert 7.9 < budget.guarantee(delta=1e-4).epsilon <= 8.0
+    with pytest.raises(so.BudgetError, match=r"allowed is 8, of which \d\.\d+ is spent: nothing more would fit"):
+        fit(data=budget, epsilon=1.0)
+    assert len(budget.releases) == 2
+
+
 def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releases():
     budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
     budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
@@ -122,17 +139,12 @@ def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releas
     assert "this run is counted alone: its budget holds 2 releases" in str(fitted.guarantee.assumptions)
 
 
-def test_a_fit_that_does_not_fit_into_its_budget_is_refused_with_the_epsilon_that_would():
-    budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
-    budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
-    with pytest.raises(
-        so.BudgetError, match=r"1\.70\d* of 8 are spent at delta 0\.0001. Ask for at most \d"
-    ) as refused:
-        fit(data=budget, epsilon=8.0)
-    assert budget.releases == ("mean of the inputs",)
-    largest = float(str(refused.value).rpartition("at most ")[2].rstrip("."))
-    fit(data=budget, epsilon=largest)
-    assert 7.99 < budget.guarantee(delta=1e-4).epsilon <= 8.0
+def test_a_plan_that_does_not_fit_into_a_budget_is_refused_with_what_would():
+    budget = so.Budget(EASY, epsilon=1.0, delta=1e-4)
+    plan = so.Plan(so.Poisson(0.1, 5), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(0.5))
+    with pytest.raises(so.BudgetError, match=r"does not fit into the budget: 0 of 1 are spent .* at most 0\.99"):
+        so.fit(nn.Linear(EASY[0].shape[1], 2), budget, plan, progress=False)
+    assert budget.releases == ()
 
 
 @pytest.mark.parametrize("limit", [dict(epsilon=float("nan")), dict(epsilon=0), dict(delta=1.0), dict(delta=None)])

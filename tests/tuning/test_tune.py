@@ -106,17 +106,31 @@ def test_a_random_number_of_trials_is_never_shown():
     assert all(isinstance(part.mechanism, RepeatAndSelectDpEvent) for part in flatten(tuned.guarantee.event))
 
 
-def test_the_target_holds_together_with_what_the_budget_holds_already():
+def test_the_target_is_that_of_this_tuning_whatever_the_budget_holds():
     budget = Budget(DATA)
     budget.charge(GaussianDpEvent(4.0), Adjacency.ZERO_OUT, what="mean")
     tuned = tune(task(), budget, STAGES, START, payment=REPEAT, **TARGET, seed=1)
-    assert 2.99 < tuned.guarantee.epsilon <= 3.0
-    assert tuned.noise_multiplier > tune(task(), DATA, STAGES, START, payment=REPEAT, **TARGET, seed=1).noise_multiplier
+    alone = tune(task(), DATA, STAGES, START, payment=REPEAT, **TARGET, seed=1)
+    assert tuned.guarantee.epsilon == alone.guarantee.epsilon <= 3.0
+    assert tuned.noise_multiplier == alone.noise_multiplier
+    assert budget.guarantee(delta=TARGET["delta"]).epsilon > 3.0
+    assert any("counted alone: its budget holds 2 releases" in each for each in tuned.guarantee.assumptions)
+
+
+def test_a_refusal_says_what_is_spent_and_what_would_fit(monkeypatch):
+    budget = Budget(DATA, epsilon=4.0, delta=TARGET["delta"])
+    budget.charge(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, what="mean")
+    with pytest.raises(
+        BudgetError,
+        match=r"epsilon 3 for this tuning does not fit into .*: [\d.]+ of 4 are spent at .*at most [\d.]+\.",
+    ):
+        tune(task(), budget, STAGES, START, payment=Compose(), **TARGET, seed=1)
+    assert budget.releases == ("mean",)
 
 
 def test_a_budget_that_is_too_small_refuses_before_any_trial(monkeypatch):
     monkeypatch.setattr(Task, "attempt", lambda *_: pytest.fail("a trial began"))
-    with pytest.raises(BudgetError, match="tuning would bring epsilon"):
+    with pytest.raises(BudgetError, match=r"tuning does not fit into the budget: 0 of 1 are spent"):
         tune(task(), Budget(DATA, epsilon=1.0, delta=1e-3), STAGES, START, payment=Compose(), **TARGET)
 
 

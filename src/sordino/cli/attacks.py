@@ -12,7 +12,7 @@ import typer
 
 from sordino._input import validate
 from sordino.cli.commands import Command
-from sordino.cli.options import number, print_columns, whole_number
+from sordino.cli.options import ModelFunction, number, print_columns, whole_number
 from sordino.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,13 +43,21 @@ def members(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder; default: RUN.internal, beside the run.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Run membership inference on a run. It reads private rows: results are not private and are kept apart."""
     from sordino.attacks.membership.attack import attack_run, lines, write_internal
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
     found = attack_run(
-        run, data=data, references=references, rows=rows, epochs=epochs, seed=seed, progress=not quiet and not as_json
+        run,
+        data=data,
+        model=model,
+        references=references,
+        rows=rows,
+        epochs=epochs,
+        seed=seed,
+        progress=not quiet and not as_json,
     )
     wanted = tuple(each for each in found.attacks if attack in (AttackName.BOTH, each.name[:4].lower()))
     found = replace(found, attacks=wanted)

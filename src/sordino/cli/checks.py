@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import naming_options, number, print_columns, whole_number, with_settings
+from sordino.cli.options import ModelFunction, naming_options, number, print_columns, whole_number, with_settings
+from sordino.errors import UsageError
 from sordino.recipes.recipe import Recipe
-from sordino.recipes.settings import declared
+from sordino.recipes.settings import declared, option_of
+
+if TYPE_CHECKING:
+    from sordino.recipes.own_model import OwnRun
 
 
 @with_settings("verify")
@@ -26,17 +30,21 @@ def verify(
 ) -> None:
     """Test a recipe's privacy mechanism on synthetic neighbors.
 
-    Checks sensitivity, noise, batches and accounting. Exit code 1 means refuted.
+    Checks sensitivity, noise, batches and accounting. Exit code 1 means refuted. Of a run of your own model, the plan
+    in its folder is tested.
     """
     from sordino.cli.train import recipe_of
-    from sordino.recipes.prepared import verify_recipe
+    from sordino.recipes.prepared import verify_own, verify_recipe
     from sordino.report.card import facts_as_json
     from sordino.report.verdict import check_rows, verdict_facts, write_verdict
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
     with naming_options(*(settings if recipe is not None else declared(Recipe))):
-        wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
-        found = verify_recipe(wanted, seed=seed)
+        if recipe is not None and _is_own_run(recipe):
+            found = verify_own(_own_run(recipe, **settings), seed=seed)
+        else:
+            wanted = recipe_of(None, settings) if recipe is None else _recipe_at(recipe).changed(**settings)
+            found = verify_recipe(wanted, seed=seed)
     verdict = found.verdict
     page = None if out is None else write_verdict(out, found.title, verdict, found.noise, found.not_checked)
     if as_json:
@@ -75,6 +83,10 @@ def audit(
         typer.Option(help="Output folder; default: RECIPE.internal or RUN.internal."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    model: ModelFunction = None,
+    data: Annotated[
+        str | None, typer.Option(help="For a run of your own model: its rows; default: synthetic ones.")
+    ] = None,
 ) -> None:
     """Train with canaries and bound epsilon from below.
 
@@ -85,7 +97,13 @@ def audit(
     from sordino.report.card import facts_as_json
     from sordino.training.progress import progress_bar
 
-    wanted, folder = _recipe_at(recipe), out or _beside(recipe)
+    if _is_own_run(recipe):
+        wanted: Recipe | OwnRun = _own_run(recipe, model=model, data=data)
+    elif model is not None or data is not None:
+        raise UsageError("--model and --data go with a run of a model of your own, and this has a recipe.")
+    else:
+        wanted = _recipe_at(recipe)
+    folder = out or _beside(recipe)
     check_place(folder)
     with progress_bar(not quiet and not as_json) as bar:
         task = bar.add_task("training with canaries", total=None)
@@ -127,6 +145,24 @@ def _beside(recipe: Path) -> Path:
     if RunFolder(folder).may_leave:
         return folder.with_name(f"{folder.name}.internal")
     return recipe.with_name(f"{recipe.stem}.internal")
+
+
+def _is_own_run(path: Path) -> bool:
+    from sordino.recipes.own_model import is_own_run
+    from sordino.training.run_folder import RunFolder
+
+    return path.is_dir() and is_own_run(RunFolder(path))
+
+
+def _own_run(path: Path, model: str | None = None, data: str | None = None, **settings: Any) -> OwnRun:
+    """A run of a model of one's own. Its plan is that of its folder, so that no setting can be changed."""
+    from sordino.recipes.own_model import OwnRun
+
+    for name in settings:
+        raise UsageError(
+            f"{option_of(name)} cannot be changed: {str(path)!r} has no recipe, and the plan is that of the run."
+        )
+    return OwnRun.read(path, model, data)
 
 
 def _recipe_at(path: Path) -> Recipe:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import print_columns, whole_number
+from sordino.cli.options import ModelFunction, print_columns, whole_number
 
 if TYPE_CHECKING:
     from sordino.effects.measurements import Effects
@@ -33,16 +33,17 @@ def effects(
     seed: Annotated[int, whole_number("Seed for attacks, intervals and public networks.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Measure accuracy by group and robustness on public rows. Calibration is measured too."""
     from sordino.effects.measurements import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin
-    from sordino.recipes import SavedRun
+    from sordino.recipes import read_run
 
     validate.count(at_least=0, attacked=attacked)
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    subject = Subject.of(SavedRun.read(run), data=data, columns=group or ())
+    subject = Subject.of(read_run(run, model=model, data=data), data=data, columns=group or ())
     folder = run if out is None else out
     real = folder.resolve()
     inside = real.with_name(f"{real.name}.internal")  # beside what may leave

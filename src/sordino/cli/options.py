@@ -36,6 +36,16 @@ def whole_number(meaning: str, *names: str) -> Any:
     return typer.Option(*names, parser=parse, metavar="WHOLE", help=meaning)
 
 
+ModelFunction = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="For a run of your own model: the function that returns the untrained module.",
+    ),
+]
+
+
 def with_settings(name: str) -> Callable[[Command], Command]:
     """Gives a command an option for each setting of a recipe that is declared for it, in place of `**settings`.
 

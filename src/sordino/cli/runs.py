@@ -13,9 +13,12 @@ import typer
 
 from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
-from sordino.cli.options import print_columns
+from sordino.cli.options import ModelFunction, print_columns
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, SavedRun
+from sordino.recipes import Recipe, read_run
+from sordino.recipes.own_model import is_own_run
+from sordino.recipes.recipe import undescribed
+from sordino.training.description import TrainingDescription
 from sordino.training.run_folder import RunFolder
 
 
@@ -38,9 +41,10 @@ def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     data: Annotated[str, typer.Option(help="New rows: a file, a folder of images, or a standard dataset's test rows.")],
     out: Annotated[Path | None, typer.Option(help="Write CSV here instead of to standard output.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Apply the model of a run to new rows. The model is private, so that its predictions may be shown."""
-    answers = SavedRun.read(run).predict(data)
+    answers = read_run(run, model=model).predict(data)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(answers[0]), lineterminator="\n")
     writer.writeheader()
@@ -59,34 +63,41 @@ def predict(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="The folder of a finished run, or of several to compare.")],
     out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself, or comparison/.")] = None,
+    data: Annotated[str | None, typer.Option(help="For a run of your own model: public rows to measure it on.")] = None,
+    model: ModelFunction = None,
 ) -> None:
     """Write the privacy card of a run, or compare several runs: report.html and report.json."""
     from sordino.report import write_card, write_comparison  # matplotlib is slow to import
 
     if not runs:
         raise UsageError("say at least one run.")
-    written = write_card(runs[0], out) if len(runs) == 1 else write_comparison(runs, out or Path("comparison"))
-    print(written)
+    if len(runs) == 1:
+        print(write_card(runs[0], out, model=model, data=data))
+    else:
+        print(write_comparison(runs, out or Path("comparison"), model=model, data=data))
 
 
 def _found(paths: list[Path]) -> list[Path]:
     """Each path that is a run, and the runs inside each that is not."""
     found = []
     for path in paths:
-        inside = [path] if (path / "recipe.toml").exists() else sorted(p.parent for p in path.glob("*/recipe.toml"))
+        is_run = RunFolder(path).is_run
+        inside = [path] if is_run else sorted({p.parent for name in _NAMES for p in path.glob(f"*/{name}")})
         if not inside:
-            raise UsageError(f"there is no run in {str(path)!r}.")
+            raise UsageError(f"there is no run in {str(path)!r}{undescribed(RunFolder(path))}.")
         found += inside
     return found
 
 
+_NAMES = ("recipe.toml", "training.json")  # one of them is in the folder of every run
 _HEADINGS = ("run", "state", "data", "model", "epsilon", "delta", "adjacency", "unit")
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
     """One line about a run. A damaged one says so instead of hiding the others."""
     try:
-        recipe, rows = Recipe.of_run(folder), folder.metrics()
+        data, model = _data_and_model(folder)
+        rows = folder.metrics()
         promised = folder.privacy() if folder.is_begun or folder.is_finished else {}
     except SordinoError as error:
         return {"run": str(folder.path), "state": f"damaged: {error}"}
@@ -95,9 +106,17 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
         state = "finished"
     else:
         state = f"step {last.get('step', 0)} of {promised['steps']}" if "steps" in promised else "not begun"
-    about = {"run": str(folder.path), "state": state, "data": recipe.data, "model": recipe.model}
+    about = {"run": str(folder.path), "state": state, "data": data, "model": model}
     measured = {name: value for name, value in last.items() if name.startswith(("test_", "validation_"))}
     return about | {name: promised[name] for name in _HEADINGS if name in promised} | measured
+
+
+def _data_and_model(folder: RunFolder) -> tuple[str, str]:
+    """What was trained on what: by the recipe, or the class of a model of one's own."""
+    if is_own_run(folder):
+        return "own rows", TrainingDescription.read(folder).model_class
+    recipe = Recipe.of_run(folder)
+    return recipe.data, recipe.model
 
 
 def _shown(name: str, value: object) -> str:

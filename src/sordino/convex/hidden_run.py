@@ -35,6 +35,7 @@ from sordino.kernel.states import Private
 from sordino.kernel.step import Plan
 from sordino.training.callbacks import Callback, CallbackList, LogSteps, ProgressBar, TrainingStart, closing_callbacks
 from sordino.training.checkpoint import RunWriter, digest_of, promised_fields
+from sordino.training.description import describe_hidden_training
 from sordino.training.evaluation import Public
 from sordino.training.loop import Training, measured, stop_requests, take_steps
 from sordino.training.run_folder import RunFolder
@@ -111,17 +112,18 @@ def fit_hidden_state(
     bar = (ProgressBar("hidden-state training"),) if progress else ()
     callback_list = CallbackList((LogSteps(), *bar, *callbacks))
     steps = _Steps(plan, module, records, callback_list, on_shown)
+    if not resume:  # before the folder is made, so that an error leaves none
+        budget.check_target(plan.event_at, plan.noise_multiplier, plan.adjacency, what=_WHAT, delta=delta)
     if out is None:
         release = budget.address(plan.event, plan.adjacency, what=_WHAT, key=key)
-        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, key))
+        guarantee = _guarantee(plan, budget, delta, _assumptions(plan, key))
         with steps.calling_callbacks(0, guarantee):
             steps.take(steps.training(release.key, physical_batch_size), None)
             return steps.finish(guarantee, evaluation, None)
     folder, digest = RunFolder(out), digest_of(*steps.plan.stages, plan)
     if resume and folder.is_finished:
-        return _load_finished(folder, budget, plan, module, digest, delta)
-    if not resume:
-        budget.check(plan.event, plan.adjacency, what=_WHAT)  # before the folder is made, so that an error leaves none
+        described = describe_hidden_training(module, records, plan, outputs)
+        return _load_finished(folder, budget, plan, module, digest, delta, described)
     with closing(RunWriter.resume(folder, key) if resume else RunWriter.begin(folder, key)) as writer:
         settings = {"hidden state": repr(plan), "outputs": str(outputs)}
         if plan.shown_after:  # tells these runs from older ones, which did not record what they had shown
@@ -136,7 +138,8 @@ def fit_hidden_state(
             "batch_size": plan.batch_size(records.num_units),
             "steps": plan.steps,
         }
-        guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(plan, writer.key))
+        guarantee = _guarantee(plan, budget, delta, _assumptions(plan, writer.key))
+        writer.describe(describe_hidden_training(module, records, plan, outputs))
         rows = writer.promise(
             promised_fields(plan.sampler, sizes, plan.noise_multiplier, guarantee),
             number=release.number,
@@ -156,6 +159,12 @@ def kernel_plan(hidden: NoisyCGD) -> Plan:
     """Returns the kernel's plan for the steps. Its event is for an observer of all steps: do not use it for epsilon."""
     noise = Fading(hidden.noise_multiplier, hidden.noise_schedule, hidden.steps)
     return Plan(hidden.sampler, LossGradient(hidden.loss), ClipByNorm(hidden.clip), noise)
+
+
+def _guarantee(plan: NoisyCGD, budget: Budget, delta: float, assumptions: tuple[str, ...]) -> Guarantee:
+    """What this run promises by itself. The budget has a guarantee for all that it holds."""
+    plan.check_noise(delta)
+    return budget.guarantee_of(plan.event, plan.adjacency, delta=delta, assumptions=assumptions)
 
 
 def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
@@ -297,13 +306,21 @@ class _WholeSchedule:
 
 
 def _load_finished(
-    folder: RunFolder, budget: Budget, plan: NoisyCGD, module: nn.Module, digest: str, delta: float
+    folder: RunFolder,
+    budget: Budget,
+    plan: NoisyCGD,
+    module: nn.Module,
+    digest: str,
+    delta: float,
+    described: dict[str, object],
 ) -> HiddenStateFit:
     """Loads a finished run from its folder, and charges it unless the budget includes it already."""
     run = folder.finished_run()
     run.check(digest, folder.path)
+    if not folder.is_run:  # an earlier version wrote it, and did not describe it
+        folder.write_training(described)
     budget.charge(plan.event, plan.adjacency, what=_WHAT, run=run.identity)
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()
-    guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))
+    guarantee = _guarantee(plan, budget, delta, tuple(promised["assumptions"]))
     return HiddenStateFit(module, guarantee, plan, folder.metrics()[-1])

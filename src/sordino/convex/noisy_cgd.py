@@ -179,12 +179,12 @@ class NoisyCGD:
         >>> round(plan.calibrated(epsilon=1.0, delta=1e-5).noise_multiplier, 2)
         5.03
         """
-        noise_multiplier = smallest(self._event_at, self.adjacency, epsilon=epsilon, delta=delta)
+        noise_multiplier = smallest(self.event_at, self.adjacency, epsilon=epsilon, delta=delta)
         plan = replace(self, noise_multiplier=noise_multiplier)
         plan.check_noise(delta)
         return plan
 
-    def _event_at(self, noise_multiplier: float) -> DpEvent:
+    def event_at(self, noise_multiplier: float) -> DpEvent:
         """The event with another noise multiplier. Without a `radius`, every mu is inversely proportional to it."""
         if self.radius is not None:
             return replace(self, noise_multiplier=noise_multiplier).event

@@ -36,8 +36,7 @@ from sordino.effects.rare_examples import (
 )
 from sordino.effects.robustness import FromUnit, ImagesToAttack, MaskingSigns, RobustnessCurve, range_of, unit_pixels
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, SavedRun
-from sordino.recipes.methods import method_of
+from sordino.recipes import FinishedRun, OwnRun, Recipe
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.quality import JudgedRows, judge
@@ -81,24 +80,30 @@ class Effects:
 class Subject:
     """A finished model and the public rows that it is judged on, in groups."""
 
-    saved: SavedRun = field(repr=False)
+    saved: FinishedRun = field(repr=False)
     rows: Split = field(repr=False)
     judged: JudgedRows = field(repr=False)
     groupings: tuple[Grouping, ...]
     data: str
 
     @classmethod
-    def of(cls, saved: SavedRun, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
-        """Reads the public rows of the run's data set, or of another with the same inputs and classes."""
+    def of(cls, saved: FinishedRun, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
+        """Reads the public rows of the run's data set, or of another with the same inputs and classes.
+
+        A run of a model of one's own has those that it was read with.
+        """
+        if isinstance(saved, OwnRun):
+            saved.built  # noqa: B018  # without a model there are no classes
         if saved.facts.num_classes is None:
             raise UsageError(f"effects are about classes, and the target of {saved.facts.name!r} is a number.")
-        recipe = saved.recipe
-        if data is not None and data != recipe.data:
-            recipe = Recipe(data=data, model=recipe.model, epsilon=recipe.epsilon, delta=recipe.delta)
+        name, recipe = saved.data_name, None
+        if not isinstance(saved, OwnRun) and data is not None and data != name:
+            own = saved.recipe
+            name, recipe = data, Recipe(data=data, model=own.model, epsilon=own.epsilon, delta=own.delta)
         judged = judge(saved, recipe)
         if int(judged.rows.target.max()) >= saved.facts.num_classes:
-            raise DataError(f"the public rows of {recipe.data!r:.80} have classes that the model does not know.")
-        return cls(saved, judged.rows, judged, groupings(judged.rows, saved, columns), recipe.data)
+            raise DataError(f"the public rows of {name!r:.80} have classes that the model does not know.")
+        return cls(saved, judged.rows, judged, groupings(judged.rows, saved, columns), name)
 
     @property
     def right(self) -> NDArray[np.float64]:
@@ -108,7 +113,7 @@ class Subject:
     @property
     def likelihoods(self) -> NDArray[np.float64]:
         """How likely its own label is to the model, for each row; 0 or 1 where the model gives no probabilities."""
-        if not method_of(self.saved.recipe).has_probabilities:
+        if not self.saved.has_probabilities:
             return self.right
         labels = self.rows.target[:, None]
         found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
@@ -135,7 +140,7 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
     groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
     beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
     calibration = None
-    if method_of(saved.recipe).has_probabilities:
+    if saved.has_probabilities:
         calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)
     else:
         notes.append("no calibration error: the outputs of this network are scores, no logarithms of odds.")

@@ -34,7 +34,7 @@ def write_public(effects: Effects, subject: Subject, folder: Path) -> Path:
         said = paragraphs(*(f"By {each.by}, {each.words}" for each in effects.disparities))
         sections.append(Section("parity", "Whether groups are treated alike", said, {}, 30))
     sections += _most_harmed(effects.harmed, subject, "networks that learnt from other public rows")
-    title = f"{subject.saved.recipe.model} on {effects.data}"
+    title = f"{subject.saved.model_name} on {effects.data}"
     headline = element("div", paragraphs(f"{effects.overall.percent} of {effects.rows:,} public rows right."))
     _write(folder / "effects.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
     return _write(folder / "effects.html", page("Effects", title, headline, sections))
@@ -63,7 +63,7 @@ def write_internal(effects: TwinEffects, public: Effects, subject: Subject, fold
         sections.append(Section("attack", "Under attack", gallery([shown.under_attack(both)]), {}, 40))
     sections += _most_harmed(effects.harmed, subject, "the twin")
     warning = element("div", paragraphs(f"This page is {effects.warning}."), class_="warning")
-    title = f"{subject.saved.recipe.model} on {public.data}, beside its twin"
+    title = f"{subject.saved.model_name} on {public.data}, beside its twin"
     return _write(folder / "effects-internal.html", page("Internal", title, warning, sections), private=True)
 
 

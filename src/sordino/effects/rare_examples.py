@@ -22,13 +22,17 @@ from torch import Tensor, nn
 
 from sordino.effects.groups import Group, Grouping
 from sordino.errors import DataError
-from sordino.recipes import SavedRun
-from sordino.recipes.networks import build, network_inputs
+from sordino.recipes import FinishedRun
 from sordino.training.evaluation import correctness
 
 _BATCH, _LR = 128, 3e-3
 _EPOCHS, _FEWEST_STEPS = 10, 1000
 WORDS = f"Adam at {_LR:g} falling to 0, batches of {_BATCH}, {_EPOCHS} epochs and at least {_FEWEST_STEPS} steps"
+
+
+def as_input(rows: Tensor) -> Tensor:
+    """Rows as a network takes them: bytes of images as float32, everything else as it is, such as token ids."""
+    return rows.float() if rows.dtype == torch.uint8 else rows
 
 
 def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int) -> nn.Module:
@@ -51,7 +55,7 @@ def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int
         for _ in range(epochs):
             for rows in torch.split(torch.randperm(len(target), generator=generator), _BATCH):
                 optimizer.zero_grad()
-                torch.autograd.backward(F.cross_entropy(model(inputs[rows].float()), target[rows]))
+                torch.autograd.backward(F.cross_entropy(model(as_input(inputs[rows])), target[rows]))
                 optimizer.step()
                 schedule.step()
     return model.eval()
@@ -100,21 +104,21 @@ class PublicEnsemble:
         return self.probabilities.gather(2, self._answer)
 
 
-def train_public_ensemble(saved: SavedRun, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
+def train_public_ensemble(saved: FinishedRun, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
     """Networks like that of the run, trained on public rows as one does without privacy."""
     if len(target) < _FEWEST:
         raise DataError(f"an ensemble needs at least {_FEWEST} public rows, got {len(target)}.")
-    inputs = network_inputs(saved.built, saved.facts, raw)
+    inputs = saved.network_inputs(raw)
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
     said = torch.zeros(MEMBERS, len(target), saved.facts.num_classes or 0)
     for fold, (seen, unseen) in enumerate((halves, halves[::-1])):
         for member in range(MEMBERS):
             own = seed + 1 + MEMBERS * fold + member
-            network = build(saved.recipe.model, saved.facts, seed=own, gates=saved.recipe.gates).module
+            network = saved.fresh_network(own)
             train_plainly(network, inputs[seen], target[seen], seed=own)
             with torch.no_grad():
-                outputs = torch.cat([network(rows.float()) for rows in torch.split(inputs[unseen], 1024)])
+                outputs = torch.cat([network(as_input(rows)) for rows in torch.split(inputs[unseen], 1024)])
             said[member, unseen] = outputs.softmax(dim=1)
     return PublicEnsemble(said, target)
 

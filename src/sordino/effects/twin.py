@@ -16,10 +16,18 @@ from torch import Tensor
 from sordino.effects.bootstrap import Interval, mean_of
 from sordino.effects.groups import GroupAccuracy, accuracies, who_lost
 from sordino.effects.measurements import HARMED, Subject
-from sordino.effects.rare_examples import WORDS, HarmedExample, PublicEnsemble, by_decile, most_harmed, train_plainly
+from sordino.effects.rare_examples import (
+    WORDS,
+    HarmedExample,
+    PublicEnsemble,
+    as_input,
+    by_decile,
+    most_harmed,
+    train_plainly,
+)
 from sordino.effects.robustness import MaskingSigns, RobustnessCurve
-from sordino.errors import SordinoError
-from sordino.recipes import SavedRun
+from sordino.errors import DataError, SordinoError
+from sordino.recipes import FinishedRun, OwnRun
 from sordino.recipes.networks import network_inputs
 from sordino.recipes.prepared import prepare
 from sordino.training.evaluation import correctness
@@ -45,8 +53,22 @@ class TwinEffects(ExposedResult):
     warning: str = field(default=NOT_PRIVATE, init=False)
 
 
-def train_twin(saved: SavedRun, *, seed: int = 0) -> NotPrivate:
-    """The same network from the same first weights, trained on the private rows as one does without privacy."""
+def train_twin(saved: FinishedRun, *, seed: int = 0) -> NotPrivate:
+    """The same network from the same first weights, trained on the private rows as one does without privacy.
+
+    For a model of one's own: from weights that its function gives, on the rows that were passed.
+    """
+    if isinstance(saved, OwnRun):
+        rows, public = saved.training_rows()
+        if public is None:
+            raise DataError(
+                f"{saved.data!r} must hold private rows to train a twin on, and public test rows beside them."
+            )
+        rows = rows.take(rows.usable)
+        if rows.target is None:
+            raise DataError("a twin needs the labels of the rows.")
+        model = train_plainly(saved.fresh_network(seed), rows.inputs[0], rows.target, seed=seed)
+        return NotPrivate(model, "the same network without a clip and without noise")
     prepared = prepare(saved.recipe, progress=False)
     train = prepared.data.train
     inputs = network_inputs(prepared.built, prepared.data.facts, train.inputs)
@@ -78,9 +100,9 @@ def compare(
 
 
 def _outputs(subject: Subject, twin: NotPrivate) -> Tensor:
-    inputs = network_inputs(subject.saved.built, subject.saved.facts, subject.rows.inputs)
+    inputs = subject.saved.network_inputs(subject.rows.inputs)
     with torch.no_grad():
-        return torch.cat([twin.model(rows.float()) for rows in torch.split(inputs, _ROWS_AT_A_TIME)]).double()
+        return torch.cat([twin.model(as_input(rows)) for rows in torch.split(inputs, _ROWS_AT_A_TIME)]).double()
 
 
 def _under_attack(

@@ -8,6 +8,7 @@ run that is taken up again keeps its number: steps that are repeated have the no
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
 from sordino.accounting.guarantee import rounded_up
 from sordino.accounting.tightest import check_delta
-from sordino.errors import BudgetError, UsageError
+from sordino.errors import BudgetError, SordinoError, UsageError
 from sordino.kernel.noise import LearningNoise, Noise, NoiseAt, check_tail
 from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Data, Records, as_records
@@ -147,11 +148,6 @@ class Budget:
         """All releases so far, composed."""
         return ComposedDpEvent([charge.event for charge in self._charges])
 
-    def event_beside(self, run: RunIdentity | None) -> DpEvent:
-        """All releases so far but those of this run, composed: what is there when it is calibrated."""
-        name = None if run is None else run.name
-        return ComposedDpEvent([charge.event for charge in self._charges if charge.run != name])
-
     @property
     def releases(self) -> tuple[str, ...]:
         """What was released, in order."""
@@ -254,6 +250,64 @@ class Budget:
         self.check_process()
         with self._charging:
             self._refuse_if_too_much(event, adjacency, what)
+
+    def check_target(
+        self,
+        event_at: Callable[[float], DpEvent],
+        noise_multiplier: float,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        delta: float,
+        epsilon: float | None = None,
+    ) -> None:
+        """Refuses what `charge` would refuse of a release with noise for a target, and says which epsilon would fit.
+
+        `event_at` gives the event for a noise multiplier, and the target is at `delta`. `epsilon` is what was asked
+        for, by default that of the event.
+
+        >>> import torch
+        >>> from dp_accounting import GaussianDpEvent
+        >>> budget = Budget((torch.zeros(9, 2), torch.zeros(9)), epsilon=4.0, delta=1e-5)
+        >>> _ = budget.charge(GaussianDpEvent(2.0), Adjacency.ZERO_OUT, what="mean")
+        >>> budget.check_target(GaussianDpEvent, 1.0, Adjacency.ZERO_OUT, what="training run", delta=1e-5)
+        Traceback (most recent call last):
+            ...
+        sordino.errors.BudgetError: epsilon 4.377 for this training run does not fit into the budget: 2.00 of 4 are \
+spent at delta 1e-05. Ask for at most 3.281.
+        """
+        try:
+            self.check(event_at(noise_multiplier), adjacency, what=what)
+        except BudgetError as error:
+            if self.epsilon is None or self.delta is None:
+                raise
+            limit, limit_delta = self.epsilon, self.delta
+
+            def together(multiplier: float) -> DpEvent:
+                return ComposedDpEvent([self.event, event_at(multiplier)])
+
+            try:
+                multiplier = smallest(together, adjacency, epsilon=limit, delta=limit_delta)
+                fits = privacy_of(event_at(multiplier), adjacency).epsilon(delta)
+            except SordinoError:  # nothing would fit, or no bound is known: the error of the check says what there is
+                raise error from None
+            if epsilon is None:
+                epsilon = privacy_of(event_at(noise_multiplier), adjacency).epsilon(delta)
+            spent = privacy_of(self.event, adjacency).epsilon(limit_delta) if self._charges else 0.0
+            raise BudgetError(
+                f"epsilon {epsilon:.4g} for this {what} does not fit into the budget: {rounded_up(spent, 3)} of "
+                f"{limit:g} are spent at delta {limit_delta:g}. Ask for at most {math.floor(fits * 1000) / 1000:g}."
+            ) from None
+
+    def guarantee_of(
+        self, event: DpEvent, adjacency: Adjacency, *, delta: float, assumptions: tuple[str, ...] = ()
+    ) -> Guarantee:
+        """What one of the releases promises by itself. It says so where the budget holds others too."""
+        releases = len(self.releases)
+        if releases > 1:
+            assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
+        unit, alone = self.records.unit, ComposedDpEvent([event])
+        return Guarantee.of(alone, adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """What all releases together promise."""

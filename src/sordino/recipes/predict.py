@@ -1,4 +1,7 @@
-"""A saved model applied to new rows."""
+"""A finished run read from its folder, and its model applied to new rows.
+
+`read_run` gives a `SavedRun` for a run with a recipe, and an `OwnRun` for a run of a model of one's own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino._input.strict_toml import Table
 from sordino.data import Facts
@@ -16,6 +19,7 @@ from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
+from sordino.recipes.own_model import OwnRun, is_own_run
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import evaluating
 from sordino.training.run_folder import RunFolder
@@ -55,6 +59,31 @@ class SavedRun:
         built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
         return cls(folder, recipe, facts, built)
 
+    @property
+    def model_name(self) -> str:
+        return self.recipe.model
+
+    @property
+    def data_name(self) -> str:
+        return self.recipe.data
+
+    @property
+    def module(self) -> nn.Module:
+        return self.built.module
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether outputs are logits of classes. Otherwise they are scores."""
+        return method_of(self.recipe).has_probabilities
+
+    def network_inputs(self, raw: Tensor) -> Tensor:
+        """What the network is given for raw rows."""
+        return network_inputs(self.built, self.facts, raw)
+
+    def fresh_network(self, seed: int) -> nn.Module:
+        """Another untrained network of the same kind."""
+        return build(self.recipe.model, self.facts, seed=seed, gates=self.recipe.gates).module
+
     def predict(self, source: str) -> list[dict[str, object]]:
         """One row of answers for each row of the source: the class and the probability of each, or the number.
 
@@ -72,7 +101,7 @@ class SavedRun:
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """What the network says about each row; NaN where the row holds a number that is not finite."""
-        prepared = network_inputs(self.built, self.facts, inputs)
+        prepared = self.network_inputs(inputs)
         said = []
         with evaluating(self.built.module), torch.inference_mode():
             for rows in torch.split(prepared, _ROWS_AT_A_TIME):
@@ -84,7 +113,7 @@ class SavedRun:
     def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
         names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
         kind, of_classes = "score", outputs.double()
-        if method_of(self.recipe).has_probabilities:
+        if self.has_probabilities:
             kind, of_classes = "p", of_classes.softmax(dim=1)
         columns = [f"{kind}({name})" for name in names]
         chosen = (names[label] for label in of_classes.argmax(dim=1).tolist())
@@ -94,6 +123,21 @@ class SavedRun:
     def _numbers(self, outputs: Tensor) -> list[dict[str, object]]:
         low, high = self.facts.target_range or (-1.0, 1.0)
         return [{"prediction": low + (number + 1) / 2 * (high - low)} for number in outputs.double().tolist()]
+
+
+FinishedRun = SavedRun | OwnRun
+
+
+def read_run(path: Path, *, model: str | None = None, data: str | None = None) -> FinishedRun:
+    """A finished run. `model` names the function and `data` the rows that a run of a model of one's own needs."""
+    folder = RunFolder(path)
+    if is_own_run(folder):
+        return OwnRun.read(path, model, data)
+    if model is not None and folder.has_recipe:
+        raise UsageError(
+            f"--model goes with a run of a model of your own, and {str(path)!r} has a recipe: leave it out."
+        )
+    return SavedRun.read(path)
 
 
 def _beside(usable: Tensor, rows: Tensor) -> Tensor:

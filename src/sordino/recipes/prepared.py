@@ -2,7 +2,7 @@
 
 A recipe with nothing left open, and what it is about to use: data, network and features.
 
-A recipe put to the test before it is trained: its own plan and network, on synthetic rows of the public shape.
+A recipe, or a run of a model of one's own, put to the test: its plan and network, on synthetic rows.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import DataSet, Facts, Split, load
+from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Records, as_records, by_user
+from sordino.kernel.step import Plan
 from sordino.models import Built
 from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
+from sordino.recipes.own_model import OwnRun
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import Public
 from sordino.verification import Verdict, verify
@@ -109,18 +112,18 @@ def _records(inputs: Tensor, data: DataSet) -> Records:
     return by_user(rows, data.train.owners, rows_per_user=data.rows_per_user or 1)
 
 
+_SYNTHETIC = 16  # units
+_SMALLEST_DELTA = 1e-15  # stands for the delta of a pure guarantee
+
+
 @dataclass(frozen=True)
 class RecipeVerification:
-    """What was found about a recipe, its noise, and what no run can show."""
+    """What was found about a training, its noise, and what no run can show."""
 
-    recipe: Recipe
+    title: str
     verdict: Verdict
-    noise: NoisePicture = field(repr=False)
+    noise: NoisePicture | None = field(repr=False)
     not_checked: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.recipe.model} on {self.recipe.data} by {self.recipe.method}"
 
 
 def verify_recipe(recipe: Recipe, *, seed: int = 0) -> RecipeVerification:
@@ -130,11 +133,33 @@ def verify_recipe(recipe: Recipe, *, seed: int = 0) -> RecipeVerification:
     'not refuted'
     """
     rehearsed = rehearse(recipe)
+    title = f"{recipe.model} on {recipe.data} by {recipe.method}"
     plan, module, records = method_of(recipe).plan(rehearsed), rehearsed.built.module, rehearsed.records
     if isinstance(plan, NoisyCGD):
         outputs = rehearsed.data.facts.num_classes or 1
         verdict = verify_hidden_state(plan, records, outputs=outputs, delta=rehearsed.delta, seed=seed)
         noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
-        return RecipeVerification(rehearsed.recipe, verdict, noise, NOT_CHECKED)
+        return RecipeVerification(title, verdict, noise, NOT_CHECKED)
     verdict = verify(plan, module, records, delta=rehearsed.delta, seed=seed)
-    return RecipeVerification(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())
+    return RecipeVerification(title, verdict, _picture(plan, module, records, seed), ())
+
+
+def _picture(plan: Plan, module: nn.Module, records: Records, seed: int) -> NoisePicture | None:
+    """A picture of normal noise. Other noise has none."""
+    return noise_picture(plan, module, records, seed=seed) if isinstance(plan.noise, NormalNoise) else None
+
+
+def verify_own(own: OwnRun, *, seed: int = 0) -> RecipeVerification:
+    """Tries to refute what a run of a model of one's own promises, on synthetic rows of the shapes in its folder."""
+    description, records = own.description, own.description.records(_SYNTHETIC)
+    promised = own.folder.privacy().get("delta")
+    delta = float(promised) if isinstance(promised, float) and promised > 0 else _SMALLEST_DELTA
+    title = f"{own.model_name} by the plan of {str(own.folder.path)!r}"
+    if description.is_hidden:
+        hidden, outputs = description.stage("hidden_state"), own.facts.num_classes or 1
+        verdict = verify_hidden_state(hidden, records, outputs=outputs, delta=delta, seed=seed)
+        noise = noise_picture(lasting_kernel(hidden), own.setup.model, records, seed=seed)
+        return RecipeVerification(title, verdict, noise, NOT_CHECKED)
+    plan, module = own.plan(), own.setup.model
+    verdict = verify(plan, module, records, delta=delta, seed=seed)
+    return RecipeVerification(title, verdict, _picture(plan, module, records, seed), ())

@@ -93,7 +93,11 @@ class Recipe:
     """
 
     data: Text = setting(help="Dataset: a name from `sordino data list`, or a path.", commands=_ALL)
-    model: ModelName = setting(help="Network: a name from `sordino models`.", commands=_ALL)
+    model: ModelName = setting(
+        help="Network: a name from `sordino models`.",
+        commands=_ALL,
+        verify="Network: a name, or MODULE:FUNCTION for a run of your own model.",
+    )
     epsilon: Positive = setting(
         help="Target epsilon, above 0.",
         commands=(*_ALL, "plan"),
@@ -290,7 +294,12 @@ class Recipe:
         """The recipe that a run was begun with. One that cannot be read was changed since."""
         shown = repr(str(folder.path))
         if not folder.is_run:
-            raise UsageError(f"there is no run in {shown}.")
+            raise UsageError(f"there is no run in {shown}{undescribed(folder)}.")
+        if not folder.has_recipe:
+            raise UsageError(
+                f"{shown} has no recipe: so.fit wrote it with a model of your own. To resume it, call so.fit again "
+                "with the same arguments, out= and resume=True."
+            )
         try:
             return cls.parse(folder.recipe(), what=f"the recipe in {shown}")
         except UsageError as error:
@@ -387,6 +396,16 @@ class Recipe:
         from sordino.recipes.methods import method_of
 
         return method_of(self).divisor(self, examples)
+
+
+def undescribed(folder: RunFolder) -> str:
+    """What to add to a refusal where an earlier version of so.fit wrote a folder without a description."""
+    if folder.is_run or not folder.is_begun:
+        return ""
+    return (
+        " that says what was trained: an earlier version of so.fit wrote it. Call so.fit again with the same "
+        "arguments, out= and resume=True, which describes it"
+    )
 
 
 def _key_of(name: str) -> str:

@@ -40,11 +40,12 @@ def measured(run: Evidence) -> Section:
             words = f"Of {overall.rows:,} public test rows the model has {overall.text} right (95 % interval, Wilson)."
             figures.append(_classes(by_class, overall))
             facts |= {"test": overall.as_dict(), "by_class": {name: x.as_dict() for name, x in by_class.items()}}
-        case RegressionErrors(regression=errors, rows=rows):
+        case RegressionErrors(regression=errors, rows=rows, is_scaled=is_scaled):
             words = (
                 f"On {rows:,} public test rows the mean squared error is {errors.mse:.4g}, and R² is {errors.r2:.3g}."
             )
-            words += " The target is scaled to lie between -1 and 1. There are no classes to tell apart."
+            words += " The target is scaled to lie between -1 and 1." if is_scaled else ""
+            words += " There are no classes to tell apart."
             facts |= {"test": {"mse": errors.mse, "rows": rows}}
         case Unmeasured(reason=reason):
             words = f"{_recorded(end)} There is no interval and no accuracy by class: {reason}"

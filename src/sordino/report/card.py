@@ -31,14 +31,15 @@ SECTIONS: tuple[Maker, ...] = (
 _LONGEST_NAME = 60
 
 
-def write_card(run: Path, out: Path | None = None) -> Path:
+def write_card(run: Path, out: Path | None = None, *, model: str | None = None, data: str | None = None) -> Path:
     """Writes report.html and report.json into the folder of a finished run, or into `out`. Gives the page's path.
 
+    For a run of a model of one's own, `model` (MODULE:FUNCTION) and `data` (public rows) fill what needs both.
     The same run gives the same bytes. Nothing is written if any part of the run is damaged.
     """
-    evidence = Evidence.read(run)
+    evidence = Evidence.read(run, model=model, data=data)
     sections = sections_of(evidence, SECTIONS)
-    title = f"{evidence.saved.recipe.model} on {shortened(evidence.saved.facts.name, _LONGEST_NAME)}"
+    title = f"{evidence.saved.model_name} on {shortened(evidence.saved.facts.name, _LONGEST_NAME)}"
     text = page("Privacy card", title, promise.headline(evidence.guarantee), sections)
     facts = {"format": FORMAT, "kind": "privacy card"} | {section.name: section.facts for section in sections}
     return write_report(run if out is None else out, text, facts)

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from sordino.accounting import Adjacency
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UsageError
+from sordino.recipes.own_model import is_own_run
 from sordino.report.card import FORMAT, write_report
 from sordino.report.evidence import Evidence
 from sordino.report.markup import (
@@ -32,6 +33,7 @@ from sordino.report.promise import OBSERVERS
 from sordino.report.provenance import SAID_ELSEWHERE, settings_of
 from sordino.report.quality import Accuracy, RegressionErrors, Unmeasured
 from sordino.report.sections import Section, page
+from sordino.training.run_folder import RunFolder
 
 _MARKERS = {Adjacency.ZERO_OUT: "o", Adjacency.ADD_OR_REMOVE: "s", Adjacency.REPLACE_ONE: "^"}
 _HEADINGS = ("", "run", "ε", "δ", "adjacency", "unit", "observer sees", "on public test rows")
@@ -54,8 +56,10 @@ _MEANINGS = (
 )
 
 
-def write_comparison(paths: Sequence[Path], out: Path) -> Path:
+def write_comparison(paths: Sequence[Path], out: Path, *, model: str | None = None, data: str | None = None) -> Path:
     """Writes report.html and report.json about two or more finished runs into the folder `out`. Gives the page's path.
+
+    `model` and `data` are for the runs of a model of one's own among them.
 
     >>> write_comparison([Path("only")], Path("out"))
     Traceback (most recent call last):
@@ -64,7 +68,10 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Path:
     """
     if len(paths) < 2:
         raise UsageError(f"a comparison needs at least two runs, got {len(paths)}.")
-    runs = [Evidence.read(path) for path in paths]
+    own = {path: is_own_run(RunFolder(path)) for path in paths}
+    if (model is not None or data is not None) and not any(own.values()):
+        raise UsageError("model and data go with runs of a model of your own, and all of these have recipes.")
+    runs = [Evidence.read(path, model=model, data=data) if own[path] else Evidence.read(path) for path in paths]
     sections = (_results(runs), _differences(runs))
     text = page("Comparison", f"{len(runs)} private runs", _warnings(runs), sections)
     facts = {"format": FORMAT, "kind": "comparison"} | {section.name: section.facts for section in sections}

@@ -47,7 +47,8 @@ from sordino.accounting import (
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
-from sordino.recipes import SavedRun
+from sordino.kernel.sampling import Sampler
+from sordino.recipes import FinishedRun, OwnRun, Recipe, read_run
 from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.quality import Quality, quality_of
 
@@ -116,18 +117,24 @@ _AGREEMENT = 1e-3  # relative: two versions of an accountant may round different
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finished run: what it promises, what it was, and how good its model is."""
+    """A finished run: what it promises, what it was, and how good its model is.
 
-    saved: SavedRun = field(repr=False)
+    `question` has the numbers of its plan, or is None where the plan is none that `sordino plan` knows.
+    """
+
+    saved: FinishedRun = field(repr=False)
     guarantee: Guarantee
-    question: Question
+    question: Question | None
     promised: dict[str, Any] = field(repr=False)
     metrics: tuple[dict[str, Any], ...] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> Evidence:
-        """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state."""
-        saved = SavedRun.read(path)
+    def read(cls, path: Path, *, model: str | None = None, data: str | None = None) -> Evidence:
+        """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state.
+
+        `model` and `data` are for a run of a model of one's own: see `OwnRun`.
+        """
+        saved = read_run(path, model=model, data=data)
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
         try:
@@ -140,6 +147,7 @@ class Evidence:
             )
             run._check_that_files_agree(what)
             run.searched  # noqa: B018  # one that cannot be read is refused here
+            run.num_steps  # noqa: B018
         except StateError:
             raise
         except KeyError as error:
@@ -152,7 +160,30 @@ class Evidence:
     def has_seed(self) -> bool:
         """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
         assumed = any(each.startswith(_SEED) for each in self.guarantee.assumptions)
-        return assumed or self.saved.recipe.seed is not None
+        return assumed or (self.recipe is not None and self.recipe.seed is not None)
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recipe, or None for a run of a model of one's own."""
+        return None if isinstance(self.saved, OwnRun) else self.saved.recipe
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps were planned."""
+        if self.recipe is not None:
+            return self._known_question.num_steps
+        steps = self.promised["steps"]
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise TypeError(f"{steps!r:.80} is no number of steps.")
+        return steps
+
+    @cached_property
+    def planned(self) -> tuple[Sampler, DpEvent] | None:
+        """The sampler with the release of each step, or None where one of them is code of one's own."""
+        if isinstance(self.saved, OwnRun):
+            return _planned(self.saved)
+        question = self._known_question
+        return make_sampler(question), question.release(question.noise_multiplier or 0.0)
 
     @cached_property
     def searched(self) -> str | None:
@@ -189,20 +220,36 @@ class Evidence:
     @cached_property
     def holds_more_than_the_plan(self) -> bool:
         """Whether something beside the planned steps is paid for, such as steps that had to be drawn again."""
-        return self._planned != _counts(self.guarantee.event)
+        return self._planned_counts != _counts(self.guarantee.event)
 
     @property
-    def _planned(self) -> Counter[DpEvent]:
-        sampler = make_sampler(self.question)
-        return _counts(sampler.compose(self.question.release(self.question.noise_multiplier or 0.0), sampler.steps))
+    def _planned_counts(self) -> Counter[DpEvent]:
+        if self.planned is None:
+            return Counter()
+        sampler, release = self.planned
+        return _counts(sampler.compose(release, sampler.steps))
+
+    @property
+    def _known_question(self) -> Question:
+        if self.question is None:
+            raise TypeError("the plan is none that is known.")
+        return self.question
 
     def _check_that_files_agree(self, what: str) -> None:
-        recipe, question = self.saved.recipe, self.question
-        said = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
-        if said != (question.delta, question.sampler, question.batch_size):
-            raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
-        if self.guarantee.view is View.EVERY_STEP and not self._planned <= _counts(self.guarantee.event):
+        if self.recipe is not None:
+            recipe, question = self.recipe, self._known_question
+            said = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
+            if said != (question.delta, question.sampler, question.batch_size):
+                raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
+        elif self.planned is not None and self.planned[0].steps != self.num_steps and not self.is_hidden:
+            raise StateError(f"{what} belongs to another training.json than the one beside it.")
+        if self.guarantee.view is View.EVERY_STEP and not self._planned_counts <= _counts(self.guarantee.event):
             raise StateError(f"{what} leaves steps out: its event is not that of its own numbers.")
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the guarantee is about the final model only."""
+        return self.guarantee.view is View.FINAL_MODEL
 
 
 def model_sha256(run: Path) -> str:
@@ -229,7 +276,22 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     return replace(proved, epsilon=max(proved.epsilon, claimed))
 
 
-def _question(promised: dict[str, Any], saved: SavedRun) -> Question:
+def _planned(own: OwnRun) -> tuple[Sampler, DpEvent] | None:
+    """The sampler and the release that training.json describes. They were compared with the promise before."""
+    description = own.description
+    if description.is_hidden:
+        if description.is_own("hidden_state"):
+            return None
+        plan = description.stage("hidden_state")
+        return plan.sampler, GaussianDpEvent(plan.noise_multiplier)
+    if description.is_own("sampler") or description.is_own("noise"):
+        return None
+    return description.stage("sampler"), description.stage("noise").event
+
+
+def _question(promised: dict[str, Any], saved: FinishedRun) -> Question | None:
+    if isinstance(saved, OwnRun):
+        return _question_of_own(promised, saved)
     names = ("examples", "batch_size", "steps", "noise_multiplier", "delta")
     numbers = {name: promised[name] for name in names}
     return Question(
@@ -239,6 +301,27 @@ def _question(promised: dict[str, Any], saved: SavedRun) -> Question:
         unit=Unit(promised["unit"]),
         noise=saved.recipe.question(promised["examples"], 1).noise,
     )
+
+
+def _question_of_own(promised: dict[str, Any], own: OwnRun) -> Question | None:
+    """The numbers by which `sordino plan` makes the same sampler and release, if there are any."""
+    planned = _planned(own)
+    if planned is None or promised["sampler"] not in list(SamplerName) or type(promised["batch_size"]) is not int:
+        return None
+    names = ("examples", "batch_size", "noise_multiplier", "delta")
+    try:
+        question = Question(
+            **{name: promised[name] for name in names},
+            steps=planned[0].steps,
+            sampler=SamplerName(promised["sampler"]),
+            adjacency=Adjacency(promised["adjacency"]),
+            unit=Unit(promised["unit"]),
+            noise="gaussian" if isinstance(planned[1], GaussianDpEvent) else "optimized",
+        )
+        is_same = (make_sampler(question), question.release(question.noise_multiplier or 0.0)) == planned
+    except SordinoError:  # a pure release has a delta of 0, which a question does not
+        return None
+    return question if is_same else None
 
 
 def _text(value: object) -> str:

@@ -73,7 +73,7 @@ def _column(title: str, texts: list[str]) -> Html:
 
 
 def _does(run: Evidence) -> list[str]:
-    unit, steps = run.guarantee.unit, run.question.num_steps
+    unit, steps = run.guarantee.unit, run.num_steps
     counted = f"It counts all {steps:,} steps that were planned"
     if run.searched is not None:
         counted = (
@@ -83,8 +83,13 @@ def _does(run: Evidence) -> list[str]:
         f"It holds for every {unit}, the unusual ones too, and whatever their data is.",
         f"It holds against somebody who knows every other {unit}, the code, the settings and the first weights.",
         "It cannot be undone: whatever is computed from the model later, with whatever else is known, stays within it.",
-        counted + ", and everything that was charged to the same budget.",
+        f"{counted}." if _is_alone(run) else counted + ", and everything that was charged to the same budget.",
     ]
+
+
+def _is_alone(run: Evidence) -> bool:
+    """Whether the run shares a budget with other releases that its guarantee does not count."""
+    return any(each.startswith("this run is counted alone") for each in run.guarantee.assumptions)
 
 
 def _does_not(run: Evidence) -> list[str]:

@@ -12,6 +12,7 @@ from sordino.data.columns import Category, NumberColumn
 from sordino.data.schema import Schema
 from sordino.data.standard import adult_schema
 from sordino.errors import SordinoError, StateError
+from sordino.recipes import OwnRun
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, pairs, shortened
 from sordino.report.sections import Section
@@ -36,15 +37,15 @@ def _shown(value: object) -> str:
 
 def settings_of(run: Evidence) -> dict[str, Any]:
     """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
-    entries = run.saved.recipe.entries()
-    said = {name: value for name, value in entries.items() if value not in (None, False)}  # 0 equals False: it is off
-    question = run.question
-    solved = {
-        "examples": question.examples,
-        "batch_size": question.batch_size,
-        "steps": question.num_steps,
-        "noise_multiplier": question.noise_multiplier,
-        "adjacency": str(question.effective_adjacency),
+    if isinstance(run.saved, OwnRun):
+        said = run.saved.description.settings()
+    else:
+        said = {name: value for name, value in run.saved.recipe.entries().items() if value not in (None, False)}
+    numbers = {name: run.promised[name] for name in ("examples", "batch_size")}
+    solved = numbers | {
+        "steps": run.num_steps,
+        "noise_multiplier": run.promised["noise_multiplier"],
+        "adjacency": str(run.guarantee.adjacency),
     }
     shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
     return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}
@@ -52,6 +53,8 @@ def settings_of(run: Evidence) -> dict[str, Any]:
 
 def data(run: Evidence) -> Section:
     """What is public about the data: declared by a person, and never read off private rows."""
+    if isinstance(run.saved, OwnRun):
+        return _own_data(run.saved)
     facts, columns = run.saved.facts, _columns(run)
     rows = [("name", facts.name), ("one input", " x ".join(map(str, facts.input_shape)) + " numbers")]
     if facts.input_range is not None:
@@ -70,9 +73,35 @@ def data(run: Evidence) -> Section:
     return Section("data", "Data", pairs(rows), asdict(facts) | {"columns": columns}, 70)
 
 
+def _own_data(own: OwnRun) -> Section:
+    """Shapes and unit of the rows that a model of one's own was trained on. The folder has no name for them."""
+    description = own.description
+    several = len(description.inputs) > 1
+    rows = [
+        (f"input {place}" if several else "one input", str(each))
+        for place, each in enumerate(description.inputs, start=1)
+    ]
+    rows.append(("target of a row", str(description.target)))
+    many = f", the first {description.rows_per_unit} rows of each" if description.rows_per_unit > 1 else ""
+    rows.append(("unit", f"{description.unit}{many}"))
+    if description.input_range is not None:
+        rows.append(("range of inputs", "{:g} to {:g}".format(*description.input_range)))
+    facts: dict[str, Any] = {
+        "inputs": [str(each) for each in description.inputs],
+        "target": str(description.target),
+        "unit": str(description.unit),
+        "rows_per_unit": description.rows_per_unit,
+        "input_range": description.input_range,
+        "measured_on": own.data,
+    }
+    return Section("data", "Data", pairs(rows), facts, 70)
+
+
 def _columns(run: Evidence) -> dict[str, str]:
     """The columns of a table, from the schema that was declared public."""
-    path, source = run.saved.folder.schema, run.saved.recipe.data
+    if run.recipe is None:
+        return {}
+    path, source = run.saved.folder.schema, run.recipe.data
     if source == "adult":
         schema = adult_schema()
     elif path is not None and Path(source).suffix.lower() in (".csv", ".parquet"):

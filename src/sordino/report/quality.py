@@ -26,7 +26,7 @@ from sordino.data.schema import Schema
 from sordino.data.standard import NAMES, adult_schema, read_batches, read_digits, read_pictures, read_rows, root
 from sordino.data.table import read_split
 from sordino.errors import DataError, SordinoError
-from sordino.recipes import Recipe, SavedRun
+from sordino.recipes import FinishedRun, OwnRun, Recipe
 from sordino.training.evaluation import Regression, correctness, wilson
 
 
@@ -93,11 +93,13 @@ class JudgedRows:
     outputs: Tensor = field(repr=False)
 
 
-def judge(saved: SavedRun, recipe: Recipe | None = None) -> JudgedRows:
-    """Applies the model to the public rows of its own recipe, or of another.
+def judge(saved: FinishedRun, recipe: Recipe | None = None) -> JudgedRows:
+    """Applies the model to the public rows of its own recipe, or of another; a model of one's own to those passed.
 
     Guarantee: nothing here is computed from training rows.
     """
+    if isinstance(saved, OwnRun):
+        return JudgedRows(*saved.judged_rows())
     recipe = recipe or saved.recipe
     rows = public_rows(recipe, saved.facts, saved.folder.schema)
     found, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape
@@ -152,10 +154,11 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class RegressionErrors:
-    """Of a model of numbers, in units of the target scaled to [-1, 1]."""
+    """Errors of a regression model, in units of its target, which a recipe scales to [-1, 1]."""
 
     regression: Regression
     rows: int
+    is_scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -168,12 +171,14 @@ class Unmeasured:
 Quality = Accuracy | RegressionErrors | Unmeasured
 
 
-def quality_of(saved: SavedRun) -> Quality:
+def quality_of(saved: FinishedRun) -> Quality:
     """Applies the model to the test rows, if they are at hand. Rows that cannot be judged are left out, as in training.
 
     Guarantee: nothing here is computed from training rows.
     """
     try:
+        if isinstance(saved, OwnRun):
+            return _of_own(saved)
         judged = judge(saved)
     except SordinoError as error:
         return Unmeasured(str(error))
@@ -182,6 +187,26 @@ def quality_of(saved: SavedRun) -> Quality:
         return RegressionErrors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
+
+
+def _of_own(own: OwnRun) -> Quality:
+    """Accuracy where each row has one label, errors where the target is a number or several."""
+    if own.data is None or not own.has_model:
+        return Unmeasured(
+            "the folder holds neither rows nor the code of the model. Pass --data FILE (public rows) and "
+            "--model MODULE:FUNCTION (a function that returns the untrained module)."
+        )
+    rows = own.public_rows()
+    rows = rows.take(rows.usable)
+    if rows.target is None or not len(rows.target):
+        return Unmeasured("no test row can be judged.")
+    outputs = own.outputs_of(rows.inputs)
+    if rows.target.is_floating_point():
+        return RegressionErrors(Regression.of(outputs, rows.target), len(rows.target), is_scaled=False)
+    if rows.target.ndim > 1:
+        return Unmeasured("each row has several labels, and accuracy is about one label of a row.")
+    names = own.facts.class_names or tuple(str(label) for label in range(own.facts.num_classes or 2))
+    return _accuracy(correctness(outputs, rows.target), rows.target, names)
 
 
 def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:

@@ -36,13 +36,17 @@ class Spent:
 
 
 def spending(run: Evidence) -> Section | None:
-    """How epsilon grew, and what it would have been. Of a tuned run there is no such line: it has many trials."""
-    if run.searched is not None:
+    """How epsilon grew, and what it would have been.
+
+    A tuned run has no such line, because it has many trials; nor has a run whose sampler or noise is code of one's own.
+    """
+    if run.searched is not None or run.planned is None:
         return None
-    promise, question = run.guarantee, run.question
-    by_accountant, by_sampler = spent_by_accountant(question), spent_by_sampler(question)
+    promise, question, (sampler, release) = run.guarantee, run.question, run.planned
+    by_accountant = _spent_by_accountant(sampler, release, promise.delta)
+    by_sampler = [] if question is None else spent_by_sampler(question)
     if promise.view is View.EVERY_STEP:
-        solid = (promise.accountant, question.sampler.value)
+        solid = (promise.accountant, sampler.name)
         words = "Every line is a valid bound. The solid one is what is promised."
         if run.holds_more_than_the_plan:
             words += " The promise also pays for releases beside the planned steps, which the lines leave out."
@@ -52,10 +56,9 @@ def spending(run: Evidence) -> Section | None:
             f"What is promised is about the final model only, epsilon = {rounded_up(promise.epsilon)}, and has no way "
             "that may be shown. The lines are what would hold if every step were seen."
         )
-    figures = (
-        _picture("accountants", by_accountant, solid[0], f"Accountants of {question.sampler} sampling."),
-        _picture("samplers", by_sampler, solid[1], "Ways to draw batches, with the same noise."),
-    )
+    figures = [_picture("accountants", by_accountant, solid[0], f"Accountants of {sampler.name} sampling.")]
+    if by_sampler:
+        figures.append(_picture("samplers", by_sampler, solid[1], "Ways to draw batches, with the same noise."))
     about = f"Epsilon at delta = {promise.delta!r} under {promise.adjacency} adjacency. "
     facts = {
         "adjacency": str(promise.adjacency),
@@ -69,13 +72,13 @@ def spending(run: Evidence) -> Section | None:
 
 def spent_by_accountant(question: Question) -> list[Spent]:
     """The same steps as each accountant sees them, tightest first."""
-    sampler = make_sampler(question)
+    return _spent_by_accountant(make_sampler(question), _release(question), question.delta or 0.0)
+
+
+def _spent_by_accountant(sampler: Sampler, release: DpEvent, delta: float) -> list[Spent]:
     said = [
-        {
-            answer.accountant: answer.epsilon
-            for answer in opinions(event, question.effective_adjacency, question.delta or 0.0)
-        }
-        for event in (sampler.compose(_release(question), step) for step in _marks(sampler))
+        {answer.accountant: answer.epsilon for answer in opinions(event, sampler.adjacency, delta)}
+        for event in (sampler.compose(release, step) for step in _marks(sampler))
     ]
     names = [name for name in said[-1] if all(math.isfinite(each.get(name, math.inf)) for each in said)]
     return [Spent(name, _marks(sampler), tuple(each[name] for each in said)) for name in names]

@@ -70,6 +70,20 @@ class OneFit(Budget):
         super().charge(event, adjacency, what=what, run=run)
         return number
 
+    def check_target(
+        self,
+        event_at: Callable[[float], DpEvent],
+        noise_multiplier: float,
+        adjacency: Adjacency,
+        *,
+        what: str,
+        delta: float,
+        epsilon: float | None = None,
+    ) -> None:
+        """Asks the shared budget, which may have a limit."""
+        check = super().check_target if self._shared is None else self._shared.check_target
+        check(event_at, noise_multiplier, adjacency, what=what, delta=delta, epsilon=epsilon)
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions that the shared budget adds to the guarantee of this fit."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
-from sordino.accounting.guarantee import rounded_up
-from sordino.errors import BudgetError, UsageError
+from sordino.errors import UsageError
 from sordino.kernel.augmentation import Views
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
@@ -55,12 +54,13 @@ from sordino.training.checkpoint import (
     is_evaluated,
     promised_fields,
 )
+from sordino.training.description import MakeOptimizer as MakeOptimizer
+from sordino.training.description import describe_training
 from sordino.training.evaluation import Charged, Evaluation, Public
 from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
 from sordino.training.run_folder import PromisedRun, RunFolder
 from sordino.training.schedules import AnySchedule, Constant, RateTable, Schedule
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _WHAT = "training run"
 
 
@@ -247,6 +247,8 @@ def fit(
     taken_up = _taken_up(folder, budget) if folder is not None and resume else None
     if requested is not None:
         course = course.calibrated(requested, taken_up, allow_weak=plan_settings.get("allow_weak", False))
+    elif taken_up is None:
+        course.check_budget()
     if evaluation.charged is not None:
         needed = evaluations_until(plan.steps, plan.steps)
         validate.count(at_most=evaluation.charged.remaining, evaluations_needed=needed)
@@ -293,27 +295,19 @@ class _Course:
             )
         beside = self.evaluation.event
         plan = calibrate(self.plan, epsilon=epsilon, delta=self.delta, beside=beside, allow_weak=allow_weak)
-        self._check_that_it_fits(plan, epsilon)
+        replace(self, plan=plan).check_budget(epsilon)
         return replace(self, plan=plan)
 
-    def _check_that_it_fits(self, plan: Plan, epsilon: float) -> None:
-        """Says which epsilon would fit into the budget, where this one does not."""
-        try:
-            self.budget.check(plan.event, plan.adjacency, what=_WHAT)
-        except BudgetError as error:
-            limit, budget = self.budget.epsilon, self.budget
-            if limit is None or budget.delta is None:
-                raise
-            try:
-                largest = calibrate(plan, epsilon=limit, delta=budget.delta, budget=budget, allow_weak=True)
-            except UsageError:
-                raise error from None
-            fits = largest.guarantee(delta=budget.delta).epsilon
-            spent = budget.guarantee(delta=budget.delta).epsilon if budget.releases else 0.0
-            raise BudgetError(
-                f"epsilon {epsilon:g} for this {_WHAT} does not fit into the budget: {rounded_up(spent, 3)} of "
-                f"{limit:g} are spent at delta {budget.delta:g}. Ask for at most {int(fits * 1000) / 1000:g}."
-            ) from None
+    def check_budget(self, epsilon: float | None = None) -> None:
+        """Refuses a plan that does not fit into the budget, and says which epsilon would."""
+        plan, noise = self.plan, self.plan.noise
+        release: Any = noise.event  # whatever the noise is, its event has a multiplier
+
+        def event_at(noise_multiplier: float) -> DpEvent:
+            return plan.sampler.compose(noise.with_multiplier(noise_multiplier).event, plan.steps)
+
+        multiplier = float(release.noise_multiplier)
+        self.budget.check_target(event_at, multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon)
 
     def training(
         self, key: Key, physical_batch_size: int | Literal["auto"], writer: RunWriter | None = None
@@ -374,20 +368,27 @@ class _Course:
             if checkpoint is not None:
                 physical_batch_size = checkpoint.physical_batch_size
             training = self.training(writer.key, physical_batch_size, writer)
-            writer.describe(self._described())  # before a checkpoint restores learning rates of a later step
+            described = self._described()  # before a checkpoint sets learning rates to those of its step
             if checkpoint is not None:
                 training.restore(checkpoint)
                 if self.evaluation.charged is not None:
                     self.evaluation.charged.continue_at(evaluations_until(training.run.steps, len(training.run)))
-            return self.follow(training, callbacks, writer)
+            return self.follow(training, callbacks, writer, described)
 
-    def follow(self, training: Training, callbacks: Callback, writer: RunWriter | None = None) -> Fitted:
+    def follow(
+        self,
+        training: Training,
+        callbacks: Callback,
+        writer: RunWriter | None = None,
+        described: Mapping[str, object] | None = None,
+    ) -> Fitted:
         """Takes every step that is left, and writes down what may be seen."""
         run, rows = training.run, list[Row]()
         guarantee = self._guarantee(run)
         release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
         multiplier = float(release.noise_multiplier)
         if writer is not None:
+            writer.describe(described or {})
             numbers = {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps}
             rows = writer.promise(
                 promised_fields(self.plan.sampler, numbers, multiplier, guarantee),
@@ -423,6 +424,8 @@ class _Course:
         """
         plan = self.plan
         done.check(digest_of(*plan.stages), folder.path)
+        if not folder.is_run:  # an earlier version wrote it, and did not describe it
+            folder.write_training(self._described())
         run, adjacency, events = done.identity, plan.adjacency, [plan.event]
         self.budget.charge(plan.event, adjacency, what=_WHAT, run=run)
         if done.drawn_again:
@@ -454,30 +457,15 @@ class _Course:
 
     def _described(self) -> dict[str, object]:
         """Public facts about the training, for a run folder without a recipe."""
-        module, records = type(self.model), self.budget.records
-        template, gradient = records.template(1), self.plan.contribution
-        loss = getattr(gradient, "loss", gradient)
-        trained = [x.numel() for x in self.model.parameters() if x.requires_grad]
-        return {
-            "model": {"class": f"{module.__module__}.{module.__qualname__}", "trained_parameters": sum(trained)},
-            "data": {
-                "inputs": [{"shape": list(x.shape[1:]), "dtype": _dtype(x)} for x in template.inputs],
-                "target": {"shape": list(template.target.shape[1:]), "dtype": _dtype(template.target)},
-                "unit": str(records.unit),
-                "rows_per_unit": records.rows_per_unit,
-            },
-            "plan": {
-                "sampler": repr(self.plan.sampler),
-                "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
-                "clip": repr(self.plan.clip),
-                "noise": repr(self.plan.noise),
-                "encoding": repr(self.plan.encoding),
-            },
-            "optimizer": described_optimizer(self.optimizer, self.model),
-            "schedule": repr(self.schedule),
-            "averaging": repr(self.averaging),
-            "divisor": self.divisor,
-        }
+        return describe_training(
+            self.model,
+            self.budget.records,
+            self.plan,
+            self.optimizer,
+            self.schedule,
+            self.averaging,
+            self.divisor,
+        )
 
     def _row(self, training: Training, guarantee: Guarantee) -> Row:
         run, rows = training.run, self.evaluation
@@ -581,10 +569,6 @@ def _averaging(given: Averaging | AveragedModel | None) -> Averaging | None:
         return TorchAverage(given)
     validate.instance((Averaging, type(None)), averaging=given)
     return given
-
-
-def _dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
 
 
 def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:

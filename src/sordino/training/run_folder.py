@@ -251,6 +251,10 @@ class RunFolder:
         """The weights, if they fit a model with these names, shapes and dtypes."""
         return load_tensors(self.path / "model.safetensors", like).tensors
 
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by name, whatever model they are of."""
+        return load_tensors(self.path / "model.safetensors").tensors
+
     @property
     def _has_key(self) -> bool:
         return (self.private / "key.json").exists()

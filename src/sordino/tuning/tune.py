@@ -42,19 +42,21 @@ def calibrated(
     budget: Budget,
     run: RunIdentity | None = None,
 ) -> Task:
-    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target.
+    """The task with the smallest noise for which all trials together stay within the target.
 
-    If the budget holds this very tuning, as `run`, it counts once.
+    Refuses a tuning that does not fit into the budget, unless the budget holds this very tuning, as `run`.
     """
     single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
-    held = budget.event_beside(run)
 
     def event(noise_multiplier: float) -> DpEvent:
         trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
-        return ComposedDpEvent([held, payment.event(trial, sizes)])
+        return ComposedDpEvent([payment.event(trial, sizes)])
 
     _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
-    found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
+    multiplier = smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta)
+    if run is None or not budget.holds(run):
+        budget.check_target(event, multiplier, task.plan.adjacency, what="tuning", delta=delta, epsilon=epsilon)
+    found = task.with_noise(multiplier)
     all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
     check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
     return found
@@ -119,8 +121,9 @@ def tune(
 ) -> TuningResult:
     """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all of it.
 
-    `data` may be a `Budget` that holds other releases: the target is for all of them together. `on_promise` hears what
-    will have been promised before the first trial; `on_trial` is called after each trial if trials may be seen.
+    `data` may be a `Budget` that holds other releases: the target is for this tuning, and the budget's own guarantee
+    counts all of them. `on_promise` hears what will have been promised before the first trial; `on_trial` is called
+    after each trial if trials may be seen.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -151,7 +154,9 @@ def tune(
     trials = Trials(budget, payment, task.event, sizes, sampler.adjacency, key, run)
     if keeper is not None:
         keeper.number(trials.number)
-    guarantee = budget.guarantee(delta=delta, assumptions=_assumptions(payment, key))
+    guarantee = budget.guarantee_of(
+        payment.event(task.event, sizes), sampler.adjacency, delta=delta, assumptions=_assumptions(payment, key)
+    )
     if on_promise is not None:
         on_promise(guarantee, task)
     standing = _search(task, trials, stages, start, keeper, on_trial if payment.shows_trials else None)

@@ -1,7 +1,7 @@
 """Rows moved to where a network's loss is high: an attack that goes on after a row is wrong, for an adversarial loss.
 
-`sordino.effects.input_attacks.pgd` asks whether a row can be made wrong, and stops there; how high the loss gets is
-another question. Steps and balls are the same.
+`sordino.effects.input_attacks.pgd` asks whether a row can be made wrong, and stops there; how high the loss gets is another
+question. Steps and balls are the same.
 """
 
 from __future__ import annotations

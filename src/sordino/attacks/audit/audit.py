@@ -19,11 +19,12 @@ from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.accounting.tightest import check_delta
 from sordino.attacks.audit.lower_bounds import METHODS, BoundMethod, ByGuesses
+from sordino.attacks.audit.own_run import OwnBox, own_box
 from sordino.attacks.audit.scores import Scores
 from sordino.attacks.audit.threat_models import MOST_CANARIES, InGradients, InLastIterate, InRows, OnStep, ThreatModel
 from sordino.errors import DataError, UsageError
 from sordino.kernel.randomness import Key
-from sordino.recipes import Recipe
+from sordino.recipes import OwnRun, Recipe
 from sordino.recipes.prepared import rehearse
 from sordino.report.markup import ACCENT, FAINT, INK, Html, element, gallery, joined, pairs, paragraphs, picture, table
 from sordino.report.sections import Section, page
@@ -97,7 +98,7 @@ class Audit(ExposedResult):
 
 
 def audit(
-    recipe: Recipe,
+    recipe: Recipe | OwnRun,
     *,
     canaries: int | None = None,
     box: str = "white",
@@ -111,6 +112,8 @@ def audit(
 ) -> Audit:
     """Trains `repeats` times by the recipe with new canaries, and bounds epsilon from below by what is seen of them.
 
+    A run of a model of one's own is trained again by the plan in its folder.
+
     Without a number of `canaries`, each training has 1000 of them, or as many as fit if that is less: canaries in
     gradients need a trainable weight each.
 
@@ -120,7 +123,7 @@ def audit(
     ('not refuted', True)
     """
     if delta is None:
-        delta = recipe.delta if recipe.delta is not None else rehearse(recipe).delta
+        delta = _delta_of(recipe)
     check_delta(delta, is_pure=False)
     validate.between(0.5, 1, low_open=True, high_open=True, confidence=confidence)
     validate.count(at_most=10**5, repeats=repeats)
@@ -130,19 +133,31 @@ def audit(
     validate.count(at_least=0, at_most=2**32, seed=seed)
     if method not in METHODS:
         raise UsageError(f"method must be one of {', '.join(METHODS)}, got {validate.option(method)}.")
-    recipe = replace(recipe, seed=seed)  # of the first weights too
-    looked_for = _box(recipe, box, worst_start)
-    looked_for.check(recipe)
-    most = looked_for.most_canaries(recipe)
-    canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
-    validate.count(at_least=fewest, at_most=most, canaries=canaries)
+    if box not in BOXES:
+        raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(box)}.")
     seeds = range(seed * 10**5, seed * 10**5 + repeats)
-    seen = looked_for.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
+    looked_for: ThreatModel | OwnBox
+    if isinstance(recipe, OwnRun):
+        looked_for = own_box(recipe, box, worst_start)
+        most = looked_for.most_canaries()
+        canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
+        validate.count(at_least=fewest, at_most=most, canaries=canaries)
+        seen = looked_for.attack(canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
+        title = f"{recipe.model_name} by the plan of {str(recipe.folder.path)!r}"
+    else:
+        recipe = replace(recipe, seed=seed)  # of the first weights too
+        looked_for = _box(recipe, box, worst_start)
+        looked_for.check(recipe)
+        most = looked_for.most_canaries(recipe)
+        canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
+        validate.count(at_least=fewest, at_most=most, canaries=canaries)
+        seen = looked_for.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
+        title = f"{recipe.model} on {recipe.data} by {recipe.method}"
     scores = seen.scores
     halves = int(Key.from_seed(seed).stream("halves of canaries").words(1, step=0)[0])
     bounds = (_shown(each, scores, halves, delta, confidence) for each in METHODS.values())
     return Audit(
-        title=f"{recipe.model} on {recipe.data} by {recipe.method}",
+        title=title,
         box=looked_for.name,
         score=looked_for.score,
         epsilon=seen.guarantee.epsilon,
@@ -158,9 +173,19 @@ def audit(
     )
 
 
+def _delta_of(recipe: Recipe | OwnRun) -> float:
+    """The delta that was promised, or that the recipe would choose."""
+    if isinstance(recipe, Recipe):
+        return recipe.delta if recipe.delta is not None else rehearse(recipe).delta
+    promised = recipe.folder.privacy().get("delta")
+    if not isinstance(promised, float) or promised <= 0:
+        raise UsageError(
+            "delta must be given: the run promises a pure guarantee, and canaries are compared at a delta."
+        )
+    return promised
+
+
 def _box(recipe: Recipe, name: str, worst_start: bool) -> ThreatModel:
-    if name not in BOXES:
-        raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(name)}.")
     if name == "black":
         return InRows(worst_start)
     if worst_start:

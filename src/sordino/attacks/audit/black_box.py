@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sordino.attacks.audit.canaries import coins, followed_by
 from sordino.convex.losses import Squared
-from sordino.effects.rare_examples import train_plainly
+from sordino.effects.rare_examples import as_input, train_plainly
 from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.randomness import Key, Stream
 from sordino.recipes.methods import method_of
@@ -45,14 +45,27 @@ class InputCanaries:
         next one with the same label teaches too. No private row is used.
         """
         facts, like = prepared.data.facts, prepared.records.template(1).inputs[0]
-        if facts.num_classes is None:
+        input_range = facts.input_range if prepared.built.features is None else None
+        return cls.drawn_like(like, number, facts.num_classes, input_range, randomness)
+
+    @classmethod
+    def drawn_like(
+        cls,
+        like: Tensor,
+        number: int,
+        num_classes: int | None,
+        input_range: tuple[float, float] | None,
+        randomness: Stream,
+    ) -> InputCanaries:
+        """Canaries in the shape of the rows of `like`."""
+        if num_classes is None:
             raise UsageError("the black box needs a target of classes, got one that is a number.")
         noise = torch.from_numpy(randomness.normals(number * like[0].numel(), step=0)).float()
         drawn = noise.reshape(number, *like.shape[1:])
-        if facts.input_range is not None and prepared.built.features is None:
-            low, high = facts.input_range
+        if input_range is not None:
+            low, high = input_range
             drawn = low + (high - low) * torch.special.ndtr(drawn)
-        labels = np.floor(randomness.uniforms(number, step=1) * facts.num_classes).astype(np.int64)
+        labels = np.floor(randomness.uniforms(number, step=1) * num_classes).astype(np.int64)
         return cls(drawn.to(like.dtype), torch.from_numpy(labels))
 
     def places(self, included: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
@@ -87,7 +100,8 @@ def black_box_values(
     `prepared` counts the canaries among its examples.
     """
     included, module = coins(len(canaries.labels), Key.from_seed(seed)), deepcopy(prepared.built.module)
-    before = _surprise(module, canaries, prepared)
+    has_probabilities = method_of(prepared.recipe).has_probabilities
+    before = surprise(module, canaries, has_probabilities)
     records = followed_by(prepared.records, canaries.places(included))
     recipe = replace(prepared.recipe, seed=seed, allow_large_delta=True)  # it was chosen for fewer examples
     built = replace(prepared.built, module=module)
@@ -101,18 +115,18 @@ def black_box_values(
         except Interrupted:
             raise Interrupted("the audit was stopped, and keeps nothing: begin it anew.") from None
         module.load_state_dict(folder.model(like=module.state_dict()))
-    return before - _surprise(module, canaries, prepared), included
+    return before - surprise(module, canaries, has_probabilities), included
 
 
-def _surprise(module: nn.Module, canaries: InputCanaries, prepared: PreparedRecipe) -> NDArray[np.float64]:
+def surprise(module: nn.Module, canaries: InputCanaries, has_probabilities: bool) -> NDArray[np.float64]:
     """The loss of each canary."""
-    loss = F.cross_entropy if method_of(prepared.recipe).has_probabilities else Squared()
+    loss = F.cross_entropy if has_probabilities else Squared()
     was_training = module.training
     module.eval()
     found = []
     with torch.no_grad():
         for rows in torch.split(torch.arange(len(canaries.labels)), _ROWS_AT_A_TIME):
-            outputs = module(canaries.inputs[rows].float()).double()
+            outputs = module(as_input(canaries.inputs[rows])).double()
             pairs = zip(outputs, canaries.labels[rows], strict=True)
             found += [float(loss(one[None], label[None])) for one, label in pairs]
     module.train(was_training)

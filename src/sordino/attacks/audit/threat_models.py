@@ -161,10 +161,10 @@ class InRows:
             found.append(black_box_values(prepared, rows, seed))
             on_step(taken, len(seeds))
         values, included = (np.stack(parts) for parts in zip(*found, strict=True))
-        return AuditEvidence(Scores(_beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
+        return AuditEvidence(Scores(beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
 
 
-def _beside_the_others(values: Values) -> Values:
+def beside_the_others(values: Values) -> Values:
     """Scores (trainings, canaries), each less the mean of the same canary over all trainings.
 
     How much a model learns about a canary from the other rows differs by canary, and far more than what its own place

@@ -26,7 +26,7 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Private
 from sordino.kernel.step import BegunStep, Plan
 from sordino.training.loop import Training, take_steps
-from sordino.training.schedules import Constant, Schedule
+from sordino.training.schedules import AnySchedule, Constant
 
 _TIMES_THE_CLIP = 1e3  # a canary's length: enough for any mask to leave more than the clip of it
 
@@ -40,7 +40,7 @@ def white_box_scores(
     divisor: float,
     canaries: int,
     key: Key,
-    schedule: Schedule | None = None,
+    schedule: AnySchedule | None = None,
     on_step: Callable[[int, int], None] = lambda taken, planned: None,
 ) -> Scores:
     """Trains `model` by `plan` on the rows of `data` and so many canaries, and scores these by all that was released.

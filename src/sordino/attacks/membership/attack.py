@@ -25,10 +25,19 @@ from sordino.accounting import PrivacyCurve
 from sordino.accounting.curves import best_true_positive_rate
 from sordino.attacks.membership import lira
 from sordino.attacks.membership.lira import likelihoods_of_labels, logits_of_labels, outputs_of
-from sordino.attacks.membership.references import FEWEST, Lineup, Suspects, check_references, halves, train_reference
+from sordino.attacks.membership.references import (
+    FEWEST,
+    Lineup,
+    OwnReferences,
+    Suspects,
+    check_references,
+    halves,
+    train_reference,
+)
 from sordino.attacks.membership.rmia import Rmia
 from sordino.attacks.membership.roc import Auc, Detection, Roc, RocCurve
 from sordino.errors import DataError, UsageError
+from sordino.recipes.own_model import OwnRun, is_own_run
 from sordino.recipes.prepared import PreparedRecipe, prepare
 from sordino.report.evidence import Evidence
 from sordino.report.markup import (
@@ -48,6 +57,7 @@ from sordino.report.markup import (
 from sordino.report.promise import TradeOff
 from sordino.report.sections import Section, page
 from sordino.training.not_private import ExposedResult
+from sordino.training.run_folder import RunFolder
 
 Train = Callable[[NDArray[np.bool_], int], nn.Module]
 
@@ -161,6 +171,7 @@ def attack_run(
     run: Path,
     *,
     data: str | None = None,
+    model: str | None = None,
     references: int = 4,
     rows: int = 1000,
     epochs: float | None = None,
@@ -170,14 +181,18 @@ def attack_run(
 ) -> MembershipAttack:
     """Attacks so many `rows` of each kind at most. Fewer `epochs` than the run had make references cheaper, and worse.
 
-    `data` is where the rows lie now, if that is not what the recipe says.
+    `data` is where the rows lie now, if that is not what the recipe says. A run of a model of one's own needs it, with
+    `model` (MODULE:FUNCTION).
     """
     check_references(references)
     validate.count(at_least=FEWEST, rows=rows)
     for rate in rates:
         validate.between(0, 1, low_open=True, high_open=True, false_alarm_rate=rate)
-    evidence = Evidence.read(run)
+    own_data = data if is_own_run(RunFolder(run)) else None
+    evidence = Evidence.read(run, model=model, data=own_data)
     saved = evidence.saved
+    if isinstance(saved, OwnRun):
+        return _attack_own(evidence, saved, references, rows, epochs, rates, seed)
     if saved.facts.num_classes is None:
         raise UsageError(f"the attacks are about classes, and the target of {saved.facts.name!r} is a number.")
     recipe = saved.recipe if data is None else saved.recipe.changed(data=data)
@@ -203,6 +218,36 @@ def attack_run(
         population=len(lineup.suspects.population_target),
         references=references,
         trained=_words(prepared),
+        rates=tuple(rates),
+        guarantee=str(evidence.guarantee),
+        allowed=AttackBound.of(evidence.curve, rates),
+        attacks=tuple(AttackResult.of(name, roc, rates) for name, roc in found.items()),
+    )
+
+
+def _attack_own(
+    evidence: Evidence,
+    own: OwnRun,
+    references: int,
+    rows: int,
+    epochs: float | None,
+    rates: Sequence[float],
+    seed: int,
+) -> MembershipAttack:
+    module = own.built.module
+    lineup = Lineup.of_own(own, rows, seed)
+    if own.facts.num_classes is None:
+        raise UsageError(f"the attacks are about classes, and the {own.model_name} has no outputs for several.")
+    trainer = OwnReferences(own, lineup, evidence.guarantee.delta, seed, epochs)
+    found = attack(module, lineup.suspects, trainer.train, references=references, seed=seed)
+    members = int(lineup.suspects.is_member.sum())
+    return MembershipAttack(
+        title=f"{own.model_name} on {own.data_name}",
+        members=members,
+        others=len(lineup.suspects) - members,
+        population=len(lineup.suspects.population_target),
+        references=references,
+        trained=trainer.in_words,
         rates=tuple(rates),
         guarantee=str(evidence.guarantee),
         allowed=AttackBound.of(evidence.curve, rates),

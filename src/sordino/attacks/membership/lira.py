@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from sordino.effects.rare_examples import as_input
 from sordino.errors import UsageError
 from sordino.training.evaluation import evaluating
 
@@ -31,7 +32,7 @@ _ROWS_AT_A_TIME = 1024
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """What the model says about each row, in eval mode, float64."""
     with evaluating(model), torch.inference_mode():
-        return torch.cat([model(rows.float()).double() for rows in torch.split(inputs, _ROWS_AT_A_TIME)])
+        return torch.cat([model(as_input(rows)).double() for rows in torch.split(inputs, _ROWS_AT_A_TIME)])
 
 
 def logits_of_labels(outputs: Tensor, target: Tensor) -> Numbers:

@@ -11,9 +11,13 @@ stranger.
 
 from __future__ import annotations
 
+import math
 import tempfile
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +25,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino._input import validate
+from sordino.accounting import Unit
+from sordino.convex.hidden_run import fit_hidden_state
 from sordino.data import Split
 from sordino.errors import DataError, Interrupted, UsageError
-from sordino.kernel.records import as_records
+from sordino.kernel.calibration import calibrate
+from sordino.kernel.randomness import Key
+from sordino.kernel.records import Records, as_records
+from sordino.kernel.sampling import steps_per_epoch
+from sordino.kernel.step import Plan
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs
+from sordino.recipes.own_model import OwnRun, Rows
 from sordino.recipes.prepared import PreparedRecipe
 from sordino.training.run_folder import RunFolder
 
@@ -91,12 +102,36 @@ class Lineup:
     rest_inputs: Tensor
     rest_target: Tensor
 
+    def __len__(self) -> int:
+        """How many rows each training has."""
+        return len(self.rest_target) + int(self.suspects.is_member.sum())
+
     @classmethod
     def of(cls, prepared: PreparedRecipe, rows: int, seed: int) -> Lineup:
         test = prepared.data.test
         if test is None:
-            raise DataError("an attack compares members with public rows of the same kind, and there are none.")
-        private, public = _rows(prepared, prepared.data.train), _rows(prepared, test)
+            raise DataError(_NO_PUBLIC_ROWS)
+        return cls.drawn(_rows(prepared, prepared.data.train), _rows(prepared, test), rows, seed)
+
+    @classmethod
+    def of_own(cls, own: OwnRun, rows: int, seed: int) -> Lineup:
+        """From the rows that were passed for a run of a model of one's own."""
+        train, test = own.training_rows()
+        if train.owners is not None or own.description.unit is not Unit.EXAMPLE:
+            raise UsageError("the attacks are about single examples, and the unit of this run is a user.")
+        if test is None:
+            raise DataError(f"{_NO_PUBLIC_ROWS[:-1]}: pass a file with test_inputs and test_target too.")
+        examples, promised = len(train.inputs[0]), own.folder.privacy().get("examples")
+        if own.has_public_size and examples != promised:
+            raise DataError(
+                f"the run in {str(own.folder.path)!r} was trained on {promised} examples, {own.data!r} has {examples}: "
+                "pass the rows that it was trained on."
+            )
+        return cls.drawn(_rows_of_own(train), _rows_of_own(test), rows, seed)
+
+    @classmethod
+    def drawn(cls, private: _Rows, public: _Rows, rows: int, seed: int) -> Lineup:
+        """So many members and public rows at random."""
         generator = np.random.default_rng(seed)
         some_public = generator.permutation(public.usable)
         number = min(rows, len(private.usable), len(some_public) // 2)
@@ -115,6 +150,9 @@ class Lineup:
         return cls(suspects, private.inputs[rest], private.target[rest])
 
 
+_NO_PUBLIC_ROWS = "an attack compares members with public rows of the same kind, and there are none."
+
+
 @dataclass(frozen=True)
 class _Rows:
     inputs: Tensor
@@ -127,6 +165,64 @@ def _rows(prepared: PreparedRecipe, split: Split) -> _Rows:
     inputs = network_inputs(prepared.built, prepared.data.facts, split.inputs)
     usable = inputs.flatten(1).isfinite().all(dim=1) & (split.target >= 0)
     return _Rows(inputs, split.target, usable.nonzero()[:, 0].numpy())
+
+
+def _rows_of_own(rows: Rows) -> _Rows:
+    if len(rows.inputs) > 1 or rows.target is None:
+        raise UsageError(f"the attacks need a model of one input, got {len(rows.inputs)}.")
+    return _Rows(rows.inputs[0], rows.target, rows.usable.nonzero()[:, 0].numpy())
+
+
+@dataclass(frozen=True)
+class OwnReferences:
+    """References for a run of a model of one's own: trained by its plan, from weights that the user's function gave."""
+
+    own: OwnRun
+    lineup: Lineup
+    delta: float
+    seed: int
+    epochs: float | None = None
+
+    def train(self, chosen: NDArray[np.bool_], place: int) -> nn.Module:
+        """The reference number `place`, on as many rows as the run had, with noise of its own."""
+        some = torch.from_numpy(np.flatnonzero(chosen))
+        inputs = torch.cat([self.lineup.rest_inputs, self.lineup.suspects.inputs[some]])
+        target = torch.cat([self.lineup.rest_target, self.lineup.suspects.target[some]])
+        records, own_seed = self.own.records(Rows((inputs,), target)), _own_seed(self.seed, place)
+        if self.own.description.is_hidden:
+            return self._train_hidden(records, own_seed)
+        model = deepcopy(self.own.setup.model)
+        self.own.train(model, records, self.plan, Key.from_seed(own_seed))
+        return model
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the run, or one of fewer epochs with noise for the same epsilon and delta."""
+        plan, epochs = self.own.plan(), self.epochs
+        if epochs is None:
+            return plan
+        sampler: Any = plan.sampler
+        names = {each.name for each in fields(sampler)}
+        if "epochs" in names:
+            shorter = replace(sampler, epochs=math.ceil(epochs))
+        else:
+            per_epoch = steps_per_epoch(len(self.lineup), sampler.expected_batch_size(len(self.lineup)))
+            shorter = replace(sampler, steps=max(1, round(epochs * per_epoch)))
+        epsilon = plan.guarantee(delta=self.delta).epsilon
+        return calibrate(replace(plan, sampler=shorter), epsilon=epsilon, delta=self.delta, allow_weak=True)
+
+    def _train_hidden(self, records: Records, seed: int) -> nn.Module:
+        if self.epochs is not None:
+            raise UsageError("epochs must be left out with a hidden-state run: its plan fixes them.")
+        plan, outputs = self.own.description.stage("hidden_state"), self.own.facts.num_classes or 1
+        plan = replace(plan, shown_after=())
+        return fit_hidden_state(plan, records, outputs=outputs, delta=self.delta, seed=seed, progress=False).model
+
+    @property
+    def in_words(self) -> str:
+        """How references were trained, for the page."""
+        length = "as many steps" if self.epochs is None else f"{self.epochs:g} epochs to the same epsilon and delta"
+        return f"by the plan of the run, {length}, from first weights that the function of --model gave"
 
 
 def train_reference(
