@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sordino.recipes.run import carry_out as carry_out
 
 _HOMES = {"carry_out": "run", "method_of": "methods", "names": "networks", "Recipe": "recipe", "OwnRun": "own_model"}
-_HOMES |= dict.fromkeys(("FinishedRun", "Saved", "read_run"), "predict")
+_HOMES |= dict.fromkeys(("FinishedRun", "SavedRun", "read_run"), "predict")
 
 
 def __getattr__(name: str) -> Any:
