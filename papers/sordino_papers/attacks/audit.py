@@ -67,7 +67,7 @@ AUDIT = AuditTable()
 def _audited(scale: Scale) -> tuple[tuple[str, Audited, tuple[float, ...]], ...]:
     """What is audited at which epsilons."""
     small = Recipe("digits", "linear", EPSILONS[0], DELTA, batch_size=144, steps=40)
-    full_batch = small.changed(batch_size=1437, steps=20, lr=0.5, clip=1.0, momentum=0.0)
+    full_batch = small.changed(batch_size=1437, steps=20, learning_rate=0.5, clip=1.0, momentum=0.0)
     few = partial(Network, full_batch, 50, "black")
     if scale is Scale.QUICK:
         return (

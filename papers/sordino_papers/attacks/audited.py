@@ -126,6 +126,7 @@ _HIDDEN = NoisyCGD(
 def _said(recipe: Recipe) -> dict[str, Any]:
     """What a recipe says beside its target. A value that it has by itself is left out: new fields forget no runs."""
     named = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
+    named["lr"] = named.pop("learning_rate")  # as kept runs have it
     return {name: value for name, (value, default) in named.items() if value != default and name != "epsilon"}
 
 

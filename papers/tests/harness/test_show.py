@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sordino.cli import commands
 from sordino.kernel.run import PrivateRun
 from sordino_papers.command import EXPERIMENTS
 from sordino_papers.harness.entry import Entry, Measured, MeasuresSides
@@ -82,8 +82,7 @@ def test_a_quick_table_stands_beside_no_number_of_the_paper(run, nothing_is_trai
 
 
 def test_without_the_package_the_command_says_what_to_install(monkeypatch, refused):
-    module = importlib.import_module("sordino.cli.reproduce")  # the package has a function of this name
-    monkeypatch.setattr(module, "entry_points", lambda group: entry_points(group="of.nothing"))
+    monkeypatch.setattr(commands, "entry_points", lambda group: entry_points(group="of.nothing"))
     for arguments in (("hidden-state", "--show"), ("--help",), ()):
         assert "run `pip install -e papers`" in refused("reproduce", *arguments)
 
