@@ -17,10 +17,11 @@ from pathlib import Path
 
 from bench.kept import keep
 from sordino.data import load
+from sordino_papers.harness.keys import as_key
 from sordino_papers.harness.rows import Rows, prepared_rows
 from sordino_papers.harness.scale import Scale
 from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, Framework
-from sordino_papers.sparsification.ways import Descent, Embedded, Way
+from sordino_papers.sparsification.ways import DpSgdMethod, Embedded, Way
 
 
 def faster(way: Way, factor: float) -> Way:
@@ -28,8 +29,8 @@ def faster(way: Way, factor: float) -> Way:
     if isinstance(way, Embedded):
         rate = factor * way.settings.learning_rate
         return replace(way, settings=replace(way.settings, learning_rate=rate))
-    if isinstance(way, Descent):
-        return replace(way, learning_rate=factor * way.learning_rate)
+    if isinstance(way, DpSgdMethod):
+        return DpSgdMethod(replace(way.trial, learning_rate=factor * way.trial.learning_rate))
     raise TypeError(f"nobody said what the rate of {way!r} is.")
 
 
@@ -57,7 +58,7 @@ def main() -> None:
             way, begun = faster(framework.way, factor), time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
                 found = way.train(rows, framework.epsilon, 0.0, chosen.seed, Path(folder) / "run")
-            settings = {"framework": title, "way": repr(way), "epsilon": framework.epsilon, "seed": chosen.seed}
+            settings = {"framework": title, "method": as_key(way), "epsilon": framework.epsilon, "seed": chosen.seed}
             measured = {"accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}
             keep({**settings, **measured}, "bench.frameworks", chosen.save)
 

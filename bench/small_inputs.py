@@ -23,7 +23,6 @@ from bench.kept import keep
 from sordino.data import load
 from sordino.models.features import GroupedScattering, Pixels, ScatteringFeatures
 from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.training import HalvedTrial
 from sordino_papers.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
 
 _GREY = (1, 28, 28)
@@ -62,7 +61,7 @@ def measured(
 ) -> dict[str, Any]:
     """The accuracy in percent on the rows that are left out, at `slower` times the rate of the table."""
     usual, begun = framework.trial(choice, epsilon), time.monotonic()
-    trial = HalvedTrial(**vars(replace(usual, learning_rate=slower * usual.learning_rate)))
+    trial = replace(usual, learning_rate=slower * usual.learning_rate, precision="bfloat16")
     found = trial.to_epsilon(rows, epsilon, seed)
     settings = {"choice": str(choice), "epsilon": epsilon, "learning_rate": trial.learning_rate, "seed": seed}
     return {**settings, "accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}

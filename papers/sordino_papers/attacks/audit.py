@@ -92,7 +92,7 @@ def _audited(scale: Scale) -> tuple[tuple[str, Audited, tuple[float, ...]], ...]
 
 
 def _entry(name: str, audited: Audited, epsilon: float) -> Entry:
-    settings, measure = audited.settings(), partial(audited.measure, epsilon)
+    settings, measure = {"target": audited.settings()}, partial(audited.measure, epsilon)
     chosen = _CHOSEN_BY_BOUND if name.startswith("black box") else _CHOSEN
     return Entry(name, audited.data, epsilon, "zero-out", settings, measure, None, chosen)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
@@ -20,6 +20,7 @@ from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.recipes import Recipe
 from sordino_papers.harness.entry import Measured
+from sordino_papers.harness.keys import as_key
 
 CONFIDENCE, DELTA = 0.95, 1e-5
 AT_FIXED = "at fixed guesses"
@@ -35,13 +36,16 @@ class Audited(Protocol):
         """The one-run bound, and those of all methods."""
         ...
 
-    def settings(self) -> dict[str, Any]: ...
+    def settings(self) -> Mapping[str, object]:
+        """What decides it but epsilon, as a key. The noise of a plan follows from epsilon."""
+        ...
 
 
 @dataclass(frozen=True)
 class Network:
     """A recipe, audited as `sordino audit` does it."""
 
+    kind: ClassVar[str] = "recipe"
     recipe: Recipe
     canaries: int
     box: str = "white"
@@ -67,14 +71,16 @@ class Network:
         bounds |= {name: bound for name, bound in fixed.items() if bound is not None}
         return Measured(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
 
-    def settings(self) -> dict[str, Any]:
-        return {**asdict(self), "recipe": _said(self.recipe)}
+    def settings(self) -> dict[str, object]:
+        recipe = {name: value for name, value in as_key(self.recipe).items() if name != "epsilon"}
+        return {**as_key(self), "recipe": recipe}
 
 
 @dataclass(frozen=True)
 class LastIterate:
     """NoisyCGD with the last of three batches attacked and just enough noise behind it: where the bound is sharp."""
 
+    kind: ClassVar[str] = "last-iterate"
     canaries: int
     data: str = "canaries alone"
 
@@ -84,14 +90,15 @@ class LastIterate:
         theory = plan.guarantee(delta=DELTA).epsilon
         return _measured([_bounds(scores, np.random.default_rng(seed))], theory)
 
-    def settings(self) -> dict[str, Any]:
-        return {"plan": repr(replace(_HIDDEN, noise_multiplier=1.0)), "canaries": self.canaries}
+    def settings(self) -> dict[str, object]:
+        return {**as_key(self), "plan": as_key(replace(_HIDDEN, noise_multiplier=1.0))}
 
 
 @dataclass(frozen=True)
 class Mechanism:
     """Exact Gaussian releases of sampled canaries, without a network: the most that a white box could see."""
 
+    kind: ClassVar[str] = "mechanism"
     canaries: int
     runs: int
     rate: float = 0.1
@@ -114,20 +121,13 @@ class Mechanism:
             found.append(_bounds(scores, randomness))
         return _measured(found, epsilon)
 
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
+    def settings(self) -> dict[str, object]:
+        return {**as_key(self)}
 
 
 _HIDDEN = NoisyCGD(
     Cyclic(3, 8), Linear(), clip=0.5, noise_multiplier=2.0, learning_rate=0.5, strength=0.02, trailing_steps=2
 )
-
-
-def _said(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says beside its target. A value that it has by itself is left out: new fields forget no runs."""
-    named = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
-    named["lr"] = named.pop("learning_rate")  # as kept runs have it
-    return {name: value for name, (value, default) in named.items() if value != default and name != "epsilon"}
 
 
 def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]:

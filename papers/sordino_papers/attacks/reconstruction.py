@@ -59,7 +59,7 @@ class Bench:
             found = list(reconstruct(self.attack, known, pixels, target, sent, rows=rows, seed=seed))
             return Measured(_THOUSAND * statistics.mean(one.likeness.mse for one in found), {"pictures": kept(found)})
 
-        settings = {"model": self.model, "pictures": self.pictures, "attack": asdict(self.attack), "sent": asdict(sent)}
+        settings = {"model": self.model, "pictures": self.pictures, "attack": self.attack, "sent": sent}
         paper = _THOUSAND * PAPER_PLAIN if method == _PLAIN and self.data == "cifar10" else None
         return Entry(method, self.data, None, None, settings, measure, paper=paper)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from sordino_papers.harness.keys import as_key
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 
@@ -25,8 +26,9 @@ def _nothing(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a table. `settings` is everything that decides it but the seed, as JSON: a change makes it another.
+    """One line of a table. `settings` is everything that decides it but the seed: a change makes it another line.
 
+    Settings are values that `sordino_papers.harness.keys.as_key` writes as JSON.
     `epsilon` None means that nothing is promised. `chosen` says how the settings were found, and on whose data.
     `forget` is called once what was measured is kept: a training that can be stopped has a folder until then.
     """
@@ -35,11 +37,22 @@ class Entry:
     data: str
     epsilon: float | None
     adjacency: str | None
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     measure: Callable[[int], Measured] = field(compare=False)
     paper: float | None = None
     chosen: str = ""
     forget: Callable[[int], None] = field(default=_nothing, compare=False)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What a kept run must say to be a run of this entry."""
+        return {
+            "method": self.method,
+            "data": self.data,
+            "epsilon": self.epsilon,
+            "adjacency": self.adjacency,
+            "settings": as_key(self.settings),
+        }
 
     @property
     def name(self) -> str:

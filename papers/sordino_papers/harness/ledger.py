@@ -53,7 +53,7 @@ class Ledger:
         return any(run["seed"] == seed for run in self._matching(entry))
 
     def add(self, entry: Entry, *, seed: int, measured: Measured, seconds: float, origin: dict[str, str]) -> None:
-        run = _key(entry) | {"seed": seed, "value": measured.value, "seconds": round(seconds, 1)}
+        run = entry.key | {"seed": seed, "value": measured.value, "seconds": round(seconds, 1)}
         line = json.dumps(run | {"more": dict(measured.more)} | origin, allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._drop_what_was_cut_off()
@@ -68,18 +68,8 @@ class Ledger:
             os.truncate(self.path, content.rfind(b"\n") + 1)
 
     def _matching(self, entry: Entry) -> Iterator[dict[str, Any]]:
-        key = json.loads(json.dumps(_key(entry)))  # as it reads after writing
+        key = entry.key
         return (run for run in self.runs() if all(run.get(name) == value for name, value in key.items()))
-
-
-def _key(entry: Entry) -> dict[str, Any]:
-    return {
-        "method": entry.method,
-        "data": entry.data,
-        "epsilon": entry.epsilon,
-        "adjacency": entry.adjacency,
-        "settings": dict(entry.settings),
-    }
 
 
 def _read(line: bytes, place: int, path: Path) -> dict[str, Any]:

@@ -60,6 +60,6 @@ def _row(entry: Entry, runs: Sequence[dict[str, Any]]) -> Row:
         seeds=len(values),
         seconds=statistics.mean(run["seconds"] for run in runs) if runs else None,
         chosen=entry.chosen,
-        settings=dict(entry.settings),
+        settings=entry.key["settings"],
         more=runs[-1]["more"] if runs else {},
     )

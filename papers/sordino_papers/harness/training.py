@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,10 @@ from sordino import models
 from sordino.accounting import Adjacency, Guarantee
 from sordino.data import Facts
 from sordino.data.standard import root
-from sordino.encodings import Cooling, RandomSparsify
+from sordino.encodings import Combined, Cooling, Freeze, RandomSparsify, RankedSparsify, Weights
+from sordino.encodings.freeze_by_magnitude import Together, equal_stages
 from sordino.encodings.rates import RateSchedule
+from sordino.errors import UsageError
 from sordino.kernel.augmentation import Views
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
@@ -26,6 +29,7 @@ from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.sampling import Poisson, Sampler, steps_per_epoch
 from sordino.kernel.step import Plan
+from sordino.models import Built
 from sordino.recipes.stages import parse_averaging
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings
@@ -34,6 +38,7 @@ from sordino.training.fit import Fitted, fit
 from sordino.training.run_folder import RunFolder
 from sordino_papers.harness.carried_out import carried_out
 from sordino_papers.harness.entry import Measured
+from sordino_papers.harness.keys import as_key
 from sordino_papers.harness.rows import Rows
 
 DELTA = 1e-5
@@ -42,25 +47,82 @@ ADJACENCY = Adjacency.ZERO_OUT
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Random sparsification that ends at `final_rate`. With `masks_per_epoch` None there is a mask in every step."""
+    """Sparsification that ends at `final_rate`: random masks, or with `ranked` masks by the rank of past releases.
+
+    With `masks_per_epoch` None there is a mask in every step.
+    """
 
     final_rate: float
     masks_per_epoch: int | None = 1
     schedule: RateSchedule = field(default_factory=Cooling)
+    ranked: bool = False
 
-    def encoding(self, steps: int, per_epoch: int) -> RandomSparsify:
-        return RandomSparsify.throughout(
+    def encoding(self, steps: int, per_epoch: int) -> RandomSparsify | RankedSparsify:
+        random = RandomSparsify.throughout(
             steps,
             final_rate=self.final_rate,
             steps_per_epoch=per_epoch,
             refresh=per_epoch if self.masks_per_epoch is None else self.masks_per_epoch,
             schedule=self.schedule,
         )
+        return RankedSparsify(**vars(random)) if self.ranked else random
 
 
 @dataclass(frozen=True)
-class Trial:
-    """All that decides a training but the rows, epsilon and the seed. `network` is a name of `sordino.models`."""
+class FreezingStages:
+    """Freezing in `count` stages, which cut the steps into equal parts. After the last, the share `final` is frozen."""
+
+    count: int
+    final: float
+    together: Together = field(default_factory=Weights)
+    prune: bool = False
+
+    def encoding(self, model: nn.Module, steps: int) -> Encoding:
+        stages = equal_stages(steps, stages=self.count)
+        return Freeze.by_magnitude(model, stages=stages, final=self.final, together=self.together, prune=self.prune)
+
+
+class InitialModel(Protocol):
+    """Where a training starts: the network and its first weights."""
+
+    def built(self, network: str, facts: Facts, seed: int) -> Built: ...
+
+    def quick(self) -> InitialModel:
+        """A cheaper value of the same kind, for the scale `quick`."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Random weights: a training from scratch."""
+
+    kind: ClassVar[str] = "random-weights"
+
+    def built(self, network: str, facts: Facts, seed: int) -> Built:
+        return models.build(network, facts, seed=seed)
+
+    def quick(self) -> RandomWeights:
+        return self
+
+
+class ModelMeasurement(Protocol):
+    """What is measured on a trained model beside its accuracy."""
+
+    def measure(self, model: nn.Module, rows: Rows, seed: int) -> Mapping[str, Any]: ...
+
+
+OPTIMIZERS = ("sgd", "adam")
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+_SECOND_BETA = 0.999
+
+
+@dataclass(frozen=True)
+class DpSgdTrial:
+    """All settings of a DP-SGD training but the rows, epsilon and the seed. `network` is a name of `sordino.models`.
+
+    `momentum` is the first beta of Adam. With `precision` bfloat16, products are in bfloat16 and take three quarters of
+    the time; norms, sums, noise and weights stay in float32.
+    """
 
     network: str
     batch_size: int
@@ -70,12 +132,30 @@ class Trial:
     momentum: float
     sparsity: Sparsity | None = None
     averaging: str = "none"
+    optimizer: str = "sgd"
+    precision: str = "float32"
+    start: InitialModel = field(default_factory=RandomWeights)
+    freezing: FreezingStages | None = None
+    views: Views | None = None
+    measurement: ModelMeasurement | None = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}.")
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
 
     def to_epsilon(
         self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
     ) -> Measured:
-        """Trains with the noise that `epsilon` needs, and measures the accuracy on the public rows."""
-        return outcome_of(self.fitted(rows, epsilon, seed, out, sampler))
+        """Trains with the noise that `epsilon` needs, and measures the model on the public rows."""
+        fitted = self.fitted(rows, epsilon, seed, out, sampler)
+        found = outcome_of(fitted)
+        return replace(found, more={**found.more, **self.more_of(fitted.model, rows, seed)})
+
+    def more_of(self, model: nn.Module, rows: Rows, seed: int) -> Mapping[str, Any]:
+        """What `measurement` finds."""
+        return {} if self.measurement is None else self.measurement.measure(model, rows, seed)
 
     def fitted(
         self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
@@ -95,9 +175,9 @@ class Trial:
             loss=F.cross_entropy,
             clip=self.clip,
             encoding=self.encoding_of(model, len(rows)),
-            views=self.seen,
+            views=self.views,
             autocast=self.autocast,
-            optimizer=self.optimizer,
+            optimizer=self.optimizer_for,
             averaging=self.average,
             evaluation=Evaluation(at_end=rows.test),
             seed=seed,
@@ -113,7 +193,7 @@ class Trial:
             plan,
             self.build(rows.facts, seed),
             rows,
-            optimizer=self.optimizer,
+            optimizer=self.optimizer_for,
             divisor=self.batch_size,
             seed=seed,
             averaging=self.average,
@@ -137,37 +217,31 @@ class Trial:
         return self.sparsity.encoding(self.steps(examples), steps_per_epoch(examples, self.batch_size))
 
     def encoding_of(self, model: nn.Module, examples: int) -> Encoding:
-        """The same where it needs to know the model that is trained."""
-        return self.encoding(examples)
-
-    @property
-    def seen(self) -> Views | None:
-        """How each row is seen: once, as it is."""
-        return None
+        """The encoding for one model: freezing by magnitude has to know its weights."""
+        if self.freezing is None:
+            return self.encoding(examples)
+        freezing = self.freezing.encoding(model, self.steps(examples))
+        return freezing if self.sparsity is None else Combined(freezing, self.encoding(examples))
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """In which half precision products are taken: in none."""
-        return None
+        return PRECISIONS[self.precision]
+
+    def built(self, facts: Facts, seed: int) -> Built:
+        """The network before training, and how it is given its inputs."""
+        return self.start.built(self.network, facts, seed)
 
     def build(self, facts: Facts, seed: int) -> nn.Module:
-        return models.build(self.network, facts, seed=seed).module
+        return self.built(facts, seed).module
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def optimizer_for(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=self.learning_rate, betas=(self.momentum, _SECOND_BETA))
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
     @property
     def average(self) -> Averaging | None:
         return parse_averaging(self.averaging)
-
-
-@dataclass(frozen=True)
-class HalvedTrial(Trial):
-    """The same with products in bfloat16, in three quarters of the time. Norms, sums, noise and weights are float32."""
-
-    @property
-    def autocast(self) -> torch.dtype | None:
-        return torch.bfloat16
 
 
 def outcome_of(fitted: Fitted) -> Measured:
@@ -192,7 +266,8 @@ def unfinished(*decided_by: object) -> Path:
 
     Only where it can be repeated bit for bit: with other code or on another machine it begins anew, in another folder.
     """
-    name = hashlib.sha256(repr((*decided_by, surroundings())).encode()).hexdigest()[:32]
+    decided = json.dumps([as_key(decided_by), repr(surroundings())], sort_keys=True)
+    name = hashlib.sha256(decided.encode()).hexdigest()[:32]
     return root() / "trainings" / name
 
 

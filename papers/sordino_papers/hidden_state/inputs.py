@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,6 +29,7 @@ class Inputs(ABC):
 class Waves(Inputs):
     """Pixels, evened out by frequency (see `Spectrum`)."""
 
+    kind: ClassVar[str] = "spectrum"
     power: float
     below: float
     mean_weight: float = 0.0
@@ -42,6 +44,8 @@ class Waves(Inputs):
 @dataclass(frozen=True)
 class Scattered(Inputs):
     """Scattering coefficients, normalised."""
+
+    kind: ClassVar[str] = "scattering"
 
     def transform(self, facts: Facts) -> Transform:
         return ScatteringFeatures(facts.input_shape, facts.input_range)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,7 @@ class InHiding(Method):
     How many batches there are is decided by the accountant, from the number of steps, unless it is said.
     """
 
+    kind: ClassVar[str] = "noisy-cgd"
     gates: int | None
     clip: float
     steps: int
@@ -88,6 +89,7 @@ class InHiding(Method):
 class DpSgd(Method):
     """DP-SGD with Poisson batches and momentum: on the convex model by its gates, or on a ReLU network by its width."""
 
+    kind: ClassVar[str] = "dp-sgd"
     clip: float
     batch_size: int
     epochs: float
@@ -140,6 +142,7 @@ class DpSgd(Method):
 class FromStatistics(Method):
     """One release of X^T X and X^T Y on random features, and least squares from them."""
 
+    kind: ClassVar[str] = "sufficient-statistics"
     features: Features
 
     def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:

@@ -177,5 +177,5 @@ def _entry(
     def measure(seed: int) -> Measured:
         return used.train(rows_of(data, inputs, private_rows), epsilon, seed)
 
-    settings = {"inputs": repr(inputs), "training": repr(used), "private_rows": private_rows}
+    settings = {"inputs": inputs, "training": used, "private_rows": private_rows}
     return Entry(name, data, epsilon, str(ADJACENCY), settings, measure, paper, CHOSEN[data])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ class Head(ABC):
 class Network(Head):
     """A network of `sordino.models` on pixels."""
 
+    kind: ClassVar[str] = "network"
     name: str
 
     def rows(self, *, examples: int | None, left_out: int) -> Rows:
@@ -57,6 +59,7 @@ class Network(Head):
 class OnWaves(Head):
     """A linear layer on slow waves of each picture: directions that no data was needed for (see `Spectrum`)."""
 
+    kind: ClassVar[str] = "projected"
     power: float = 0.75
     below: float = 8.1
 

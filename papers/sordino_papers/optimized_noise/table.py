@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.kernel.noise import HopelessNoise
-from sordino.optimized_noise.fits import isotropic, weighted_laplace
 from sordino.optimized_noise.sources import Flat
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.ledger import Ledger
@@ -46,8 +45,8 @@ WAYS: Mapping[str, Way] = {
     MATCHED: MatchedScale(),
     MATCHED_TO_PUBLIC: MatchedToPublic(),
     MATCHED_AND_BOUGHT: MatchedAndBought(),
-    ISOTROPIC: Pure(isotropic, Flat()),
-    LAPLACE: Pure(weighted_laplace),
+    ISOTROPIC: Pure("isotropic L2", Flat()),
+    LAPLACE: Pure("weighted Laplace"),
     BLOCKS: Pure(),
 }
 _PURE = (ISOTROPIC, LAPLACE, BLOCKS)
@@ -183,8 +182,8 @@ OPTIMIZED_NOISE = OptimizedNoiseTable()
 class _Part:
     """All private rows but the last `left_out`, which are then measured on; or `examples` of them, to be quick."""
 
-    examples: int | None
-    left_out: int
+    examples: int | None = None
+    left_out: int = 0
 
     def rows(self, head: Head) -> Rows:
         return head.rows(examples=self.examples, left_out=self.left_out)
@@ -218,7 +217,7 @@ def _private(
             warnings.simplefilter("ignore", HopelessNoise)  # the table is there to show it
             return WAYS[way].train(trained.head, part.rows(trained.head), used, epsilon, seed)
 
-    kept = {"head": repr(trained.head), "way": repr(WAYS[way]), "training": repr(used), **vars(part)}
+    kept = {"head": trained.head, "noise": WAYS[way], "training": used, "rows": part}
     data = f"{DATA}, left-out rows" if left_out else DATA
     name = f"search, {trained.title}, {way}, {settings}" if left_out else f"{trained.title}, {way}"
     paper = SLIDES.get((trained.title, way)) if epsilon == max(trained.gaussian) and not left_out else None
@@ -231,7 +230,7 @@ def _not_private(trained: Trained, method: str, way: NoPrivacy | Unpaid, setting
     def measure(seed: int) -> Measured:
         return way.train(trained.head, part.rows(trained.head), used, seed)
 
-    kept = {"head": repr(trained.head), "way": repr(way), "training": repr(used), **vars(part)}
+    kept = {"head": trained.head, "noise": way, "training": used, "rows": part}
     paper = SLIDES.get((trained.title, method))
     return Entry(f"{trained.title}, {method}", DATA, None, None, kept, measure, paper, trained.chosen)
 

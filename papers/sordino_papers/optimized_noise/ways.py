@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,15 +19,15 @@ from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.costs import AbsoluteCost, Cost
-from sordino.optimized_noise.fits import best_blocks
 from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
-from sordino.optimized_noise.noise import Fit, OptimizedNoise
+from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Source
 from sordino.training.loop import measured
 from sordino_papers.harness.ablations import Comparison, clipped_sgd, unpaid_weights_sgd
 from sordino_papers.harness.carried_out import carried_out
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows
+from sordino_papers.optimized_noise.by_dimension import FAMILIES
 from sordino_papers.optimized_noise.heads import Head
 from sordino_papers.optimized_noise.moments_accountant import noise_of_2016
 from sordino_papers.optimized_noise.settings import DELTA, Settings
@@ -59,6 +59,8 @@ class Way(ABC):
 class ByPld(Way):
     """Gaussian noise, as little as the accountant of today asks for."""
 
+    kind: ClassVar[str] = "gaussian"
+
     def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
         return calibrate(_plan(settings, Gaussian(1.0)), epsilon=epsilon, delta=DELTA)
 
@@ -67,22 +69,22 @@ class ByPld(Way):
 class By2016(Way):
     """Gaussian noise, as much as the accountant of Abadi et al. (2016) asked for."""
 
+    kind: ClassVar[str] = "gaussian-2016"
+
     def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
         return _plan(settings, Gaussian(noise_of_2016(settings.sampler, epsilon=epsilon, delta=DELTA)))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Pure(Way):
     """Noise of a pure family, whose weights come from past releases unless said."""
 
-    fit: Fit = best_blocks
+    kind: ClassVar[str] = "pure"
+    family: str = "blocks"
     weights: Source = field(default_factory=FromReleases)
 
-    def __repr__(self) -> str:
-        return f"Pure({self.fit.__name__}, {self.weights!r})"
-
     def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
-        noise = OptimizedNoise(1.0, self.weights, fit=self.fit)
+        noise = OptimizedNoise(1.0, self.weights, fit=FAMILIES[self.family])
         return calibrate(_plan(settings, noise), epsilon=epsilon, delta=DELTA)
 
 
@@ -90,6 +92,7 @@ class Pure(Way):
 class MatchedScale(Way):
     """Gaussian noise behind a clip of the same shape, which is learnt from past releases."""
 
+    kind: ClassVar[str] = "matched"
     cost: Cost = field(default_factory=AbsoluteCost)
 
     def plan(self, settings: Settings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
@@ -100,6 +103,7 @@ class MatchedScale(Way):
 class MatchedToPublic(Way):
     """The same, with a shape from gradients of public pictures under random labels, every `every` steps."""
 
+    kind: ClassVar[str] = "matched-public"
     every: int = 10
     cost: Cost = field(default_factory=AbsoluteCost)
 
@@ -112,6 +116,7 @@ class MatchedToPublic(Way):
 class MatchedAndBought(Way):
     """The same, with a shape that is released beside the gradient, and paid for in noise."""
 
+    kind: ClassVar[str] = "matched-bought"
     share: float = 0.25
     cost: Cost = field(default_factory=AbsoluteCost)
 
@@ -122,6 +127,8 @@ class MatchedAndBought(Way):
 @dataclass(frozen=True)
 class NoPrivacy:
     """The same steps without clip and noise."""
+
+    kind: ClassVar[str] = "no-privacy"
 
     def train(self, head: Head, rows: Rows, settings: Settings, seed: int) -> Measured:
         model, compared = head.build(rows, seed), _comparison(rows, settings, seed)
@@ -134,6 +141,7 @@ class NoPrivacy:
 class Unpaid:
     """Optimised noise as it was first proposed, with weights from all private rows: noise for `epsilon`, no promise."""
 
+    kind: ClassVar[str] = "unpaid"
     epsilon: float
 
     def train(self, head: Head, rows: Rows, settings: Settings, seed: int) -> Measured:

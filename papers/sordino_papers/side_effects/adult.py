@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -16,20 +17,18 @@ from sordino.data.adult import adult_schema
 from sordino.data.columns import Category
 from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
-from sordino.kernel.sampling import Sampler
 from sordino.report.pictures import ACCENT, DASHES, FAINT
 from sordino.training.evaluation import correctness, evaluating
-from sordino.training.loop import measured
 from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.rows import Rows
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import AllBut, trained
-from sordino_papers.harness.training import Trial, outcome_of
-from sordino_papers.side_effects.trials import not_private, without_privacy
+from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.side_effects.trials import not_private
 
 EPSILONS = (3.0, 1.0, 0.3)
 GROUPS, ROWS = "groups", "rows of groups"  # the names of accuracies in percent, beside that of all, and of counts
@@ -37,22 +36,18 @@ _CHOSEN = "batch size and clip are those of the other tables of this family; the
 
 
 @dataclass(frozen=True)
-class GroupedTrial(Trial):
-    """A trial on Adult, whose model is measured on each group of the test rows too."""
+class GroupAccuracy:
+    """Accuracy on each group of the test rows of Adult."""
 
-    def to_epsilon(
-        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
-    ) -> Measured:
-        fitted = self.fitted(rows, epsilon, seed, out, sampler)
-        found = outcome_of(fitted)
-        return replace(found, more={**found.more, **by_group(fitted.model, rows)})
+    kind: ClassVar[str] = "groups"
 
-    def without_privacy(self, rows: Rows, seed: int) -> Measured:
-        model = without_privacy(self, rows, seed)
-        return Measured(100 * measured(model, rows.test)["accuracy"], by_group(model, rows))
+    def measure(self, model: nn.Module, rows: Rows, seed: int) -> dict[str, dict[str, float]]:
+        return by_group(model, rows)
 
 
-MLP = GroupedTrial("mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9)
+MLP = DpSgdTrial(
+    "mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9, measurement=GroupAccuracy()
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +61,11 @@ class AdultTable:
     )
 
     def entries(self, scale: Scale) -> Sequence[Entry]:
-        part, trial = AllBut("adult"), MLP
+        part, trial = SetPart("adult"), MLP
         if scale is Scale.QUICK:
             part, trial = replace(part, examples=3_000), replace(MLP, batch_size=100, epochs=10.0)
         private = (trained("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
-        return (not_private("MLP, no privacy", part, trial, trial.without_privacy), *private)
+        return (not_private("MLP, no privacy", part, trial), *private)
 
     def ablation(self, scale: Scale) -> Sequence[Entry]:
         return ()

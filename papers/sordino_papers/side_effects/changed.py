@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from sordino._input import validate
 from sordino.data import DataSet, Facts, load
 from sordino.models.features import Pixels
 from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.training import DpSgdTrial
 
 _ROWS_AT_A_TIME = 2000
 
@@ -33,6 +33,7 @@ class Padded:
     tensor([0., 0., 1., 1.])
     """
 
+    kind: ClassVar[str] = "padding"
     pixels: int
 
     def __post_init__(self) -> None:
@@ -63,6 +64,7 @@ class Turned:
     [[[[0.0, 0.0], [1.0, 0.0]]]]
     """
 
+    kind: ClassVar[str] = "rotation"
     degrees: float
 
     def __call__(self, pictures: Tensor) -> Tensor:
@@ -82,6 +84,7 @@ class Pictures:
     With `left_out` its last private rows are not trained on, and take the place of the test rows.
     """
 
+    kind: ClassVar[str] = "changed-images"
     set_name: str
     change: Change = field(default_factory=lambda: Padded(0))
     examples: int | None = None
@@ -91,11 +94,8 @@ class Pictures:
     def data(self) -> str:
         return f"{self.set_name}, left-out rows" if self.left_out else self.set_name
 
-    def rows(self, trial: Trial) -> Rows:
+    def rows(self, trial: DpSgdTrial) -> Rows:
         return _rows(self)
-
-    def settings(self, trial: Trial) -> dict[str, object]:
-        return {"training": repr(trial), "pictures": repr(self)}
 
     def chosen(self) -> DataSet:
         """Raw rows: which of them are trained on, and which are measured on."""

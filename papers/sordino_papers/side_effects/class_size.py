@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -25,6 +26,7 @@ _CHOSEN = "those of the table of padding, where they were compared on left-out r
 class OneSmallClass(Pictures):
     """The first `size` rows of the class `label` and the first `others` of each other. Measured on `label` alone."""
 
+    kind: ClassVar[str] = "one-small-class"
     label: int = LABEL
     size: int = 3000
     others: int = 3000

@@ -12,20 +12,21 @@ from sordino_papers.harness.gains import gains
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.harness.trained import trained
-from sordino_papers.harness.training import Sparsity
+from sordino_papers.harness.training import DpSgdTrial, FreezingStages, Sparsity
 from sordino_papers.side_effects.changed import Pictures
 from sordino_papers.side_effects.padding import sized
-from sordino_papers.side_effects.trials import EPSILON, LENET, AttackedTrial, Stages
+from sordino_papers.side_effects.trials import EPSILON, LENET
 
 NONE, FROZEN = "none", "frozen"
-WAYS = {NONE: LENET, FROZEN: replace(LENET, stages=Stages())}
+_STAGES = FreezingStages(3, 0.77)
+WAYS = {NONE: LENET, FROZEN: replace(LENET, freezing=_STAGES)}
 PAPER = {NONE: 95.11, FROZEN: 96.71}
 MORE_WAYS = {
-    "frozen, one stage": replace(LENET, stages=Stages(1)),
-    "frozen by neuron": replace(LENET, stages=Stages(together=Neurons())),
-    "frozen at zero": replace(LENET, stages=Stages(prune=True)),
+    "frozen, one stage": replace(LENET, freezing=replace(_STAGES, count=1)),
+    "frozen by neuron": replace(LENET, freezing=replace(_STAGES, together=Neurons())),
+    "frozen at zero": replace(LENET, freezing=replace(_STAGES, prune=True)),
     "sparsified": replace(LENET, sparsity=Sparsity(0.77)),
-    "frozen and sparsified": replace(LENET, stages=Stages(), sparsity=Sparsity(0.5)),
+    "frozen and sparsified": replace(LENET, freezing=_STAGES, sparsity=Sparsity(0.5)),
 }
 _CHOSEN = (
     "those of the table of padding, where they were compared on left-out rows without freezing, for all lines alike. "
@@ -60,7 +61,7 @@ class FreezingTable:
 FREEZING = FreezingTable()
 
 
-def _entry(way: str, trial: AttackedTrial, scale: Scale) -> Entry:
+def _entry(way: str, trial: DpSgdTrial, scale: Scale) -> Entry:
     trial, pictures = sized(trial, Pictures("mnist"), scale)
     paper = None if scale is Scale.QUICK else PAPER.get(way)
     return trained(f"LeNet, {way}", pictures, trial, EPSILON, paper=paper, chosen=_CHOSEN)

@@ -11,9 +11,10 @@ from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.harness.trained import trained
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.side_effects.changed import Padded, Pictures
 from sordino_papers.side_effects.curves import Point, clean_and_adversarial
-from sordino_papers.side_effects.trials import EPSILON, LENET, AttackedTrial, not_private, quick, within
+from sordino_papers.side_effects.trials import EPSILON, LENET, not_private, quick, with_attack, within
 
 LEFT_OUT = 10_000
 QUICK_ROWS = 3_000
@@ -36,7 +37,7 @@ class Set:
     set_name: str
     size: int
     pads: tuple[int, ...]
-    trial: AttackedTrial
+    trial: DpSgdTrial
     chosen: str
     paper: tuple[float, ...] | None = None
     paper_adversarial: tuple[float, ...] | None = None
@@ -56,7 +57,7 @@ class Set:
         return trained(method, pictures, trial, EPSILON, paper=paper, chosen=self.chosen)
 
 
-def sized(trial: AttackedTrial, pictures: Pictures, scale: Scale) -> tuple[AttackedTrial, Pictures]:
+def sized(trial: DpSgdTrial, pictures: Pictures, scale: Scale) -> tuple[DpSgdTrial, Pictures]:
     """A training of seconds where the scale is `quick`."""
     if scale is not Scale.QUICK:
         return trial, pictures
@@ -74,7 +75,7 @@ MNIST = Set(
     (97.0, 97.0, 95.0, 94.0, 86.0),
     (95.0, 89.0, 50.0, 20.0, 1.0),
 )
-COLOUR = Set("LeNet", "cifar10", 32, (0, 6, 16, 26, 48), replace(LENET, attack=EIGHT_BITS), STAND_IN)
+COLOUR = Set("LeNet", "cifar10", 32, (0, 6, 16, 26, 48), with_attack(LENET, attack=EIGHT_BITS), STAND_IN)
 COLOUR_CNN = replace(
     COLOUR,
     title="CNN",
@@ -119,7 +120,8 @@ def _sets(scale: Scale) -> tuple[Set, ...]:
 
 def _search(scale: Scale) -> Iterator[Entry]:
     for rate in RATES:
-        tried = replace(LENET, learning_rate=rate, more_attacks=tuple(within(radius) for radius in RADII))
+        attacked = with_attack(LENET, more_attacks=tuple(within(radius) for radius in RADII))
+        tried = replace(attacked, learning_rate=rate)
         trial, pictures = sized(tried, Pictures("mnist", left_out=LEFT_OUT), scale)
         yield trained(f"search, learning rate {rate:g}", pictures, trial, EPSILON)
 
@@ -128,4 +130,4 @@ def _without_privacy(scale: Scale) -> Iterator[Entry]:
     for pixels in MNIST.pads:
         trial, pictures = sized(LENET, Pictures("mnist", Padded(pixels)), scale)
         method = f"no privacy, LeNet, padding {Padded(pixels).percent(28)} %"
-        yield not_private(method, pictures, trial, trial.without_privacy)
+        yield not_private(method, pictures, trial)

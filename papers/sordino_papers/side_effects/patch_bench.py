@@ -78,7 +78,7 @@ class Bench:
         return accuracy, {"groups": groups}
 
     def settings(self, descent: Descent) -> dict[str, Any]:
-        return {"bench": repr(self), "descent": repr(descent)}
+        return {"bench": self, "descent": descent}
 
 
 def groups_of(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def _entry(grid: Grid, noise_std: float) -> Entry:
         found = grid.accuracies(noise_std, seed)
         return Measured(100 * float(np.mean(found)), {"accuracies": found})
 
-    settings = {"grid": repr(grid), "noise_std": noise_std}
+    settings = {"grid": grid, "noise_std": noise_std}
     return Entry(f"noise {noise_std:g}", "patches", None, None, settings, measure, chosen=_CHOSEN)
 
 

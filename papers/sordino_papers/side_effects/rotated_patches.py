@@ -57,7 +57,7 @@ class Tuning:
             return replace(found, more={**found.more, "strength": self.strength(seed)})
 
         method = f"fine-tuned, {degrees:g} degrees" if pretrained else f"{_SCRATCH}, {degrees:g} degrees"
-        settings = turned.settings(self.private) | {"pretrained": repr(self.public) if pretrained else None}
+        settings = turned.settings(self.private) | {"pretrained": self.public if pretrained else None}
         return Entry(method, "patches", None, None, settings, measure, chosen=_CHOSEN)
 
     def strength(self, seed: int) -> float:

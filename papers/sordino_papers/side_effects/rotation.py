@@ -14,11 +14,12 @@ from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.harness.trained import trained
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.side_effects.changed import Turned
 from sordino_papers.side_effects.curves import Point, clean_and_adversarial
 from sordino_papers.side_effects.padding import EIGHT_BITS
-from sordino_papers.side_effects.trials import EPSILON, LENET, AttackedTrial, quick
-from sordino_papers.side_effects.tuned import FineTuned, Learning, TurnedTest
+from sordino_papers.side_effects.trials import EPSILON, LENET, quick, with_attack
+from sordino_papers.side_effects.tuned import PublicTraining, TurnedTest
 
 DEGREES = (0.0, 30.0, 60.0, 90.0)
 LEFT_OUT = 1_000
@@ -36,8 +37,8 @@ class Turning:
 
     title: str
     set_name: str
-    tuned: FineTuned
-    scratch: AttackedTrial
+    tuned: DpSgdTrial
+    scratch: DpSgdTrial
     chosen: str
     paper: tuple[float, ...] | None = None
 
@@ -56,7 +57,7 @@ class Turning:
     def entry(
         self,
         way: str,
-        trial: AttackedTrial,
+        trial: DpSgdTrial,
         degrees: float,
         scale: Scale,
         *,
@@ -79,7 +80,7 @@ class Turning:
 GREY = Turning(
     "LeNet",
     "mnist",
-    FineTuned("lenet", batch_size=256, epochs=15.0, learning_rate=0.4, clip=0.1, momentum=0.9),
+    replace(LENET, learning_rate=0.4, start=PublicTraining("mnist")),
     replace(LENET, learning_rate=0.4),
     _CHOSEN,
     (99.0, 97.0, 94.0, 94.0),
@@ -87,8 +88,8 @@ GREY = Turning(
 COLOUR = replace(
     GREY,
     set_name="cifar10",
-    tuned=replace(GREY.tuned, attack=EIGHT_BITS, learnt=Learning("cifar10")),
-    scratch=replace(GREY.scratch, attack=EIGHT_BITS),
+    tuned=replace(with_attack(GREY.tuned, attack=EIGHT_BITS), start=PublicTraining("cifar10")),
+    scratch=with_attack(GREY.scratch, attack=EIGHT_BITS),
     chosen=_NO_SEARCH,
     paper=None,
 )
@@ -136,7 +137,7 @@ ROTATION = RotationTable()
 
 
 def _lines(scale: Scale) -> dict[str, tuple[Point, ...]]:
-    few = replace(GREY.tuned, learnt=replace(GREY.tuned.learnt, examples=2_000))
+    few = replace(GREY.tuned, start=GREY.tuned.start.quick())
     turnings = {
         Scale.QUICK: (replace(GREY, tuned=few),),
         Scale.CPU: (GREY, COLOUR),

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-
-import torch
-from torch import nn
+from dataclasses import replace
 
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.trained import trained
 from sordino_papers.side_effects.changed import Padded, Pictures
 from sordino_papers.side_effects.curves import CurveTable, Point
-from sordino_papers.side_effects.trials import EPSILON, AttackedTrial
-
-
-@dataclass(frozen=True)
-class AdamTrial(AttackedTrial):
-    """Descends by Adam: a transformer hardly learns by plain steps."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate)
-
+from sordino_papers.side_effects.trials import EPSILON, LENET, with_attack
 
 PADS = (0, 5, 14, 42)
 PAPER, PAPER_ADVERSARIAL = (93.0, 93.0, 93.0, 91.0), (78.0, 77.0, 66.0, 20.0)
-VIT = AdamTrial("vit", batch_size=256, epochs=15.0, learning_rate=1e-3, clip=0.1, momentum=0.0)
+# Adam: a transformer hardly learns by plain steps.
+VIT = replace(LENET, network="vit", learning_rate=1e-3, optimizer="adam")
 SMALL_VIT = replace(VIT, network="vit-s", epochs=10.0, learning_rate=5e-3)
 TRIALS = {
-    Scale.QUICK: replace(SMALL_VIT, batch_size=50, epochs=1.0, attacked=20),
+    Scale.QUICK: replace(with_attack(SMALL_VIT, examples=20), batch_size=50, epochs=1.0),
     Scale.CPU: SMALL_VIT,
     Scale.PAPER: VIT,
 }

@@ -16,8 +16,8 @@ from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.rows import Rows
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part
-from sordino_papers.harness.training import DELTA, Trial
+from sordino_papers.harness.trained import SetPart
+from sordino_papers.harness.training import DELTA, DpSgdTrial
 
 WIRES: tuple[Wire, ...] = (Dense(), IndexCoded(), SeedCoded())
 _NOISE_MULTIPLIER = 4.0  # no byte depends on it
@@ -36,33 +36,33 @@ class Communicated:
     kept: float
 
 
-def sent(trial: Trial, masks: str, part: Part, *, clients: int, wire: Wire) -> Entry:
+def sent(trial: DpSgdTrial, masks: str, part: SetPart, *, clients: int, wire: Wire) -> Entry:
     """A federated run as something to measure once: no byte depends on its seed."""
 
     def measure(seed: int) -> Measured:
         found = communicated(trial, masks, part.rows(trial), clients=clients, wire=wire)
         return Measured(found.up + found.down, asdict(found))
 
-    settings = part.settings(trial) | {"clients": clients, "wire": wire.name}
+    settings = {"training": trial, "rows": part, "clients": clients, "wire": wire.name}
     return Entry(f"{masks}, {wire.name}", part.data, None, None, settings, measure)
 
 
-def communicated(trial: Trial, masks: str, rows: Rows, *, clients: int, wire: Wire) -> Communicated:
+def communicated(trial: DpSgdTrial, masks: str, rows: Rows, *, clients: int, wire: Wire) -> Communicated:
     """Trains with a server and clients that encode, send and decode every update."""
     model = trial.build(rows.facts, seed=0)
     plan = trial.plan(trial.poisson(len(rows)), _NOISE_MULTIPLIER, len(rows))
     trained = federated_sgd(
-        plan, model, rows.data, clients=clients, delta=DELTA, optimizer=trial.optimizer, wire=wire, seed=0
+        plan, model, rows.data, clients=clients, delta=DELTA, optimizer=trial.optimizer_for, wire=wire, seed=0
     )
     rate = 0.0 if trial.sparsity is None else trial.sparsity.final_rate
     kept = kept_share(trial, len(rows), Layout.of(model).size)
     return Communicated(masks, rate, wire.name, trained.bytes_up, trained.bytes_down, kept)
 
 
-def kept_share(trial: Trial, examples: int, size: int) -> float:
+def kept_share(trial: DpSgdTrial, examples: int, size: int) -> float:
     """The mean share of `size` coordinates that is kept in a step, from the plan alone.
 
-    >>> trial = Trial("linear", batch_size=10, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+    >>> trial = DpSgdTrial("linear", batch_size=10, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
     >>> kept_share(trial, examples=100, size=50)
     1.0
     """

@@ -16,7 +16,7 @@ from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.rows import Rows, network_rows
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.diagnostics import ExposedRun, ExposedStep
 
 
@@ -25,7 +25,7 @@ class Watched:
     """What decides such a training but the seed. `examples` None is all rows of `data`."""
 
     data: str
-    trial: Trial
+    trial: DpSgdTrial
     noise_multiplier: float
     examples: int | None = None
 
@@ -35,7 +35,7 @@ class Watched:
     def run(self, rows: Rows, *, at: Collection[int], seed: int) -> ExposedRun:
         trial, model = self.trial, self.trial.build(rows.facts, seed)
         plan = trial.plan(trial.poisson(len(rows)), self.noise_multiplier, len(rows))
-        optimizer = trial.optimizer(model.parameters())
+        optimizer = trial.optimizer_for(model.parameters())
         return ExposedRun(plan, model, rows.data, optimizer, divisor=trial.batch_size, at=at, seed=seed)
 
 
@@ -43,16 +43,16 @@ class Watched:
 class Looks:
     """A training, the epochs at whose first step it is looked at, and how many units of that step are."""
 
-    watched: Watched
+    training: Watched
     epochs: tuple[int, ...]
     units: int
 
     def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
         """Each of these steps with its epoch. The training ends at the last of them."""
-        rows = self.watched.rows()
-        per_epoch = steps_per_epoch(len(rows), self.watched.trial.batch_size)
+        rows = self.training.rows()
+        per_epoch = steps_per_epoch(len(rows), self.training.trial.batch_size)
         epochs = {per_epoch * epoch: epoch for epoch in self.epochs}
-        for step in islice(self.watched.run(rows, at=epochs.keys(), seed=seed), len(epochs)):
+        for step in islice(self.training.run(rows, at=epochs.keys(), seed=seed), len(epochs)):
             yield epochs[step.step], step
 
 

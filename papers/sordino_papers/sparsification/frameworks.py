@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
+from sordino.training.transfer.pretraining import PICTURES
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import ADJACENCY, forget, unfinished
+from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfinished
 from sordino_papers.sparsification.largest_rate import Curve, largest_rates
-from sordino_papers.sparsification.ways import Embedded, FromScratch, Transferred, Way, rows_for
+from sordino_papers.sparsification.ways import DpSgdMethod, Embedded, PretrainedPart, Way, rows_for
 
 DATA = "cifar10"
 RATES = {
@@ -51,31 +52,38 @@ class Framework:
         return replace(self, way=self.way.quick(), examples=64, public=100)
 
 
-CNN = FromScratch("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
-SCATTERING = FromScratch("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9)
-PROBE = Transferred(
-    "resnet-20", batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1, momentum=0.9, part=LinearProbe()
+CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
+SCATTERING = DpSgdTrial("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9)
+PROBE = DpSgdTrial(
+    "resnet-20",
+    batch_size=1024,
+    epochs=40,
+    learning_rate=2.0,
+    clip=0.1,
+    momentum=0.9,
+    start=PretrainedPart(LinearProbe(), PICTURES),
 )
-BIASES = replace(PROBE, epochs=20, learning_rate=1.0, part=BiasOnly())
-EVERYTHING = replace(BIASES, part=Everything())
+BIASES = replace(PROBE, epochs=20, learning_rate=1.0, start=PretrainedPart(BiasOnly(), PICTURES))
+EVERYTHING = replace(BIASES, start=PretrainedPart(Everything(), PICTURES))
 EMBEDDED = Embedded("resnet-20", EmbeddingPerturbation())
 SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 2.0}
+_SHORT_SCATTERING = replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=2.0)
 FEW = replace(EMBEDDED.settings, batch_size=250, epochs=4, public_rows=64, directions=48)
 
 PAPER = (
-    Framework("DP-CNN", 3.0, CNN),
-    Framework("H-CNN", 3.0, SCATTERING),
-    Framework("transfer, linear probe", 2.0, PROBE),
-    Framework("transfer, biases", 2.0, BIASES),
-    Framework("transfer, everything", 2.0, EVERYTHING),
+    Framework("DP-CNN", 3.0, DpSgdMethod(CNN)),
+    Framework("H-CNN", 3.0, DpSgdMethod(SCATTERING)),
+    Framework("transfer, linear probe", 2.0, DpSgdMethod(PROBE)),
+    Framework("transfer, biases", 2.0, DpSgdMethod(BIASES)),
+    Framework("transfer, everything", 2.0, DpSgdMethod(EVERYTHING)),
     Framework("GEP", 8.0, EMBEDDED),
 )
 CPU = (
-    Framework("DP-CNN", 3.0, replace(CNN, **SMALLER), 4000, 2000),
-    Framework("H-CNN", 3.0, replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=2.0), 10_000, 2000),
-    Framework("transfer, linear probe", 2.0, PROBE, 10_000, 2000),
-    Framework("transfer, biases", 2.0, replace(BIASES, **SMALLER), 4000, 2000),
-    Framework("transfer, everything", 2.0, replace(EVERYTHING, **SMALLER), 4000, 2000),
+    Framework("DP-CNN", 3.0, DpSgdMethod(replace(CNN, **SMALLER)), 4000, 2000),
+    Framework("H-CNN", 3.0, DpSgdMethod(_SHORT_SCATTERING), 10_000, 2000),
+    Framework("transfer, linear probe", 2.0, DpSgdMethod(PROBE), 10_000, 2000),
+    Framework("transfer, biases", 2.0, DpSgdMethod(replace(BIASES, **SMALLER)), 4000, 2000),
+    Framework("transfer, everything", 2.0, DpSgdMethod(replace(EVERYTHING, **SMALLER)), 4000, 2000),
     Framework("GEP", 8.0, replace(EMBEDDED, settings=FEW), 1000, 2000),
 )
 FRAMEWORKS = {Scale.QUICK: tuple(framework.quick() for framework in PAPER), Scale.CPU: CPU, Scale.PAPER: PAPER}
@@ -123,7 +131,7 @@ def _entry(framework: Framework, rate: float, scale: Scale) -> Entry:
     def folder(seed: int) -> Path:
         return unfinished(DATA, framework, rate, seed)
 
-    settings = {"way": repr(way), "rate": rate, "examples": framework.examples, "public": framework.public}
+    settings = {"method": way, "rate": rate, "examples": framework.examples, "public": framework.public}
     method, chosen = f"{framework.title}, r* {rate:g}", PUBLISHED if scale is Scale.PAPER else SHORTENED
     return Entry(
         method,

@@ -17,8 +17,8 @@ from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part, trained
-from sordino_papers.harness.training import Sparsity, Trial
+from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.training import DpSgdTrial, Sparsity
 from sordino_papers.sparsification.communicated import WIRES, Communicated, in_every_format, sent, traffic
 
 FINAL_RATE = 0.9
@@ -36,7 +36,7 @@ class Masks:
         rate = "constant" if isinstance(self.schedule, ConstantRate) else "cooling"
         return f"{rate}, mask per {'step' if self.per_epoch is None else 'epoch'}"
 
-    def of(self, trial: Trial, rate: float) -> Trial:
+    def of(self, trial: DpSgdTrial, rate: float) -> DpSgdTrial:
         return replace(trial, sparsity=Sparsity(rate, self.per_epoch, self.schedule) if rate else None)
 
 
@@ -47,16 +47,16 @@ KINDS = tuple(Masks(schedule, per_epoch) for schedule in (Cooling(), ConstantRat
 class Setting:
     """What is trained for accuracy, and what is trained by `clients` for its bytes, at which rates."""
 
-    part: Part
-    trial: Trial
-    sent_part: Part
-    sent: Trial
+    part: SetPart
+    trial: DpSgdTrial
+    sent_part: SetPart
+    sent: DpSgdTrial
     rates: tuple[float, ...]
     chosen: str
     clients: int = 4
 
 
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=500, epochs=20)
 _TINY = replace(_SMALL, batch_size=200, epochs=2)
 _SENT = replace(_SMALL, batch_size=40, epochs=5)
@@ -66,16 +66,18 @@ _PUBLISHED = "those of the authors' code at epsilon 3 without sparsification, fo
 
 SETTINGS = {
     Scale.QUICK: Setting(
-        Part("fashion-mnist", 1_000),
+        SetPart("fashion-mnist", 1_000),
         _TINY,
-        Part("fashion-mnist", 40),
+        SetPart("fashion-mnist", 40),
         replace(_SENT, batch_size=10, epochs=3),
         (0.0, 0.5, 0.9),
         _BY_HAND,
     ),
-    Scale.CPU: Setting(Part("fashion-mnist", 10_000), _SMALL, Part("fashion-mnist", 160), _SENT, _TENTHS, _BY_HAND),
+    Scale.CPU: Setting(
+        SetPart("fashion-mnist", 10_000), _SMALL, SetPart("fashion-mnist", 160), _SENT, _TENTHS, _BY_HAND
+    ),
     Scale.PAPER: Setting(
-        Part("cifar10", 50_000), _CNN, Part("cifar10", 50_000), replace(_CNN, epochs=2), _TENTHS, _PUBLISHED
+        SetPart("cifar10", 50_000), _CNN, SetPart("cifar10", 50_000), replace(_CNN, epochs=2), _TENTHS, _PUBLISHED
     ),
 }
 

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.encodings import RandomSparsify, RankedSparsify
-from sordino.kernel.encoding import Encoding
 from sordino.report.pictures import ACCENT, FAINT, INK
 from sordino_papers.harness.drawing import drawing
 from sordino_papers.harness.entry import Entry, Measured
@@ -19,7 +17,8 @@ from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.rows import network_rows
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import ADJACENCY, Sparsity, Trial
+from sordino_papers.harness.trained import SetPart
+from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, Sparsity
 from sordino_papers.sparsification.diagnostics import count_masks
 from sordino_papers.sparsification.exposed import Watched, kept, warn
 
@@ -32,37 +31,36 @@ CHOSEN = (
 
 
 @dataclass(frozen=True)
-class RankedTrial(Trial):
-    """The same training with coordinates masked by rank where they would be at random."""
-
-    def encoding(self, examples: int) -> Encoding:
-        random = super().encoding(examples)
-        return RankedSparsify(**vars(random)) if isinstance(random, RandomSparsify) else random
-
-
-@dataclass(frozen=True)
 class Comparison:
     """A training whose accuracies are compared, and one whose masks are counted."""
 
     data: str
-    trial: Trial
+    trial: DpSgdTrial
     epsilons: tuple[float, ...]
     counted: Watched
 
-    def trials(self) -> dict[str, Trial]:
-        plain = {name: value for name, value in vars(self.trial).items() if name != "sparsity"}
+    def trials(self) -> dict[str, DpSgdTrial]:
+        """The three trainings by name. They differ in their masks only."""
+        sparsity = self.trial.sparsity
+        ranked = None if sparsity is None else replace(sparsity, ranked=True)
         return {
             NONE: replace(self.trial, sparsity=None),
             RANDOM: self.trial,
-            RANKED: RankedTrial(**plain, sparsity=self.trial.sparsity),
+            RANKED: replace(self.trial, sparsity=ranked),
         }
 
 
-_CLOTHES = Trial("dp-cnn-s", 2048, 40, learning_rate=4.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
-_CLOTHES_COUNTED = RankedTrial("dp-cnn-s", 1000, 100, learning_rate=2.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
-_PIXELS_COUNTED = RankedTrial("dp-cnn", 1000, 100, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
-_DIGITS = Trial("two-layer", 128, 4, learning_rate=1.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
-_DIGITS_COUNTED = RankedTrial("two-layer", 128, 8, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
+_CLOTHES = DpSgdTrial("dp-cnn-s", 2048, 40, learning_rate=4.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_CLOTHES_COUNTED = DpSgdTrial(
+    "dp-cnn-s", 1000, 100, learning_rate=2.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
+_PIXELS_COUNTED = DpSgdTrial(
+    "dp-cnn", 1000, 100, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
+_DIGITS = DpSgdTrial("two-layer", 128, 4, learning_rate=1.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_DIGITS_COUNTED = DpSgdTrial(
+    "two-layer", 128, 8, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
 COMPARED = {
     Scale.QUICK: Comparison("digits", _DIGITS, (3.0,), Watched("digits", _DIGITS_COUNTED, 2.0)),
     Scale.CPU: Comparison(
@@ -119,11 +117,13 @@ _KINDS = {
 }
 
 
-def _accuracy(data: str, method: str, trial: Trial, epsilon: float) -> Entry:
+def _accuracy(data: str, method: str, trial: DpSgdTrial, epsilon: float) -> Entry:
     def measure(seed: int) -> Measured:
         return trial.to_epsilon(network_rows(data, trial.network), epsilon, seed)
 
-    return Entry(method, data, epsilon, str(ADJACENCY), {"training": repr(trial)}, measure, chosen=CHOSEN)
+    return Entry(
+        method, data, epsilon, str(ADJACENCY), {"training": trial, "rows": SetPart(data)}, measure, chosen=CHOSEN
+    )
 
 
 def _counts(watched: Watched) -> Entry:
@@ -133,7 +133,7 @@ def _counts(watched: Watched) -> Entry:
         more = asdict(found) | {"distance": {kind: found.distance(getattr(found, kind)) for kind in _KINDS}}
         return Measured(100 * found.distance(found.ranked), more)
 
-    return Entry(MASKS, watched.data, None, None, {"watched": repr(watched)}, measure)
+    return Entry(MASKS, watched.data, None, None, {"training": watched}, measure)
 
 
 def _summary(found: dict[str, Any], kind: str) -> tuple[str, ...]:

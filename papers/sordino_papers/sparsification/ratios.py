@@ -16,7 +16,7 @@ from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.diagnostics import gradient_ratios, noise_ratio
 from sordino_papers.sparsification.exposed import Looks, Watched, kept, warn
 
@@ -26,9 +26,9 @@ CLIPS = (0.1, 1.0)
 SIZE = 550_570  # parameters of DP-CNN
 
 
-_PIXELS = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
-_FEW_PIXELS = Trial("dp-cnn", batch_size=250, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
-_DIGITS = Trial("two-layer", batch_size=128, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+_PIXELS = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_FEW_PIXELS = DpSgdTrial("dp-cnn", batch_size=250, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
+_DIGITS = DpSgdTrial("two-layer", batch_size=128, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
 LOOKS = {
     Scale.QUICK: Looks(Watched("digits", _DIGITS, 1.0), (0, 1), units=64),
     # A quarter of the paper's batch and of its noise: that on the mean is the same.
@@ -84,7 +84,7 @@ def _noise(seed: int) -> Measured:
 
 def _gradients(looks: Looks) -> Entry:
     """The table has the last look, at the clip that the training has."""
-    clip = looks.watched.trial.clip
+    clip = looks.training.trial.clip
 
     def measure(seed: int) -> Measured:
         found = [
@@ -95,8 +95,8 @@ def _gradients(looks: Looks) -> Entry:
         shown = [{"epoch": epoch, "ratios": [asdict(one) for one in ratios]} for epoch, ratios in found]
         return Measured(100 * value, {"looks": shown})
 
-    settings = {"looks": repr(looks), "rates": RATES, "clips": CLIPS}
-    return Entry(f"kept coordinates, clip {clip:g}", looks.watched.data, None, None, settings, measure)
+    settings = {"snapshots": looks, "rates": RATES, "clips": CLIPS}
+    return Entry(f"kept coordinates, clip {clip:g}", looks.training.data, None, None, settings, measure)
 
 
 def _curves(noise: dict[str, Any], gradients: dict[str, Any]) -> dict[str, dict[float, float]]:

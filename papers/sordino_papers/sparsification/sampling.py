@@ -22,8 +22,8 @@ from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.paired import gain
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part, trained
-from sordino_papers.harness.training import ADJACENCY, DELTA, Sparsity, Trial
+from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.training import ADJACENCY, DELTA, DpSgdTrial, Sparsity
 
 Paper = dict[str, tuple[float, float]]
 EPSILONS = (3.0, 1.0)
@@ -33,30 +33,30 @@ EPSILONS = (3.0, 1.0)
 class Setting:
     """A part of a data set, and what is trained on it without and with sparsification."""
 
-    part: Part
-    none: Trial
-    sparse: Trial
+    part: SetPart
+    none: DpSgdTrial
+    sparse: DpSgdTrial
     chosen: str
 
-    def of(self, kind: str) -> Trial:
+    def of(self, kind: str) -> DpSgdTrial:
         return {"none": self.none, "RS": self.sparse}[kind]
 
 
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=500, epochs=20)
 _TINY = replace(_SMALL, batch_size=200, epochs=2)
 _BY_HAND = "by hand, once, before any accuracy was seen: the paper's, with a smaller network, fewer rows and epochs."
 
 
-def _sparsified(part: Part, trial: Trial, chosen: str) -> Setting:
+def _sparsified(part: SetPart, trial: DpSgdTrial, chosen: str) -> Setting:
     return Setting(part, trial, replace(trial, sparsity=Sparsity(0.9)), chosen)
 
 
 SETTINGS = {
-    Scale.QUICK: _sparsified(Part("fashion-mnist", 1_000), _TINY, _BY_HAND),
-    Scale.CPU: _sparsified(Part("fashion-mnist", 10_000), _SMALL, _BY_HAND),
+    Scale.QUICK: _sparsified(SetPart("fashion-mnist", 1_000), _TINY, _BY_HAND),
+    Scale.CPU: _sparsified(SetPart("fashion-mnist", 10_000), _SMALL, _BY_HAND),
     Scale.PAPER: Setting(
-        Part("cifar10", 50_000),
+        SetPart("cifar10", 50_000),
         _CNN,
         replace(_CNN, epochs=48, sparsity=Sparsity(0.9)),
         "those of the authors' code at epsilon 3, at both epsilons.",
@@ -89,7 +89,7 @@ class Partition:
 
     def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
         trial = setting.of(kind)
-        sampler = partition(trial, setting.part.examples)
+        sampler = partition(trial, setting.part.size)
         method = f"partition, {kind}"
         return trained(method, setting.part, trial, epsilon, sampler=sampler, paper=paper, chosen=setting.chosen)
 
@@ -101,14 +101,14 @@ class PartitionAsPoisson:
 
     def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
         trial, part = setting.of(kind), setting.part
-        sampler = partition(trial, part.examples)
+        sampler = partition(trial, part.size)
 
         def measure(seed: int) -> Measured:
-            noise = poisson_noise(trial, part.examples, epsilon)
+            noise = poisson_noise(trial, part.size, epsilon)
             return trial.with_noise(part.rows(trial), sampler, noise, seed)
 
         method = f"partition accounted as Poisson, not guaranteed, noise for {epsilon:g}, {kind}"
-        settings = part.settings(trial) | {"sampler": repr(sampler), "noise_of_poisson_at": epsilon}
+        settings = {"training": trial, "rows": part, "sampler": sampler, "noise_of_poisson_at": epsilon}
         return Entry(method, part.data, None, None, settings, measure, paper, setting.chosen)
 
 
@@ -139,13 +139,13 @@ class SamplingTable:
 SPARSIFICATION_SAMPLING = SamplingTable()
 
 
-def partition(trial: Trial, examples: int) -> Shuffled:
+def partition(trial: DpSgdTrial, examples: int) -> Shuffled:
     """As many batches as Poisson sampling would draw, in whole epochs."""
     return Shuffled(round(examples / trial.batch_size), round(trial.epochs), ADJACENCY)
 
 
 @lru_cache
-def poisson_noise(trial: Trial, examples: int, epsilon: float) -> float:
+def poisson_noise(trial: DpSgdTrial, examples: int, epsilon: float) -> float:
     """The noise multiplier with which Poisson batches have this epsilon."""
     plan = calibrate(trial.plan(trial.poisson(examples), 1.0, examples), epsilon=epsilon, delta=DELTA)
     noise: Any = plan.noise

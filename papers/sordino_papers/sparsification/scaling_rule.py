@@ -6,31 +6,19 @@ grid. For Adam, whose velocity is an average, C and mu can be chosen one after t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part, trained
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.grid import Cell, Grid, shown
 
 CONSTANT = 1.0  # C / (1 - mu) of earlier work, whose clip is 0.1 and whose momentum is 0.9
-_SECOND_MOMENT = 0.999
-
-
-@dataclass(frozen=True)
-class AdamTrial(Trial):
-    """A trial whose optimizer is Adam, with the momentum as its first beta."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate, betas=(self.momentum, _SECOND_MOMENT))
 
 
 @dataclass(frozen=True)
@@ -38,8 +26,8 @@ class Searched:
     """A trial at an epsilon, of which clip and momentum are varied. With SGD there is a diagonal."""
 
     title: str
-    part: Part
-    trial: Trial
+    part: SetPart
+    trial: DpSgdTrial
     epsilon: float
     clips: tuple[float, ...]
     momenta: tuple[float, ...]
@@ -53,7 +41,7 @@ class Searched:
         trial = replace(self.trial, clip=clip, momentum=momentum)
         method = f"{self.title}, C {clip:g}, mu {momentum:g}"
         entry = trained(method, self.part, trial, self.epsilon, chosen=self.chosen)
-        return Cell(clip, momentum, entry, not isinstance(trial, AdamTrial) and follows(clip, momentum))
+        return Cell(clip, momentum, entry, trial.optimizer == "sgd" and follows(clip, momentum))
 
 
 def follows(clip: float, momentum: float) -> bool:
@@ -68,7 +56,7 @@ def follows(clip: float, momentum: float) -> bool:
 _CLIPS, _MOMENTA = (0.1, 0.2, 0.5, 1.0), (0.9, 0.8, 0.5, 0.0)
 # Adam does not see how long its gradients are: while a clip shortens all of them, its size means nothing.
 _ADAM_CLIPS = (0.1, 1.0, 3.0, 10.0)
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
 _SCATTERING = replace(_CNN, network="h-cnn", batch_size=8192, epochs=60, learning_rate=4.0)
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=500, epochs=10)
 _TINY = replace(_SMALL, batch_size=200, epochs=2)
@@ -80,17 +68,14 @@ _BY_HAND = (
 _PUBLISHED = "those of earlier work (C 0.1, mu 0.9). Adam has the step of 0.001 that it is published with."
 
 
-def _adam(trial: Trial) -> AdamTrial:
-    return AdamTrial(**vars(replace(trial, learning_rate=1e-3)))
-
-
 def _with_adam(sgd: Searched, clips: tuple[float, ...]) -> Searched:
-    return replace(sgd, title=f"{sgd.title}, Adam", trial=_adam(sgd.trial), clips=clips)
+    trial = replace(sgd.trial, optimizer="adam", learning_rate=1e-3)
+    return replace(sgd, title=f"{sgd.title}, Adam", trial=trial, clips=clips)
 
 
-_QUICK = Searched("DP-CNN/S", Part("fashion-mnist", 1_000), _TINY, 3.0, (0.1, 1.0), (0.9, 0.0), _BY_HAND)
-_CPU = Searched("DP-CNN/S", Part("fashion-mnist", 10_000), _SMALL, 3.0, _CLIPS, _MOMENTA, _BY_HAND)
-_PAPER = Searched("DP-CNN", Part("cifar10", 50_000), _CNN, 3.0, _CLIPS, _MOMENTA, _PUBLISHED)
+_QUICK = Searched("DP-CNN/S", SetPart("fashion-mnist", 1_000), _TINY, 3.0, (0.1, 1.0), (0.9, 0.0), _BY_HAND)
+_CPU = Searched("DP-CNN/S", SetPart("fashion-mnist", 10_000), _SMALL, 3.0, _CLIPS, _MOMENTA, _BY_HAND)
+_PAPER = Searched("DP-CNN", SetPart("cifar10", 50_000), _CNN, 3.0, _CLIPS, _MOMENTA, _PUBLISHED)
 _PAPER_ADAM = _with_adam(_PAPER, _ADAM_CLIPS)
 SEARCHED: dict[Scale, tuple[Searched, ...]] = {
     Scale.QUICK: (_QUICK, _with_adam(_QUICK, (1.0, 10.0))),

@@ -21,7 +21,7 @@ from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.origin import write_numbers
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import Sparsity, Trial
+from sordino_papers.harness.training import DpSgdTrial, Sparsity
 from sordino_papers.sparsification.diagnostics import Deviations, Symmetry, deviations
 from sordino_papers.sparsification.exposed import Looks, Watched, kept, warn
 
@@ -30,11 +30,11 @@ METHODS = {"DP-SGD": None, "DP-SGD with RS": Sparsity(FINAL_RATE)}
 PLANES, BINS, FLIPS, LEVEL = 2, 16, 199, 0.05
 
 
-_PIXELS = Trial("dp-cnn", batch_size=1000, epochs=80, learning_rate=1.0, clip=1.0, momentum=0.0)
+_PIXELS = DpSgdTrial("dp-cnn", batch_size=1000, epochs=80, learning_rate=1.0, clip=1.0, momentum=0.0)
 # Batches are smaller than the paper's where rows are fewer, and noise is as much smaller: that on the mean is the same.
 _FEW_PIXELS = replace(_PIXELS, batch_size=250, epochs=6)
-_CLOTHES = Trial("dp-cnn-s", batch_size=2048, epochs=20, learning_rate=4.0, clip=1.0, momentum=0.0)
-_DIGITS = Trial("two-layer", batch_size=128, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CLOTHES = DpSgdTrial("dp-cnn-s", batch_size=2048, epochs=20, learning_rate=4.0, clip=1.0, momentum=0.0)
+_DIGITS = DpSgdTrial("two-layer", batch_size=128, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
 LOOKS = {
     Scale.QUICK: (Looks(Watched("digits", _DIGITS, 1.0), (0, 1, 2, 3), units=64),),
     Scale.CPU: (
@@ -72,9 +72,9 @@ SYMMETRY = SymmetryTable()
 
 
 def _entry(looks: Looks, method: str) -> Entry:
-    trial = replace(looks.watched.trial, sparsity=METHODS[method])
-    used = replace(looks, watched=replace(looks.watched, trial=trial))
-    settings = {"looks": repr(used), "planes": PLANES, "flips": FLIPS}
+    trial = replace(looks.training.trial, sparsity=METHODS[method])
+    used = replace(looks, training=replace(looks.training, trial=trial))
+    settings = {"snapshots": used, "planes": PLANES, "flips": FLIPS}
 
     def measure(seed: int) -> Measured:
         found = [
@@ -84,7 +84,7 @@ def _entry(looks: Looks, method: str) -> Entry:
         more = {"warning": NOT_PRIVATE, "looks": [_look(one, epoch) for epoch, one in found]}
         return Measured(100 * sum(last) / len(last), more)
 
-    return Entry(method, used.watched.data, None, None, settings, measure)
+    return Entry(method, used.training.data, None, None, settings, measure)
 
 
 def _look(found: Deviations, epoch: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.gains import gains
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import AllBut, trained
-from sordino_papers.harness.training import HalvedTrial, Sparsity, Trial
+from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.training import DpSgdTrial, Sparsity
 
 NONE, RANDOM = "none", "RS"
 EPSILONS = (3.0, 1.0)
@@ -36,7 +36,7 @@ class Choice:
         stretched = "" if self.stretched == 1.0 else f", steps {self.stretched:g} x as long"
         return f"clip {self.clip:g}, {self.longer:g} x epochs, rate {self.final_rate:g}{stretched}"
 
-    def of(self, usual: Trial) -> Trial:
+    def of(self, usual: DpSgdTrial) -> DpSgdTrial:
         constant = usual.clip / (1 - usual.momentum)
         return replace(
             usual,
@@ -57,12 +57,12 @@ class Framework:
 
     title: str
     data: str
-    usual: Trial
+    usual: DpSgdTrial
     paper: dict[str, tuple[float, float]]
     chosen: dict[str, tuple[Choice, Choice]]
     how: str
 
-    def trial(self, choice: Choice, epsilon: float) -> Trial:
+    def trial(self, choice: Choice, epsilon: float) -> DpSgdTrial:
         """More noise needs shorter steps: below the usual epsilon they shrink with it, as a recipe's do."""
         rate = self.usual.learning_rate * min(1.0, epsilon / USUAL_EPSILON)
         return choice.of(replace(self.usual, learning_rate=rate))
@@ -102,7 +102,7 @@ _HALF = (
 SMALL_CNN = Framework(
     "DP-CNN/S",
     "fashion-mnist",
-    Trial("dp-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("dp-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (86.6, 83.2), RANDOM: (87.4, 84.5)},
     chosen={NONE: (Choice(0.5, 1.2), Choice(0.5, 1.2)), RANDOM: (Choice(0.5, 1.2, 0.7), Choice(0.5, 1.2, 0.7))},
     how=f"DP-CNN/S {_SEARCHED}",
@@ -110,7 +110,7 @@ SMALL_CNN = Framework(
 SMALL_SCATTERING = Framework(
     "H-CNN/S",
     "fashion-mnist",
-    Trial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (88.9, 85.8), RANDOM: (89.2, 87.0)},
     chosen={NONE: (Choice(0.5, 1.2), Choice(0.5, 1.2)), RANDOM: (Choice(0.5, 1.2, 0.7), Choice(1.0, 1.5, 0.9))},
     how=f"H-CNN/S {_SEARCHED} {_GROUPED}",
@@ -118,7 +118,7 @@ SMALL_SCATTERING = Framework(
 SCATTERING = Framework(
     "H-CNN",
     "cifar10",
-    Trial("h-cnn", batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("h-cnn", batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (69.7, 62.4), RANDOM: (70.0, 63.2)},
     chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(0.1, 1.0, 0.5), Choice(0.1, 1.0, 0.5))},
     how=f"{_OWN} but for two. {_FEATURES}",
@@ -126,7 +126,7 @@ SCATTERING = Framework(
 CNN = Framework(
     "DP-CNN",
     "cifar10",
-    Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (62.8, 52.8), RANDOM: (64.6, 55.2)},  # with Poisson sampling: Table 3 of the paper
     chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9, stretched=1.5))},
     how=f"{_OWN} but for rates at epsilon 1. {_HALF}",
@@ -175,7 +175,7 @@ def _frameworks(scale: Scale) -> Sequence[Framework]:
 def _halved(framework: Framework) -> Framework:
     """With products in bfloat16: what takes an hour in colour takes three quarters of it."""
     how = f"{framework.how} Products are in bfloat16 at this scale, to save time."
-    return replace(framework, usual=HalvedTrial(**vars(framework.usual)), how=how)
+    return replace(framework, usual=replace(framework.usual, precision="bfloat16"), how=how)
 
 
 def _entries(scale: Scale) -> Iterator[Entry]:
@@ -204,7 +204,7 @@ def _entry(
     left_out: int = 0,
     paper: float | None = None,
 ) -> Entry:
-    trial, part = framework.trial(choice, epsilon), AllBut(framework.data, left_out)
+    trial, part = framework.trial(choice, epsilon), SetPart(framework.data, left_out=left_out)
     if scale is Scale.QUICK:
         trial, part = replace(trial, batch_size=200, epochs=2.0), replace(part, examples=QUICK_ROWS)
     return trained(method, part, trial, epsilon, paper=paper, chosen="" if left_out else f"{framework.how} {_SHORTER}")

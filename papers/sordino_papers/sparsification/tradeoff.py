@@ -20,8 +20,8 @@ from sordino_papers.harness.ablations import Comparison, clipped_sgd, noisy_sgd
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part
-from sordino_papers.harness.training import ADJACENCY, DELTA, Sparsity, Trial
+from sordino_papers.harness.trained import SetPart
+from sordino_papers.harness.training import ADJACENCY, DELTA, DpSgdTrial, Sparsity
 from sordino_papers.sparsification.panels import Panel, equal_noise, gains_by_panel
 
 NOISES = (1.0, 2.0, 4.0)
@@ -36,17 +36,17 @@ class Setting:
     coordinates does.
     """
 
-    part: Part
-    trial: Trial
+    part: SetPart
+    trial: DpSgdTrial
     rates: tuple[float, ...]
     chosen: str
     unclipped: float = 0.25
 
-    def at(self, rate: float) -> Trial:
+    def at(self, rate: float) -> DpSgdTrial:
         return replace(self.trial, sparsity=Sparsity(rate) if rate else None)
 
 
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=100, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=100, learning_rate=1.0, clip=1.0, momentum=0.0)
 # Steps / batch^2 and parameters / batch^2 are the paper's, so that noise weighs as much against the gradient in a step,
 # and against the weights in the end.
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=200, epochs=10)
@@ -58,9 +58,9 @@ _SCALED = (
 _PUBLISHED = "the paper's. It does not say its learning rate: 1, as in the authors' code."
 
 SETTINGS = {
-    Scale.QUICK: Setting(Part("fashion-mnist", 1_000), replace(_SMALL, epochs=2), (0.0, 0.9), _SCALED),
-    Scale.CPU: Setting(Part("fashion-mnist", 4_000), _SMALL, (0.0, 0.3, 0.6, 0.9), _SCALED),
-    Scale.PAPER: Setting(Part("cifar10", 50_000), _CNN, tuple(tenth / 10 for tenth in range(10)), _PUBLISHED, 1.0),
+    Scale.QUICK: Setting(SetPart("fashion-mnist", 1_000), replace(_SMALL, epochs=2), (0.0, 0.9), _SCALED),
+    Scale.CPU: Setting(SetPart("fashion-mnist", 4_000), _SMALL, (0.0, 0.3, 0.6, 0.9), _SCALED),
+    Scale.PAPER: Setting(SetPart("cifar10", 50_000), _CNN, tuple(tenth / 10 for tenth in range(10)), _PUBLISHED, 1.0),
 }
 
 
@@ -119,13 +119,14 @@ def _noisy(setting: Setting) -> Iterator[Panel]:
 
 def _private_entry(setting: Setting, noise: float, clip: float, rate: float) -> Entry:
     part, trial = setting.part, replace(setting.at(rate), clip=clip)
-    sampler = trial.poisson(part.examples)
+    sampler = trial.poisson(part.size)
 
     def measure(seed: int) -> Measured:
         return trial.with_noise(part.rows(trial), sampler, noise, seed)
 
-    method, settings = f"sigma {noise:g}, C {clip:g}, rate {rate:g}", part.settings(trial) | {"noise_multiplier": noise}
-    epsilon = worth(setting.trial, part.examples, noise)
+    method = f"sigma {noise:g}, C {clip:g}, rate {rate:g}"
+    settings = {"training": trial, "rows": part, "noise_multiplier": noise}
+    epsilon = worth(setting.trial, part.size, noise)
     return Entry(method, part.data, epsilon, str(ADJACENCY), settings, measure, chosen=setting.chosen)
 
 
@@ -137,17 +138,17 @@ def _not_private_entry(setting: Setting, title: str, train: Callable[..., NotPri
         comparison = Comparison(
             trial.poisson(len(rows)), trial.batch_size, encoding=trial.encoding(len(rows)), seed=seed
         )
-        trained = train(model, rows.data, trial.optimizer(model.parameters()), comparison)
+        trained = train(model, rows.data, trial.optimizer_for(model.parameters()), comparison)
         return Measured(100 * measured(trained.model, rows.test)["accuracy"], {"private": False})
 
-    settings = part.settings(trial) | {"without": title}
+    settings = {"training": trial, "rows": part, "without": title}
     return Entry(
         f"{title}, rate {rate:g}, not private", part.data, None, None, settings, measure, chosen=setting.chosen
     )
 
 
 @lru_cache
-def worth(trial: Trial, examples: int, noise_multiplier: float) -> float:
+def worth(trial: DpSgdTrial, examples: int, noise_multiplier: float) -> float:
     """Epsilon at this noise with Poisson batches, rounded up. No mask or clip changes it."""
     promise = trial.plan(trial.poisson(examples), noise_multiplier, examples).guarantee(delta=DELTA)
     return float(rounded_up(promise.epsilon, 3))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
-
-from torch import nn
+from typing import ClassVar, Protocol
 
 from sordino import models
 from sordino.data import Facts, load
@@ -17,11 +14,11 @@ from sordino.errors import DataError
 from sordino.kernel.sampling import steps_for, steps_per_epoch
 from sordino.models import Built
 from sordino.training.evaluation import Public
-from sordino.training.transfer import EmbeddingPerturbation, LinearProbe, Part, Pretrained, fit_embedded, pretrain
-from sordino.training.transfer.pretraining import PICTURES, VERSION
+from sordino.training.transfer import EmbeddingPerturbation, Part, Pretrained, fit_embedded, pretrain
+from sordino.training.transfer.pretraining import VERSION
 from sordino_papers.harness.entry import Measured
 from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.training import DELTA, Sparsity, Trial, outcome_of
+from sordino_papers.harness.training import DELTA, DpSgdTrial, Sparsity, outcome_of
 
 
 class Way(Protocol):
@@ -39,50 +36,43 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True)
-class Descent(Trial, ABC):
+class DpSgdMethod:
     """DP-SGD on Poisson batches."""
 
-    @abstractmethod
-    def built(self, facts: Facts, seed: int) -> Built: ...
+    kind: ClassVar[str] = "dp-sgd"
+    trial: DpSgdTrial
 
-    def build(self, facts: Facts, seed: int) -> nn.Module:
-        return self.built(facts, seed).module
+    def built(self, facts: Facts, seed: int) -> Built:
+        return self.trial.built(facts, seed)
 
     def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured:
-        sparsified = replace(self, sparsity=Sparsity(rate) if rate else None)
+        sparsified = replace(self.trial, sparsity=Sparsity(rate) if rate else None)
         return sparsified.to_epsilon(rows, epsilon, seed, out)
 
-
-@dataclass(frozen=True)
-class FromScratch(Descent):
-    """A network of random weights."""
-
-    def built(self, facts: Facts, seed: int) -> Built:
-        return models.build(self.network, facts, seed=seed)
-
-    def quick(self) -> FromScratch:
-        return replace(self, batch_size=32, epochs=2.0)
+    def quick(self) -> DpSgdMethod:
+        return DpSgdMethod(replace(self.trial, batch_size=32, epochs=2.0, start=self.trial.start.quick()))
 
 
 @dataclass(frozen=True)
-class Transferred(Descent):
-    """A part of a network that has learnt from so many made-up pictures."""
+class PretrainedPart:
+    """A start from a network that was pretrained on `pictures` synthetic images, of which `part` is trained."""
 
-    part: Part = field(default_factory=LinearProbe)
-    pictures: int = PICTURES
+    kind: ClassVar[str] = "pretrained"
+    part: Part
+    pictures: int
 
-    def built(self, facts: Facts, seed: int) -> Built:
-        learnt = kept_pretrained(self.network, facts.input_shape, self.pictures)
-        return self.part.built(learnt, facts, seed=seed)
+    def built(self, network: str, facts: Facts, seed: int) -> Built:
+        return self.part.built(kept_pretrained(network, facts.input_shape, self.pictures), facts, seed=seed)
 
-    def quick(self) -> Transferred:
-        return replace(self, batch_size=32, epochs=2.0, pictures=64)
+    def quick(self) -> PretrainedPart:
+        return replace(self, pictures=64)
 
 
 @dataclass(frozen=True)
 class Embedded:
     """A network in the subspace of the gradients of made-up pictures."""
 
+    kind: ClassVar[str] = "embedded"
     network: str
     settings: EmbeddingPerturbation
 

@@ -15,7 +15,7 @@ from sordino_papers.harness.rows import Rows
 def noise_for_pictures(monkeypatch, folder):
     """Every part of a standard set is noise, and trainings that can be stopped are kept in this folder."""
 
-    def rows(data, network, *, examples):
+    def rows(data, network, *, examples, left_out):
         pictures, labels = torch.randn(examples, 1, 28, 28), torch.arange(examples) % 10
         facts = Facts("made-up", (1, 28, 28), 10, (0.0, 1.0))
         return Rows(pictures, labels, Public((pictures[:50], labels[:50])), facts)

@@ -98,12 +98,6 @@ def test_what_promises_nothing_has_no_epsilon():
         assert (entry.epsilon is None) == (entry.adjacency is None) == nothing
 
 
-@pytest.mark.parametrize("scale", list(Scale))
-def test_no_two_entries_are_the_same(scale):
-    entries = (*OPTIMIZED_NOISE.entries(scale), *OPTIMIZED_NOISE.ablation(scale))
-    assert len({entry.name for entry in entries}) == len(entries)
-
-
 @pytest.mark.parametrize("trained", ALL, ids=lambda one: one.title)
 def test_noise_with_a_shape_is_compared_at_the_settings_of_noise_without(trained):
     lines = _lines(trained, Scale.CPU)

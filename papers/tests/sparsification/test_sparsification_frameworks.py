@@ -65,7 +65,6 @@ def test_a_side_keeps_its_numbers_and_a_picture(tmp_path) -> None:
 def test_every_framework_is_trained_without_and_with_sparsification(scale) -> None:
     entries = SPARSIFICATION_FRAMEWORKS.entries(scale)
     assert len(entries) == len(FRAMEWORKS[scale]) * len(RATES[scale])
-    assert len({(entry.method, repr(entry.settings)) for entry in entries}) == len(entries)
     assert sum(entry.settings["rate"] == 0.0 for entry in entries) == len(FRAMEWORKS[scale])
 
 

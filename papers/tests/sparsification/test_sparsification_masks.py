@@ -14,7 +14,7 @@ from sordino_papers.harness import trained
 from sordino_papers.harness.entry import Entry, Measured
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.trained import Part
+from sordino_papers.harness.trained import SetPart
 from sordino_papers.sparsification import communicated
 from sordino_papers.sparsification.communicated import WIRES, Communicated, kept_share, traffic
 from sordino_papers.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, MaskAblation, Masks
@@ -33,21 +33,6 @@ def found(tmp_path_factory):
         patch.setitem(SETTINGS, Scale.QUICK, replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2))
         entries = SPARSIFICATION_ABLATION.beside(Scale.QUICK)
         return tuple(Communicated(**entry.measure(0).more) for entry in entries)
-
-
-def test_every_kind_of_masks_is_compared_at_both_epsilons():
-    entries = SPARSIFICATION_ABLATION.entries(Scale.CPU)
-    methods = [entry.method for entry in entries if entry.epsilon == 1.0]
-    assert methods == [
-        "none",
-        "cooling, mask per epoch, rate 0.9",
-        "cooling, mask per step, rate 0.9",
-        "constant, mask per epoch, rate 0.9",
-        "constant, mask per epoch, rate 0.45",
-        "constant, mask per step, rate 0.9",
-        "constant, mask per step, rate 0.45",
-    ]
-    assert len({(entry.method, entry.epsilon) for entry in entries}) == len(entries) == 14
 
 
 def test_a_rate_that_rises_keeps_as_much_as_one_of_half_its_end_that_stays():
@@ -103,7 +88,7 @@ def test_what_is_beside_a_table_is_measured_once_and_never_to_be_shown(found, tm
         return replace(found[0], masks=masks, wire=wire.name)
 
     monkeypatch.setattr(communicated, "communicated", sending)
-    monkeypatch.setattr(Part, "rows", lambda part, trial: None)
+    monkeypatch.setattr(SetPart, "rows", lambda part, trial: None)
     asked = {"scale": Scale.QUICK, "seeds": 2, "progress": False}
     assert reproduce(Small(), tmp_path, train=False, **asked).sides == () and sent_by_now == []
     assert reproduce(Small(), tmp_path, only="none", **asked).sides == () and sent_by_now == []

@@ -10,8 +10,9 @@ from made_up import noise_for_pictures, told
 
 from sordino_papers.harness.ledger import Ledger
 from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.grid import best_of
-from sordino_papers.sparsification.scaling_rule import SCALING_RULE, AdamTrial, grids
+from sordino_papers.sparsification.scaling_rule import SCALING_RULE, grids
 
 
 def line_of(grid, name):
@@ -26,14 +27,9 @@ def test_the_diagonal_crosses_every_row_and_column_of_sgd_once_and_adam_has_none
 
 
 def test_the_momentum_of_adam_is_its_first_beta():
-    trial = AdamTrial("linear", batch_size=8, epochs=1, learning_rate=0.01, clip=1.0, momentum=0.5)
-    optimizer = trial.optimizer([torch.nn.Parameter(torch.zeros(2))])
+    trial = DpSgdTrial("linear", 8, 1, learning_rate=0.01, clip=1.0, momentum=0.5, optimizer="adam")
+    optimizer = trial.optimizer_for([torch.nn.Parameter(torch.zeros(2))])
     assert isinstance(optimizer, torch.optim.Adam) and optimizer.defaults["betas"] == (0.5, 0.999)
-
-
-def test_sgd_and_adam_are_not_taken_for_each_other():
-    entries = SCALING_RULE.entries(Scale.QUICK)
-    assert len({repr(entry.settings) for entry in entries}) == len(entries) == 8
 
 
 def test_the_best_of_a_row_is_compared_with_its_neighbours_seed_by_seed(tmp_path):

@@ -38,7 +38,7 @@ def test_each_method_has_a_line_without_an_epsilon_and_a_table_by_epoch(found) -
 
 def test_both_methods_start_alike_and_only_one_is_sparse() -> None:
     (looks,) = LOOKS[Scale.QUICK]
-    encodings = [replace(looks.watched.trial, sparsity=sparsity).encoding(1437) for sparsity in METHODS.values()]
+    encodings = [replace(looks.training.trial, sparsity=sparsity).encoding(1437) for sparsity in METHODS.values()]
     assert [type(encoding) for encoding in encodings] == [Unchanged, RandomSparsify]
     assert encodings[1].zeroed(0, 1000) == 0
 
@@ -66,5 +66,5 @@ def test_pictures_count_the_points_that_were_looked_at(found) -> None:
 @pytest.mark.parametrize("scale", list(Scale))
 def test_every_look_lies_within_its_training(scale) -> None:
     for looks in LOOKS[scale]:
-        assert max(looks.epochs) < looks.watched.trial.epochs
-        assert looks.units <= looks.watched.trial.batch_size
+        assert max(looks.epochs) < looks.training.trial.epochs
+        assert looks.units <= looks.training.trial.batch_size

@@ -19,7 +19,7 @@ from sordino_papers.harness.paired import gain
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.rows import network_rows
 from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.training import HalvedTrial, unfinished
+from sordino_papers.harness.training import unfinished
 from sordino_papers.sparsification.table import (
     FRAMEWORKS,
     HOUSE_NUMBERS,
@@ -72,17 +72,11 @@ def test_house_numbers_are_left_to_the_paper_scale():
     assert "svhn" not in data[Scale.QUICK] | data[Scale.CPU]
 
 
-def test_colour_pictures_are_trained_in_half_precision_unless_all_is_as_in_the_paper():
-    for scale in Scale:
-        trained = [entry.settings["training"] for entry in SPARSIFICATION.entries(scale) if entry.data == "cifar10"]
-        assert {text.startswith("HalvedTrial(") for text in trained} == {scale is not Scale.PAPER}
-
-
 @needs_clothes
 def test_a_halved_trial_is_the_same_but_for_its_products():
     rows = network_rows("fashion-mnist", "dp-cnn-s", examples=500)
     trial = replace(Choice(0.5).of(FRAMEWORKS[0].usual), batch_size=100, epochs=1.0)
-    halved = HalvedTrial(**vars(trial))
+    halved = replace(trial, precision="bfloat16")
     one, other = (each.fitted(rows, 3.0, 0) for each in (trial, halved))
     assert one.guarantee.epsilon == other.guarantee.epsilon
     pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
@@ -100,13 +94,6 @@ def test_a_choice_can_stretch_the_steps_and_nothing_else_and_says_so():
     one, other = (framework.trial(choice, 1.0) for choice in (usual, stretched))
     assert other == replace(one, learning_rate=pytest.approx(1.5 * one.learning_rate))
     assert str(stretched) == f"{usual}, steps 1.5 x as long"
-
-
-def test_the_published_rate_stands_at_epsilon_three_and_only_dp_cnn_with_masks_leaves_the_rule_at_epsilon_one():
-    for framework in (*FRAMEWORKS, *HOUSE_NUMBERS):
-        for kind, choices in framework.chosen.items():
-            leaves = (framework.title, kind) == ("DP-CNN", RANDOM)
-            assert [choice.stretched for choice in choices] == [1.0, 1.5 if leaves else 1.0]
 
 
 def entry(method: str, **settings: object) -> Entry:

@@ -17,16 +17,6 @@ def rate_of(entry):
     return float(entry.method.partition("rate ")[2].partition(",")[0])
 
 
-def test_there_are_nine_panels_of_the_method_and_six_with_a_part_taken_out():
-    titles = [panel.title for panel in panels(Scale.QUICK)]
-    assert len(titles) == 15 and len(set(titles)) == 15
-    assert titles[:3] == ["sigma 1, C 0.25", "sigma 2, C 0.25", "sigma 4, C 0.25"]
-    assert titles[9:] == [
-        *("no noise, C 0.25", "no noise, C 0.5", "no noise, C 1"),
-        *("sigma 1, no clip", "sigma 2, no clip", "sigma 4, no clip"),
-    ]
-
-
 def test_what_has_noise_and_a_clip_is_worth_an_epsilon_and_nothing_else_is():
     for panel in panels(Scale.QUICK):
         epsilons = {entry.epsilon for entry in panel.entries}
@@ -47,11 +37,6 @@ def test_noise_weighs_as_much_at_either_scale(scale, parameters):
     trial, examples = SETTINGS[scale].trial, SETTINGS[scale].part.examples
     assert parameters / trial.batch_size**2 == pytest.approx(0.6, abs=0.06)
     assert trial.steps(examples) / trial.batch_size**2 == pytest.approx(0.005)
-
-
-def test_no_two_entries_are_the_same_run():
-    entries = SPARSIFICATION_TRADEOFF.entries(Scale.QUICK)
-    assert len({(entry.method, repr(entry.settings)) for entry in entries}) == len(entries) == 30
 
 
 @pytest.mark.parametrize("place", [0, -3, -1], ids=["both", "clip alone", "noise alone"])
