@@ -11,7 +11,7 @@ from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.side import Side
 from sordino_papers.harness.table import Row
 
-NOT_COMPARABLE = "quick: not comparable"
+NOT_COMPARABLE = "quick: not comparable with the paper"
 QUICK = (
     "Scale quick: few rows and few steps, to check that everything runs. These numbers are not comparable with the\n"
     "paper's, and say nothing about whether its results can be reproduced."
@@ -22,7 +22,7 @@ HEAD = ("method", "data", "epsilon", "adjacency", "zero-out", "paper", "ours", "
 def line(row: Row, scale: Scale) -> tuple[str, ...]:
     """A row in words: epsilon under the adjacency of the table, and what the same run is worth under zero-out.
 
-    At the scale `quick` the paper's number is left out: so small a training does not reproduce it.
+    At the scale `quick` every row says that it is not comparable, in place of the paper's number.
     """
     smaller = row.more.get("epsilon_zero_out")
     return (
@@ -31,7 +31,7 @@ def line(row: Row, scale: Scale) -> tuple[str, ...]:
         "none" if row.epsilon is None else f"{row.epsilon:g}",
         row.adjacency or "-",
         "-" if smaller is None else rounded_up(smaller, 3),
-        "-" if row.paper is None else NOT_COMPARABLE if scale is Scale.QUICK else f"{row.paper:.1f}",
+        NOT_COMPARABLE if scale is Scale.QUICK else "-" if row.paper is None else f"{row.paper:.1f}",
         row.shown,
         str(row.seeds),
         "-" if row.seconds is None else f"{row.seconds:.0f}",

@@ -129,7 +129,7 @@ def test_the_table_is_kept_beside_the_runs(tmp_path):
 def test_a_page_shows_the_table_how_it_was_chosen_and_what_goes_with_it(tmp_path):
     run(Coins(), tmp_path)
     page = (tmp_path / "table-quick.md").read_text()
-    assert "| first | none | 1 | zero-out | - | quick: not comparable | 5.0 ± 9.8 | 2 | 0 |" in page
+    assert "| first | none | 1 | zero-out | - | quick: not comparable with the paper | 5.0 ± 9.8 | 2 | 0 |" in page
     assert page.startswith("# coins\n\nScale quick: ")
     assert "How settings were chosen, none: by chance" in page and "| a | b |" in page
     assert "`sordino reproduce coins --scale quick --seeds 2`" in page

@@ -73,12 +73,22 @@ def test_without_a_scale_the_largest_that_has_runs_is_shown(scales, expected, ru
     assert found["scale"] == expected
 
 
-def test_a_quick_table_stands_beside_no_number_of_the_paper(run, nothing_is_trained, tmp_path):
-    shown = run("reproduce", "sparsification", "--show", "--scale", "quick", "--out", tmp_path)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_row_of_a_quick_table_says_that_it_is_not_comparable(name, run, nothing_is_trained, tmp_path):
+    shown = run("reproduce", name, "--show", "--scale", "quick", "--out", tmp_path)
     assert shown.startswith("Scale quick: few rows and few steps") and "not comparable with the" in shown
-    assert NOT_COMPARABLE in shown
-    for entry in EXPERIMENTS["sparsification"].entries(Scale.QUICK):
-        assert entry.paper is None or f"{entry.paper:.1f}" not in shown
+    entries = EXPERIMENTS[name].entries(Scale.QUICK)
+    rows = [line for line in shown.splitlines() if NOT_COMPARABLE in line]
+    assert len(rows) >= len(entries)
+    for row, entry in zip(rows, entries, strict=False):
+        assert row.startswith(entry.method) and (entry.paper is None or f" {entry.paper:.1f} " not in row)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("scale", list(Scale))
+def test_a_table_of_which_nothing_was_run_is_shown_at_every_scale(name, scale, run, nothing_is_trained, tmp_path):
+    shown = run("reproduce", name, "--show", "--ablate", "--scale", scale, "--out", tmp_path)
+    assert f"Scale {scale}. Means of seeds" in shown and not list(tmp_path.iterdir())
 
 
 def test_without_the_package_the_command_says_what_to_install(monkeypatch, refused):
