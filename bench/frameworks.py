@@ -17,16 +17,16 @@ from pathlib import Path
 
 from bench.kept import keep
 from sordino.data import load
+from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.keys import as_key
-from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, Framework
-from sordino_papers.sparsification.ways import DpSgdMethod, Embedded, Way
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
+from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, FrameworkSetup
+from sordino_papers.sparsification.methods import DpSgdMethod, EmbeddedMethod, TrainingMethod
 
 
-def faster(way: Way, factor: float) -> Way:
+def faster(way: TrainingMethod, factor: float) -> TrainingMethod:
     """The same at a multiple of its rate."""
-    if isinstance(way, Embedded):
+    if isinstance(way, EmbeddedMethod):
         rate = factor * way.settings.learning_rate
         return replace(way, settings=replace(way.settings, learning_rate=rate))
     if isinstance(way, DpSgdMethod):
@@ -34,7 +34,7 @@ def faster(way: Way, factor: float) -> Way:
     raise TypeError(f"nobody said what the rate of {way!r} is.")
 
 
-def left_out_rows(framework: Framework) -> Rows:
+def left_out_rows(framework: FrameworkSetup) -> ExperimentRows:
     """The rows of the table to train on, and the last of all training rows to measure on."""
     loaded, left_out = load(DATA), framework.public
     if left_out is None:
@@ -45,7 +45,7 @@ def left_out_rows(framework: Framework) -> Rows:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    frameworks = {framework.title: framework for framework in FRAMEWORKS[Scale.CPU]}
+    frameworks = {framework.title: framework for framework in FRAMEWORKS[RunScale.CPU]}
     arguments.add_argument("--only", nargs="+", choices=list(frameworks), default=list(frameworks))
     arguments.add_argument("--faster", nargs="+", type=float, default=[1.0, 2.0, 4.0], help="Factors of the rate.")
     arguments.add_argument("--seed", type=int, default=0)

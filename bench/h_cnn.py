@@ -30,7 +30,7 @@ from sordino.kernel.run import PrivateRun
 from sordino.models.features import ScatteringFeatures, StandardisedScattering
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.evaluation import accuracy
-from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
 from sordino_papers.harness.training import DELTA, DpSgdTrial
 from sordino_papers.sparsification.table import SCATTERING
 
@@ -65,7 +65,9 @@ FEATURES: dict[str, Callable[[], Prepare]] = {
 }
 
 
-def measured(usual: DpSgdTrial, rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(
+    usual: DpSgdTrial, rows: ExperimentRows, rate: float, epochs: float, epsilon: float, seed: int
+) -> dict[str, Any]:
     """Accuracies in percent of the last iterate and of its averages, on the rows that are left out."""
     all_rows, usual = len(rows) + LEFT_OUT, replace(usual, epochs=epochs, precision="bfloat16")
     real = calibrate(usual.plan(usual.poisson(all_rows), 1.0, all_rows), epsilon=epsilon, delta=DELTA)

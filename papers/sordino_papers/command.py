@@ -14,12 +14,11 @@ from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino_papers.attacks.audit import AUDIT
 from sordino_papers.attacks.reconstruction import RECONSTRUCTION
-from sordino_papers.harness.entry import Experiment
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Experiment, RunScale
 from sordino_papers.harness.page import HEAD, QUICK, line
-from sordino_papers.harness.reproduce import Reproduced
+from sordino_papers.harness.reproduce import Reproduction
 from sordino_papers.harness.reproduce import reproduce as carry_out
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.hidden_state import HIDDEN_STATE
 from sordino_papers.optimized_noise.table import OPTIMIZED_NOISE
 from sordino_papers.side_effects.adult import ADULT
@@ -132,14 +131,14 @@ def reproduce(
     """
     if experiment not in EXPERIMENTS:
         raise UsageError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r:.80}.")
-    if scale is not None and scale not in list(Scale):
-        raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
+    if scale is not None and scale not in list(RunScale):
+        raise UsageError(f"scale must be one of {', '.join(RunScale)}, got {scale!r:.80}.")
     wanted = EXPERIMENTS[experiment]
     folder = out / wanted.name
     if scale is not None:
-        size = Scale(scale)
+        size = RunScale(scale)
     else:
-        size = _largest_scale_run(folder) if show else Scale.QUICK
+        size = _largest_scale_run(folder) if show else RunScale.QUICK
     asked: dict[str, Any] = {"scale": size, "ablate": ablate, "only": only}
     if show:
         found = _shown(wanted, folder, seeds, **asked)
@@ -149,7 +148,7 @@ def reproduce(
     if as_json:
         print(json.dumps({"scale": size, "rows": [row.json() for row in found.rows]}, indent=2))
         return
-    if size is Scale.QUICK:
+    if size is RunScale.QUICK:
         print(QUICK)
         print()
     print(wanted.about)
@@ -163,9 +162,9 @@ def reproduce(
     print(f"Scale {size}. Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(folder)!r}.")
 
 
-def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduced:
+def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduction:
     """What is there, of all seeds unless some number of them is asked for. Nothing that is kept is written again."""
-    kept = [run["seed"] for run in Ledger(folder / "runs.jsonl").runs()]
+    kept = [run["seed"] for run in ResultsFile(folder / "runs.jsonl").runs()]
     with TemporaryDirectory() as copied:
         copy = Path(copied) / folder.name
         if folder.is_dir():
@@ -176,12 +175,12 @@ def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any
         )
 
 
-def _largest_scale_run(folder: Path) -> Scale:
+def _largest_scale_run(folder: Path) -> RunScale:
     """The largest scale that a kept run was made for, by the command that it names; `quick` if there is none."""
-    commands = [f"{run.get('command', '')} " for run in Ledger(folder / "runs.jsonl").runs()]
-    run = [scale for scale in Scale if any(f" --scale {scale} " in command for command in commands)]
-    return run[-1] if run else Scale.QUICK
+    commands = [f"{run.get('command', '')} " for run in ResultsFile(folder / "runs.jsonl").runs()]
+    run = [scale for scale in RunScale if any(f" --scale {scale} " in command for command in commands)]
+    return run[-1] if run else RunScale.QUICK
 
 
-def _usual_seeds(scale: Scale) -> int:
-    return {Scale.QUICK: 1, Scale.CPU: 3, Scale.PAPER: 5}[scale]
+def _usual_seeds(scale: RunScale) -> int:
+    return {RunScale.QUICK: 1, RunScale.CPU: 3, RunScale.PAPER: 5}[scale]

@@ -15,13 +15,13 @@ from torch import Tensor
 from sordino.attacks.reconstruction import Likeness, public_pictures
 from sordino.attacks.reconstruction.gallery import draw_gallery
 from sordino.attacks.reconstruction.reconstructed import Reconstructed
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import SideTable
+from sordino_papers.harness.page import drawing
 
 SHOWN = 6  # pictures in a line
 
 
-def kept(found: Sequence[Reconstructed]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[Reconstructed]) -> list[dict[str, Any]]:
     """Numbers of all pictures, and of the first few what was rebuilt, as JSON."""
     return [
         one.as_dict() | ({"found": _written(one.found)} if place < SHOWN else {}) for place, one in enumerate(found)
@@ -37,14 +37,14 @@ def draw_pictures(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path
         draw_gallery(figure.subplots(), lines, list(found))
 
 
-def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> Side:
+def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> SideTable:
     """A line for each way a gradient was sent, of the same public pictures."""
     head = ("gradient", "MSE of each", "SSIM of each")
     cells = [
         (name, " ".join(f"{one['mse']:.3f}" for one in line), " ".join(f"{one['ssim']:.2f}" for one in line))
         for name, line in found.items()
     ]
-    return Side("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
+    return SideTable("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
 
 
 def _shown(one: dict[str, Any], picture: Tensor) -> Reconstructed:

@@ -36,7 +36,7 @@ _UNITS_AT_A_TIME = 256
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AblationSettings:
     """What both ablations share with the private run that they are compared with. `divisor` is its batch size."""
 
     sampler: Sampler
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def noisy_sgd(
-    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: AblationSettings, *, noise_std: float
 ) -> NotPrivate:
     """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
 
@@ -65,7 +65,8 @@ def noisy_sgd(
     >>> from sordino.kernel.sampling import Poisson
     >>> model = nn.Linear(2, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> print(noisy_sgd(model, rows, optimizer, Comparison(Poisson(rate=0.5, steps=2), divisor=4.0), noise_std=1.0))
+    >>> settings = AblationSettings(Poisson(rate=0.5, steps=2), divisor=4.0)
+    >>> print(noisy_sgd(model, rows, optimizer, settings, noise_std=1.0))
     noisy SGD without a clip: not private, for comparison only
     """
     validate.positive(noise_std=noise_std)
@@ -79,7 +80,7 @@ def noisy_sgd(
 
 
 def clipped_sgd(
-    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: AblationSettings, *, clip: Clip
 ) -> NotPrivate:
     """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
     validate.instance(Clip, clip=clip)
@@ -91,7 +92,7 @@ def unpaid_weights_sgd(
     model: nn.Module,
     data: Data,
     optimizer: torch.optim.Optimizer,
-    comparison: Comparison,
+    comparison: AblationSettings,
     *,
     clip: Clip,
     noise: OptimizedNoise,
@@ -119,7 +120,7 @@ def _train(
     model: nn.Module,
     data: Data,
     optimizer: torch.optim.Optimizer,
-    comparison: Comparison,
+    comparison: AblationSettings,
     sum_of: Callable[[PerExample], Tensor],
     changed: Callable[[Tensor, int, Codec], Tensor],
 ) -> None:
@@ -144,7 +145,7 @@ def _rows(data: Data) -> Records:
 def _encoded_sum(
     model: nn.Module,
     records: Records,
-    comparison: Comparison,
+    comparison: AblationSettings,
     step: int,
     codec: Codec,
     indices: Tensor,

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from sordino_papers.harness.keys import as_key
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
 
 
 @dataclass(frozen=True)
-class Measured:
+class SideTable:
+    """`lines` is a table, its head first. `files` lie in the folder of the experiment."""
+
+    title: str
+    lines: tuple[tuple[str, ...], ...]
+    files: tuple[Path, ...]
+
+    @classmethod
+    def not_measured(cls, title: str) -> SideTable:
+        """A side whose measurements are not in the folder yet."""
+        return cls(title, (("not measured yet",),), ())
+
+
+class RunScale(StrEnum):
+    """`quick` shows in two minutes that everything works, `cpu` reaches the numbers on two cores, `paper` is all of it.
+
+    >>> RunScale("quick")
+    <RunScale.QUICK: 'quick'>
+    """
+
+    QUICK = "quick"
+    CPU = "cpu"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Measurement:
     """The outcome of one training: an accuracy in percent, say, and whatever else is worth keeping, as JSON."""
 
     value: float
@@ -38,7 +63,7 @@ class Entry:
     epsilon: float | None
     adjacency: str | None
     settings: Mapping[str, object]
-    measure: Callable[[int], Measured] = field(compare=False)
+    measure: Callable[[int], Measurement] = field(compare=False)
     paper: float | None = None
     chosen: str = ""
     forget: Callable[[int], None] = field(default=_nothing, compare=False)
@@ -68,35 +93,35 @@ class Experiment(Protocol):
     @property
     def about(self) -> str: ...
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         """The lines of the table, in its order."""
         ...
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         """More lines, which vary one setting each. None where there is nothing to vary."""
         ...
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         """Draws and writes what goes with the table, from what is kept in the folder. Measures nothing."""
         ...
 
 
 @runtime_checkable
-class MeasuresBeside(Protocol):
+class HasExtraEntries(Protocol):
     """An experiment with trainings that are no lines of its table, each run once: a side shows what there is of them.
 
     They are kept in `beside.jsonl` in the folder of the experiment.
     """
 
-    def beside(self, scale: Scale) -> Sequence[Entry]: ...
+    def extra_entries(self, scale: RunScale) -> Sequence[Entry]: ...
 
 
 @runtime_checkable
-class MeasuresSides(Protocol):
+class HasMeasuredSides(Protocol):
     """An experiment with sides that take measurements of their own, beyond what the runs of its entries hold.
 
     `measure_sides` takes them and writes their files. `sides` only reads those files, so that showing a table computes
     nothing.
     """
 
-    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None: ...
+    def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None: ...

@@ -15,7 +15,7 @@ from sordino.training.evaluation import Public
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExperimentRows:
     """Private rows, rows that are public, and what is public about all of them."""
 
     inputs: Tensor
@@ -38,7 +38,7 @@ class Rows:
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> Rows:
+def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> ExperimentRows:
     """A standard set as a network of `sordino.models` is given it, or the first `examples` private and public rows.
 
     With `left_out`, the last so many private rows are not trained on, and take the place of the test rows: settings can
@@ -51,7 +51,7 @@ def network_rows(data: str, network: str, *, examples: int | None = None, left_o
 
 def prepared_rows(
     loaded: DataSet, prepare: Callable[[Tensor], Tensor], *, examples: int | None = None, left_out: int = 0
-) -> Rows:
+) -> ExperimentRows:
     """The same for any public preparation of each row."""
     if loaded.test is None:
         raise DataError(f"{loaded.facts.name} has no public rows, which a table of accuracies needs.")
@@ -59,4 +59,4 @@ def prepared_rows(
     held = Split(private.inputs[count:], private.target[count:]) if left_out else loaded.test
     kept = slice(min(count, examples or count))
     test = Public((prepare(held.inputs[:examples]), held.target[:examples]))
-    return Rows(prepare(private.inputs[kept]), private.target[kept], test, loaded.facts)
+    return ExperimentRows(prepare(private.inputs[kept]), private.target[kept], test, loaded.facts)

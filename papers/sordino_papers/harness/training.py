@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -23,10 +23,13 @@ from sordino.encodings.freeze_by_magnitude import Together, equal_stages
 from sordino.encodings.rates import RateSchedule
 from sordino.errors import UsageError
 from sordino.kernel.augmentation import Views
+from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian
+from sordino.kernel.randomness import Key
+from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson, Sampler, steps_per_epoch
 from sordino.kernel.step import Plan
 from sordino.models import Built
@@ -35,11 +38,12 @@ from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings
 from sordino.training.evaluation import Evaluation
 from sordino.training.fit import Fitted, fit
+from sordino.training.loop import Training, measured
 from sordino.training.run_folder import RunFolder
-from sordino_papers.harness.carried_out import carried_out
-from sordino_papers.harness.entry import Measured
+from sordino.training.schedules import Constant
+from sordino_papers.harness.entry import Measurement
 from sordino_papers.harness.keys import as_key
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.rows import ExperimentRows
 
 DELTA = 1e-5
 ADJACENCY = Adjacency.ZERO_OUT
@@ -108,7 +112,7 @@ class RandomWeights:
 class ModelMeasurement(Protocol):
     """What is measured on a trained model beside its accuracy."""
 
-    def measure(self, model: nn.Module, rows: Rows, seed: int) -> Mapping[str, Any]: ...
+    def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> Mapping[str, Any]: ...
 
 
 OPTIMIZERS = ("sgd", "adam")
@@ -146,19 +150,19 @@ class DpSgdTrial:
             raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
 
     def to_epsilon(
-        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
-    ) -> Measured:
+        self, rows: ExperimentRows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
+    ) -> Measurement:
         """Trains with the noise that `epsilon` needs, and measures the model on the public rows."""
         fitted = self.fitted(rows, epsilon, seed, out, sampler)
         found = outcome_of(fitted)
         return replace(found, more={**found.more, **self.more_of(fitted.model, rows, seed)})
 
-    def more_of(self, model: nn.Module, rows: Rows, seed: int) -> Mapping[str, Any]:
+    def more_of(self, model: nn.Module, rows: ExperimentRows, seed: int) -> Mapping[str, Any]:
         """What `measurement` finds."""
         return {} if self.measurement is None else self.measurement.measure(model, rows, seed)
 
     def fitted(
-        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
+        self, rows: ExperimentRows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
     ) -> Fitted:
         """Trains with the noise that `epsilon` needs, on Poisson batches unless a sampler is given.
 
@@ -186,10 +190,10 @@ class DpSgdTrial:
             progress=False,
         )
 
-    def with_noise(self, rows: Rows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measured:
+    def with_noise(self, rows: ExperimentRows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measurement:
         """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
         plan = self.plan(sampler, noise_multiplier, len(rows))
-        accuracy = carried_out(
+        accuracy = train_and_measure(
             plan,
             self.build(rows.facts, seed),
             rows,
@@ -244,13 +248,13 @@ class DpSgdTrial:
         return parse_averaging(self.averaging)
 
 
-def outcome_of(fitted: Fitted) -> Measured:
+def outcome_of(fitted: Fitted) -> Measurement:
     """What a training that is done came to."""
     noise: Any = fitted.plan.noise
     return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
 
 
-def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> Measured:
+def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> Measurement:
     """An accuracy in percent, with what was promised beside it."""
     more = {
         "epsilon": guarantee.epsilon,
@@ -258,7 +262,7 @@ def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> M
         "accountant": guarantee.accountant,
         "noise_multiplier": noise_multiplier,
     }
-    return Measured(100 * accuracy, more)
+    return Measurement(100 * accuracy, more)
 
 
 def unfinished(*decided_by: object) -> Path:
@@ -274,3 +278,27 @@ def unfinished(*decided_by: object) -> Path:
 def forget(folder: Path) -> None:
     """Removes a training whose outcome is kept."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def train_and_measure(
+    plan: Plan,
+    model: nn.Module,
+    rows: ExperimentRows,
+    *,
+    optimizer: MakeOptimizer,
+    divisor: float,
+    seed: int,
+    averaging: Averaging | None = None,
+) -> float:
+    """Trains `model` in place as the plan says, and measures its accuracy on the public rows of the table."""
+    run = PrivateRun(plan, model, Budget(rows.data), key=Key.from_seed(seed))
+    training = Training(
+        model, optimizer(model.parameters()), run, divisor=divisor, schedule=Constant(), averaging=averaging
+    )
+    while run.steps < len(run):
+        training.step()
+    model.load_state_dict(training.weights())
+    return measured(model, rows.test)["accuracy"]

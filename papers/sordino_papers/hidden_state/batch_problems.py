@@ -23,7 +23,7 @@ _TIMED_BATCHES = 20
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchStatistics:
     """The batches of one sampler over some epochs.
 
     Sizes are over all batches; `size_deviation` is their standard deviation, `peak_memory` the largest size over the
@@ -46,7 +46,7 @@ class Batches:
 
 def batch_problems(
     *, examples: int = 60_000, batch_size: int = 1000, epochs: int = 10, row_size: int = 784, seed: int = 0
-) -> tuple[Batches, ...]:
+) -> tuple[BatchStatistics, ...]:
     """Poisson sampling, random allocation and cyclic batches, side by side.
 
     >>> poisson, allocation, cyclic = batch_problems(examples=600, batch_size=100, epochs=2, row_size=3)
@@ -75,14 +75,14 @@ def expected_never_seen(rate: float, steps: int) -> float:
     return (1 - rate) ** steps
 
 
-def _measured(sampler: Sampler, records: Records, per_epoch: int, epochs: int, seed: int) -> Batches:
+def _measured(sampler: Sampler, records: Records, per_epoch: int, epochs: int, seed: int) -> BatchStatistics:
     randomness = Key.from_seed(seed).stream("sampling")
     batches, drawn_at = list[Indices](), [time.perf_counter()]
     for batch in sampler.batches(records.num_units, randomness):
         batches.append(batch)
         drawn_at.append(time.perf_counter())
     sizes = np.array([len(batch) for batch in batches])
-    return Batches(
+    return BatchStatistics(
         sampler=sampler.name,
         epochs=epochs,
         smallest=int(sizes.min()),

@@ -15,10 +15,10 @@ from sordino.errors import DataError
 from sordino.models.features import ScatteringFeatures, Spectrum, cached
 from sordino.models.features.cache import Transform
 from sordino.training.evaluation import Public
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.rows import ExperimentRows
 
 
-class Inputs(ABC):
+class InputTransform(ABC):
     """What a picture is for a model."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Inputs(ABC):
 
 
 @dataclass(frozen=True)
-class Waves(Inputs):
+class SpectrumInputs(InputTransform):
     """Pixels, evened out by frequency (see `Spectrum`)."""
 
     kind: ClassVar[str] = "spectrum"
@@ -42,7 +42,7 @@ class Waves(Inputs):
 
 
 @dataclass(frozen=True)
-class Scattered(Inputs):
+class ScatteringInputs(InputTransform):
     """Scattering coefficients, normalised."""
 
     kind: ClassVar[str] = "scattering"
@@ -52,14 +52,14 @@ class Scattered(Inputs):
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def rows_of(data: str, inputs: Inputs, examples: int | None) -> Rows:
+def rows_of(data: str, inputs: InputTransform, examples: int | None) -> ExperimentRows:
     """A standard data set, or its first `examples` private rows."""
     loaded = load(data)
     if loaded.test is None:
         raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
     transform = inputs.transform(loaded.facts)
     prepared: Callable[[Tensor], Tensor] = lambda pictures: cached(transform, pictures, progress=False)  # noqa: E731
-    return Rows(
+    return ExperimentRows(
         inputs=prepared(loaded.train.inputs[:examples]).flatten(1),
         target=loaded.train.target[:examples],
         test=Public((prepared(loaded.test.inputs).flatten(1), loaded.test.target)),

@@ -24,26 +24,26 @@ from sordino.recipes.stages import parse_averaging
 from sordino.training.fit import fit
 from sordino.training.loop import measured
 from sordino.training.schedules import parse
-from sordino_papers.harness.entry import Measured
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.entry import Measurement
+from sordino_papers.harness.rows import ExperimentRows
 
 DELTA = 1e-5
 ADJACENCY = Adjacency.REPLACE_ONE
 
 
-class Method(ABC):
+class HiddenStateMethod(ABC):
     """Trains one model that costs at most epsilon under replace-one, and measures it on public rows."""
 
     @abstractmethod
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured: ...
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement: ...
 
     @abstractmethod
-    def quick(self) -> Method:
+    def quick(self) -> HiddenStateMethod:
         """The same in seconds, on few rows: fewer steps, and a sixteenth of the gates."""
 
 
 @dataclass(frozen=True)
-class InHiding(Method):
+class NoisyCgdMethod(HiddenStateMethod):
     """NoisyCGD on a gated ReLU network, or a linear one, with the squared loss: only the last iterate is seen.
 
     How many batches there are is decided by the accountant, from the number of steps, unless it is said.
@@ -56,7 +56,7 @@ class InHiding(Method):
     learning_rate: float = 1.9
     batches: int | None = None
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         plan = self.plan(len(rows), epsilon, seed)
         fitted = fit_hidden_state(
             plan, rows.data, outputs=rows.num_classes, delta=DELTA, evaluation=rows.test, seed=seed, progress=False
@@ -80,13 +80,13 @@ class InHiding(Method):
             return choose_batches(self.steps, examples=examples)
         return given_batches(self.batches, self.steps)
 
-    def quick(self) -> InHiding:
+    def quick(self) -> NoisyCgdMethod:
         few = self.batches and min(self.batches, 20)
         return replace(self, gates=self.gates and max(2, self.gates // 16), steps=200, batches=few)
 
 
 @dataclass(frozen=True)
-class DpSgd(Method):
+class DpSgdWithMomentum(HiddenStateMethod):
     """DP-SGD with Poisson batches and momentum: on the convex model by its gates, or on a ReLU network by its width."""
 
     kind: ClassVar[str] = "dp-sgd"
@@ -100,7 +100,7 @@ class DpSgd(Method):
     schedule: str = "constant"
     averaging: str = "none"
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         steps = round(self.epochs * len(rows) / self.batch_size)
         lr, momentum = self.learning_rate, self.momentum
         fitted = fit(
@@ -123,7 +123,7 @@ class DpSgd(Method):
         accuracy, guarantee = fitted.metrics[-1]["test_accuracy"], fitted.guarantee
         return _outcome(accuracy, guarantee, _under_zero_out(guarantee), noise.noise_multiplier)
 
-    def _network(self, rows: Rows, seed: int) -> nn.Module:
+    def _network(self, rows: ExperimentRows, seed: int) -> nn.Module:
         inputs = rows.inputs.shape[1]
         if self.gates is not None:
             return PairedReLU(self.gates, seed=seed).build(inputs, rows.num_classes)
@@ -132,20 +132,20 @@ class DpSgd(Method):
             hidden = self.width or 1
             return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, rows.num_classes))
 
-    def quick(self) -> DpSgd:
+    def quick(self) -> DpSgdWithMomentum:
         return replace(
             self, batch_size=1000, epochs=5, gates=self.gates and max(2, self.gates // 16), width=self.width and 32
         )
 
 
 @dataclass(frozen=True)
-class FromStatistics(Method):
+class StatisticsMethod(HiddenStateMethod):
     """One release of X^T X and X^T Y on random features, and least squares from them."""
 
     kind: ClassVar[str] = "sufficient-statistics"
     features: Features
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         budget, features = Budget((rows.inputs.float(), rows.target)), replace(self.features, seed=seed)
         fitted = fit_ssp(
             budget,
@@ -162,7 +162,7 @@ class FromStatistics(Method):
         accuracy = measured(fitted.model, rows.test)["accuracy"]
         return _outcome(accuracy, fitted.guarantee, zero_out, fitted.noise_multiplier)
 
-    def quick(self) -> FromStatistics:
+    def quick(self) -> StatisticsMethod:
         few = {name: min(getattr(self.features, name), 100) for name in ("width",) if hasattr(self.features, name)}
         return replace(self, features=replace(self.features, **few))
 
@@ -171,7 +171,7 @@ def _under_zero_out(guarantee: Guarantee) -> Guarantee:
     return Guarantee.of(guarantee.event, Adjacency.ZERO_OUT, delta=DELTA)
 
 
-def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_multiplier: float) -> Measured:
+def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_multiplier: float) -> Measurement:
     more = {
         "epsilon_replace_one": guarantee.epsilon,
         "epsilon_zero_out": zero_out.epsilon,
@@ -179,4 +179,4 @@ def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_m
         "accountant": guarantee.accountant,
         "noise_multiplier": noise_multiplier,
     }
-    return Measured(100 * accuracy, more)
+    return Measurement(100 * accuracy, more)

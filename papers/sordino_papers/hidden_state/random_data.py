@@ -28,13 +28,13 @@ _LONGEST_CONTRACTING_STEP = 1.9
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomDataset:
     """One draw of the data model, and the batches that go with its size.
 
     A unit-norm row moves its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b / 2
     epochs on batches of b = sqrt(2 n) cost a hidden state about as much as two epochs that are seen.
 
-    >>> drawn = Drawn(200, seed=0)
+    >>> drawn = RandomDataset(200, seed=0)
     >>> drawn.rows.shape, drawn.gates, drawn.batch_size, drawn.epochs
     (torch.Size([200, 20]), 53, 20, 10)
     """
@@ -77,7 +77,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """A model, the smallest squared risk of its kind on these rows, and how long its features are before scaling."""
 
     model: nn.Module
@@ -85,7 +85,7 @@ class Trained:
     feature_norms: Tensor
 
 
-def _gated(drawn: Drawn, epsilon: float) -> Trained:
+def _gated(drawn: RandomDataset, epsilon: float) -> TrainedModel:
     """NoisyCGD on the gated model, under zero-out."""
     batches = Cyclic(drawn.examples // drawn.batch_size, drawn.epochs)
     gated = GatedReLU(drawn.gates, drawn.gate_seed)
@@ -96,10 +96,10 @@ def _gated(drawn: Drawn, epsilon: float) -> Trained:
     model = fit_hidden_state(plan, data, outputs=1, delta=DELTA, seed=drawn.seed, progress=False).model
     gates: Tensor = model.get_buffer("gates")
     open_gates = (drawn.rows @ gates.T >= 0).sum(dim=1)
-    return Trained(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
+    return TrainedModel(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
 
 
-def _linear(drawn: Drawn, epsilon: float) -> Trained:
+def _linear(drawn: RandomDataset, epsilon: float) -> TrainedModel:
     """DP-SGD on the linear model, with Poisson batches of the same size, for as many epochs, under zero-out."""
     model = Linear().build(drawn.dimensions, outputs=1)
     trained = fit(
@@ -118,7 +118,10 @@ def _linear(drawn: Drawn, epsilon: float) -> Trained:
     features = bounded(drawn.rows.double())
     labels = drawn.labels.double()[:, None]
     least = features @ torch.linalg.lstsq(features, labels).solution - labels
-    return Trained(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
+    return TrainedModel(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
 
 
-METHODS: dict[str, Callable[[Drawn, float], Trained]] = {"NoisyCGD, gated": _gated, "DP-SGD, linear": _linear}
+METHODS: dict[str, Callable[[RandomDataset, float], TrainedModel]] = {
+    "NoisyCGD, gated": _gated,
+    "DP-SGD, linear": _linear,
+}

@@ -19,9 +19,9 @@ from sordino.accounting import Adjacency, smallest
 from sordino.optimized_noise.costs import AbsoluteCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
 from sordino.report.pictures import ACCENT, DASHES, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.origin import kept_numbers, write_numbers
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import read_numbers, write_numbers
 
 DIMENSIONS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 SPREADS = (0.0, 1.0, 2.0)
@@ -32,7 +32,7 @@ FAMILIES = {"isotropic L2": isotropic, "weighted Laplace": weighted_laplace, "bl
 
 
 @dataclass(frozen=True)
-class Costs:
+class ReleaseCosts:
     """E sum w_i |z_i| of one release of L2 sensitivity 1, for each family, over that of Gaussian noise."""
 
     dimension: int
@@ -52,7 +52,7 @@ def lognormal_weights(dimension: int, spread: float) -> Tensor:
     return weights
 
 
-def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple[Costs, ...]:
+def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple[ReleaseCosts, ...]:
     """All of them.
 
     >>> one, *_ = costs(dimensions=[1])
@@ -70,7 +70,7 @@ def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple
                     name: fit(weights, epsilon).expected_cost(weights, AbsoluteCost()) / gaussian
                     for name, fit in FAMILIES.items()
                 }
-                found.append(Costs(dimension, spread, epsilon, over))
+                found.append(ReleaseCosts(dimension, spread, epsilon, over))
     return tuple(found)
 
 
@@ -81,30 +81,30 @@ def measure_by_dimension(folder: Path, command: str, dimensions: Sequence[int] =
     _draw(found, _numbers(folder).with_suffix(".svg"))
 
 
-def by_dimension(folder: Path) -> Side:
+def by_dimension(folder: Path) -> SideTable:
     """A table of the costs that were computed."""
     numbers = _numbers(folder)
     title = (
         f"What pure noise costs in a single release, E sum w|z|, over Gaussian noise at delta {DELTA:g} "
         "(spread: of the logarithms of weights):"
     )
-    if (kept := kept_numbers(numbers)) is None:
-        return Side.not_measured(title)
-    found = [Costs(**fields) for fields in kept["costs"]]
+    if (kept := read_numbers(numbers)) is None:
+        return SideTable.not_measured(title)
+    found = [ReleaseCosts(**fields) for fields in kept["costs"]]
     head = ("dimension", "epsilon", "spread of weights", *FAMILIES)
     lines = [
         (f"{one.dimension:,}", f"{one.epsilon:g}", f"{one.spread:g}", *(f"{x:.3g}" for x in one.over_gaussian.values()))
         for one in found
         if one.dimension in _SHOWN
     ]
-    return Side(title, (head, *lines), (numbers.with_suffix(".svg"), numbers))
+    return SideTable(title, (head, *lines), (numbers.with_suffix(".svg"), numbers))
 
 
 def _numbers(folder: Path) -> Path:
     return folder / "cost-by-dimension.json"
 
 
-def _draw(found: Sequence[Costs], path: Path) -> None:
+def _draw(found: Sequence[ReleaseCosts], path: Path) -> None:
     with drawing(path, width=6.4, height=2.6) as figure:
         panels = figure.subplots(1, len(EPSILONS), sharey=True)
         for axes, epsilon in zip(panels, EPSILONS, strict=True):

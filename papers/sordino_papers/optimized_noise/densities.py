@@ -20,7 +20,7 @@ from sordino.optimized_noise import (
     weighted_laplace,
 )
 from sordino.optimized_noise.constraints import Constraint
-from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.page import drawing
 
 EPSILON = SENSITIVITY = 1.0
 LINE, PLANE = (1.0,), (1.0, 0.3)

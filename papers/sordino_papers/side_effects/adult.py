@@ -19,15 +19,12 @@ from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
 from sordino.report.pictures import ACCENT, DASHES, FAINT
 from sordino.training.evaluation import correctness, evaluating
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.harness.training_entries import SetPart, training_entry
 from sordino_papers.side_effects.trials import not_private
 
 EPSILONS = (3.0, 1.0, 0.3)
@@ -36,17 +33,17 @@ _CHOSEN = "batch size and clip are those of the other tables of this family; the
 
 
 @dataclass(frozen=True)
-class GroupAccuracy:
+class AdultGroupAccuracy:
     """Accuracy on each group of the test rows of Adult."""
 
     kind: ClassVar[str] = "groups"
 
-    def measure(self, model: nn.Module, rows: Rows, seed: int) -> dict[str, dict[str, float]]:
+    def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, dict[str, float]]:
         return by_group(model, rows)
 
 
 MLP = DpSgdTrial(
-    "mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9, measurement=GroupAccuracy()
+    "mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9, measurement=AdultGroupAccuracy()
 )
 
 
@@ -60,17 +57,17 @@ class AdultTable:
         "epsilons, delta 1e-5, zero-out. Accuracies by sex and race are below. No paper."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         part, trial = SetPart("adult"), MLP
-        if scale is Scale.QUICK:
+        if scale is RunScale.QUICK:
             part, trial = replace(part, examples=3_000), replace(MLP, batch_size=100, epochs=10.0)
-        private = (trained("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
+        private = (training_entry("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
         return (not_private("MLP, no privacy", part, trial), *private)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         return (lost_by_group(self.entries(scale), folder, scale, seeds, command),)
 
@@ -89,7 +86,7 @@ def groups() -> tuple[Group, ...]:
     return tuple(group for column in names for group in by_columns(test, names, [column]).groups)
 
 
-def by_group(model: nn.Module, rows: Rows) -> dict[str, dict[str, float]]:
+def by_group(model: nn.Module, rows: ExperimentRows) -> dict[str, dict[str, float]]:
     """The accuracy in percent on each group among the rows that are measured on, and how many of them it has."""
     records = rows.test.records
     batch = records.gather(torch.arange(records.num_units))
@@ -101,10 +98,10 @@ def by_group(model: nn.Module, rows: Rows) -> dict[str, dict[str, float]]:
     return {GROUPS: accuracies, ROWS: {name: len(members) for name, members in found.items()}}
 
 
-def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: int, command: str) -> Side:
+def lost_by_group(entries: Sequence[Entry], folder: Path, scale: RunScale, seeds: int, command: str) -> SideTable:
     """Each group's accuracy without privacy, and what it has more or less at each epsilon, as means of seeds."""
-    ledger, path = Ledger(folder / "runs.jsonl"), folder / f"groups-{scale}"
-    runs = [[run for run in ledger.of(entry) if run["seed"] < seeds] for entry in entries]
+    results, path = ResultsFile(folder / "runs.jsonl"), folder / f"groups-{scale}"
+    runs = [[run for run in results.of(entry) if run["seed"] < seeds] for entry in entries]
     counts = runs[0][0]["more"][ROWS] if runs[0] else {}
     names = list(counts)
     means = {name: [_mean(name, of_entry) for of_entry in runs] for name in names}
@@ -125,7 +122,7 @@ def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: i
         axes.legend(fontsize=6)
     lines = [(name, str(counts[name]), *_line(found)) for name, found in means.items()]
     title = "Accuracy of each group without privacy, and what privacy changes, in points:"
-    return Side(title, (("group", "test rows", "no privacy", *titles), *lines), (picture, numbers))
+    return SideTable(title, (("group", "test rows", "no privacy", *titles), *lines), (picture, numbers))
 
 
 def _mean(name: str, runs: Sequence[dict[str, dict[str, dict[str, float]]]]) -> float | None:

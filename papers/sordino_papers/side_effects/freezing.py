@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.encodings import Neurons
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.gains import gains
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import trained
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import gains_table
 from sordino_papers.harness.training import DpSgdTrial, FreezingStages, Sparsity
-from sordino_papers.side_effects.changed import Pictures
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.image_sets import ImageSet
 from sordino_papers.side_effects.padding import sized
 from sordino_papers.side_effects.trials import EPSILON, LENET
 
@@ -45,23 +43,23 @@ class FreezingTable:
         "that is not known."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(way, trial, scale) for way, trial in WAYS.items())
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         """Other ways to freeze, random sparsification in its place, and both."""
         return tuple(_entry(way, trial, scale) for way, trial in MORE_WAYS.items())
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         none, *others = (*self.entries(scale), *self.ablation(scale))
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        return (gains([(none, other) for other in others], folder, scale, seeds, command, what="freezing"),)
+        return (gains_table([(none, other) for other in others], folder, scale, seeds, command, what="freezing"),)
 
 
 FREEZING = FreezingTable()
 
 
-def _entry(way: str, trial: DpSgdTrial, scale: Scale) -> Entry:
-    trial, pictures = sized(trial, Pictures("mnist"), scale)
-    paper = None if scale is Scale.QUICK else PAPER.get(way)
-    return trained(f"LeNet, {way}", pictures, trial, EPSILON, paper=paper, chosen=_CHOSEN)
+def _entry(way: str, trial: DpSgdTrial, scale: RunScale) -> Entry:
+    trial, pictures = sized(trial, ImageSet("mnist"), scale)
+    paper = None if scale is RunScale.QUICK else PAPER.get(way)
+    return training_entry(f"LeNet, {way}", pictures, trial, EPSILON, paper=paper, chosen=_CHOSEN)

@@ -18,7 +18,7 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.noise import NormalNoise
 from sordino.training.not_private import Exposed
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
-from sordino_papers.side_effects.two_patch_world import Descent, Patches, PatchNetwork
+from sordino_papers.side_effects.two_patch_world import PatchDescent, PatchNetwork, PatchRows
 from sordino_papers.side_effects.two_patch_world.descent import optimizer_of
 
 
@@ -41,7 +41,7 @@ def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tup
     >>> from sordino_papers.side_effects.two_patch_world import TwoPatches
     >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(100, Key.from_seed(0).stream("rows"))
-    >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=1), at=(0,), seed=0)
+    >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, PatchDescent(0.05, steps=1), at=(0,), seed=0)
     >>> found = measure_ratios(run, rows.group, divisor=50.0)
     >>> len(found), found[0].warning.startswith("not private")
     (4, True)
@@ -55,7 +55,7 @@ def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tup
 
 
 def exposed_descent(
-    network: PatchNetwork, rows: Patches, descent: Descent, *, at: tuple[int, ...], seed: int
+    network: PatchNetwork, rows: PatchRows, descent: PatchDescent, *, at: tuple[int, ...], seed: int
 ) -> ExposedRun:
     """A run like `two_patch_world.train` that shows the raw gradients of the steps `at`. Not private."""
     batch_size = descent.batch_size(len(rows))

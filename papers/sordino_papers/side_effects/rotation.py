@@ -8,18 +8,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import trained
+from torch import Tensor
+
+from sordino import models
+from sordino.data import DataSet, Facts, Split, load
+from sordino.effects.plain_training import train_plainly
+from sordino.errors import DataError
+from sordino.models import Built
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.training import DpSgdTrial
-from sordino_papers.side_effects.changed import Turned
-from sordino_papers.side_effects.curves import Point, clean_and_adversarial
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.curves import CurvePoint, clean_and_adversarial
+from sordino_papers.side_effects.image_sets import ImageSet, Rotation
 from sordino_papers.side_effects.padding import EIGHT_BITS
 from sordino_papers.side_effects.trials import EPSILON, LENET, quick, with_attack
-from sordino_papers.side_effects.tuned import PublicTraining, TurnedTest
+
+
+@dataclass(frozen=True)
+class RotatedTestImages(ImageSet):
+    """The test rows of a set, turned: the first half is private, the other one is measured on."""
+
+    kind: ClassVar[str] = "rotated-test-images"
+
+    def chosen(self) -> DataSet:
+        loaded = load(self.set_name)
+        if loaded.test is None:
+            raise DataError(f"{self.set_name} has no test rows to turn.")
+        inputs, target = loaded.test.inputs, loaded.test.target
+        half = len(target) // 2
+        return replace(loaded, train=Split(inputs[:half], target[:half]), test=Split(inputs[half:], target[half:]))
+
+
+@dataclass(frozen=True)
+class PublicTraining:
+    """A start from a network that was trained on the public training rows of a set, or on `examples` of them."""
+
+    kind: ClassVar[str] = "public-training"
+    set_name: str
+    examples: int | None = None
+
+    def weights(self, network: str, facts: Facts, seed: int) -> dict[str, Tensor]:
+        return _learnt(self, network, facts, seed)
+
+    def built(self, network: str, facts: Facts, seed: int) -> Built:
+        built = models.build(network, facts, seed=seed)
+        built.module.load_state_dict(self.weights(network, facts, seed))
+        return built
+
+    def quick(self) -> PublicTraining:
+        return replace(self, examples=2_000)
+
+
+@lru_cache(maxsize=2)  # entries of one seed share what was learnt
+def _learnt(learning: PublicTraining, network: str, facts: Facts, seed: int) -> dict[str, Tensor]:
+    rows = ImageSet(learning.set_name, examples=learning.examples).rows(LENET)
+    model = train_plainly(models.build(network, facts, seed=seed).module, *rows.data, seed=seed)
+    return {name: x.detach().clone() for name, x in model.state_dict().items()}
+
 
 DEGREES = (0.0, 30.0, 60.0, 90.0)
 LEFT_OUT = 1_000
@@ -32,7 +81,7 @@ _NO_SEARCH = "those of LeNet on MNIST, without a search."
 
 
 @dataclass(frozen=True)
-class Turning:
+class RotationSetup:
     """A network that is tuned on turned pictures, the same from random weights, and the paper's accuracies by angle."""
 
     title: str
@@ -42,13 +91,13 @@ class Turning:
     chosen: str
     paper: tuple[float, ...] | None = None
 
-    def lines(self, scale: Scale) -> dict[str, tuple[Point, ...]]:
+    def lines(self, scale: RunScale) -> dict[str, tuple[CurvePoint, ...]]:
         """By what is trained, one point for each angle."""
-        papers = self.paper if self.paper and scale is not Scale.QUICK else (None,) * len(DEGREES)
+        papers = self.paper if self.paper and scale is not RunScale.QUICK else (None,) * len(DEGREES)
         ways = {"tuned": (self.tuned, papers), "from scratch": (self.scratch, (None,) * len(DEGREES))}
         return {
             f"{self.title}, {self.set_name}, {way}": tuple(
-                Point(degrees, self.entry(way, trial, degrees, scale, paper=paper))
+                CurvePoint(degrees, self.entry(way, trial, degrees, scale, paper=paper))
                 for degrees, paper in zip(DEGREES, numbers, strict=True)
             )
             for way, (trial, numbers) in ways.items()
@@ -59,25 +108,25 @@ class Turning:
         way: str,
         trial: DpSgdTrial,
         degrees: float,
-        scale: Scale,
+        scale: RunScale,
         *,
         left_out: int = 0,
         paper: float | None = None,
     ) -> Entry:
-        pictures = TurnedTest(self.set_name, Turned(degrees), left_out=left_out)
-        if scale is Scale.QUICK:
+        pictures = RotatedTestImages(self.set_name, Rotation(degrees), left_out=left_out)
+        if scale is RunScale.QUICK:
             trial, pictures = quick(trial), replace(pictures, examples=1_000)
         method = f"{self.title}, {way}, {degrees:g} degrees"
-        return trained(method, pictures, trial, EPSILON, paper=paper, chosen="" if left_out else self.chosen)
+        return training_entry(method, pictures, trial, EPSILON, paper=paper, chosen="" if left_out else self.chosen)
 
-    def search(self, scale: Scale) -> Iterator[Entry]:
+    def search(self, scale: RunScale) -> Iterator[Entry]:
         for rate in RATES:
             for way, trial in (("tuned", self.tuned), ("from scratch", self.scratch)):
                 tried = replace(trial, learning_rate=rate)
                 yield self.entry(f"search, {way}, learning rate {rate:g}", tried, 60.0, scale, left_out=LEFT_OUT)
 
 
-GREY = Turning(
+GREY = RotationSetup(
     "LeNet",
     "mnist",
     replace(LENET, learning_rate=0.4, start=PublicTraining("mnist")),
@@ -120,14 +169,14 @@ class RotationTable:
         "these are better, the public pictures hurt. Paper: Xu and Chen (2026), section 6.2; its angles are not known."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(point.entry for points in _lines(scale).values() for point in points)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         """The search for learning rates."""
         return tuple(GREY.search(scale))
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         path = folder / f"accuracy-{scale}"
         return (clean_and_adversarial(_lines(scale), "degrees", path, command, seeds=seeds),)
@@ -136,11 +185,11 @@ class RotationTable:
 ROTATION = RotationTable()
 
 
-def _lines(scale: Scale) -> dict[str, tuple[Point, ...]]:
+def _lines(scale: RunScale) -> dict[str, tuple[CurvePoint, ...]]:
     few = replace(GREY.tuned, start=GREY.tuned.start.quick())
     turnings = {
-        Scale.QUICK: (replace(GREY, tuned=few),),
-        Scale.CPU: (GREY, COLOUR),
-        Scale.PAPER: (GREY, COLOUR_CNN, RESNET),
+        RunScale.QUICK: (replace(GREY, tuned=few),),
+        RunScale.CPU: (GREY, COLOUR),
+        RunScale.PAPER: (GREY, COLOUR_CNN, RESNET),
     }
     return {name: points for turning in turnings[scale] for name, points in turning.lines(scale).items()}

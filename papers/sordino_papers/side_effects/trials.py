@@ -15,12 +15,12 @@ from torch import nn
 from sordino.effects.attacks import Attack, LInfinity, robust_accuracy
 from sordino.kernel.clipping import ClipByNorm
 from sordino.training.loop import measured
-from sordino_papers.harness.ablations import Comparison, clipped_sgd
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.trained import RowSource
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
+from sordino_papers.harness.entry import Entry, Measurement
+from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DpSgdTrial
-from sordino_papers.side_effects.changed import as_pictures, normaliser
+from sordino_papers.harness.training_entries import RowSource
+from sordino_papers.side_effects.image_sets import as_images, normaliser
 
 EPSILON = 3.0
 ADVERSARIAL = "adversarial"  # the name of an accuracy under attack, in percent, beside the clean one
@@ -45,11 +45,11 @@ class AdversarialAccuracy:
     examples: int = 1000
     more_attacks: tuple[Attack, ...] = ()
 
-    def measure(self, model: nn.Module, rows: Rows, seed: int) -> dict[str, float]:
+    def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, float]:
         """Accuracies in percent on pictures that are moved within their range from 0 to 1."""
         records = rows.test.records
         batch = records.gather(torch.arange(min(self.examples, records.num_units)))
-        pictures, prepare = as_pictures(batch.inputs[0], rows.facts), normaliser(rows.facts)
+        pictures, prepare = as_images(batch.inputs[0], rows.facts), normaliser(rows.facts)
 
         def under(attack: Attack) -> float:
             return 100 * robust_accuracy(model, pictures, batch.target, attack, seed=seed, prepare=prepare)
@@ -76,12 +76,12 @@ def with_attack(trial: DpSgdTrial, **changes: Any) -> DpSgdTrial:
     return replace(trial, measurement=replace(trial.measurement, **changes))
 
 
-def without_privacy(trial: DpSgdTrial, rows: Rows, seed: int) -> Measured:
+def without_privacy(trial: DpSgdTrial, rows: ExperimentRows, seed: int) -> Measurement:
     """Takes the steps of a trial without clip and noise, for comparison, and measures what the trial measures."""
     plain, model = replace(trial, learning_rate=_PLAIN_RATE), trial.build(rows.facts, seed)
-    compared = Comparison(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
+    compared = AblationSettings(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
     clipped_sgd(model, rows.data, plain.optimizer_for(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
-    return Measured(100 * measured(model, rows.test)["accuracy"], trial.more_of(model, rows, seed))
+    return Measurement(100 * measured(model, rows.test)["accuracy"], trial.more_of(model, rows, seed))
 
 
 def quick(trial: DpSgdTrial) -> DpSgdTrial:

@@ -13,20 +13,24 @@ from pathlib import Path
 
 from sordino.encodings import ConstantRate, Cooling
 from sordino.encodings.rates import RateSchedule
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.training import DpSgdTrial, Sparsity
-from sordino_papers.sparsification.communicated import WIRES, Communicated, in_every_format, sent, traffic
+from sordino_papers.harness.training_entries import SetPart, training_entry
+from sordino_papers.sparsification.communication_cost import (
+    WIRES,
+    CommunicationCost,
+    communication_entry,
+    in_every_format,
+    traffic,
+)
 
 FINAL_RATE = 0.9
 EPSILONS = (3.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Masks:
+class MaskSchedule:
     """How the rate goes, and how many masks there are in an epoch: None is one in every step."""
 
     schedule: RateSchedule
@@ -40,17 +44,17 @@ class Masks:
         return replace(trial, sparsity=Sparsity(rate, self.per_epoch, self.schedule) if rate else None)
 
 
-KINDS = tuple(Masks(schedule, per_epoch) for schedule in (Cooling(), ConstantRate()) for per_epoch in (1, None))
+KINDS = tuple(MaskSchedule(schedule, per_epoch) for schedule in (Cooling(), ConstantRate()) for per_epoch in (1, None))
 
 
 @dataclass(frozen=True)
-class Setting:
+class MaskSetup:
     """What is trained for accuracy, and what is trained by `clients` for its bytes, at which rates."""
 
     part: SetPart
     trial: DpSgdTrial
     sent_part: SetPart
-    sent: DpSgdTrial
+    sent_trial: DpSgdTrial
     rates: tuple[float, ...]
     chosen: str
     clients: int = 4
@@ -65,7 +69,7 @@ _BY_HAND = "by hand, once, before any accuracy was seen: the paper's, with a sma
 _PUBLISHED = "those of the authors' code at epsilon 3 without sparsification, for all."
 
 SETTINGS = {
-    Scale.QUICK: Setting(
+    RunScale.QUICK: MaskSetup(
         SetPart("fashion-mnist", 1_000),
         _TINY,
         SetPart("fashion-mnist", 40),
@@ -73,10 +77,10 @@ SETTINGS = {
         (0.0, 0.5, 0.9),
         _BY_HAND,
     ),
-    Scale.CPU: Setting(
+    RunScale.CPU: MaskSetup(
         SetPart("fashion-mnist", 10_000), _SMALL, SetPart("fashion-mnist", 160), _SENT, _TENTHS, _BY_HAND
     ),
-    Scale.PAPER: Setting(
+    RunScale.PAPER: MaskSetup(
         SetPart("cifar10", 50_000), _CNN, SetPart("cifar10", 50_000), replace(_CNN, epochs=2), _TENTHS, _PUBLISHED
     ),
 }
@@ -92,24 +96,26 @@ class MaskAblation:
         "1e-5, zero-out, Poisson batches. The paper (Zhu and Blaschko 2023) has cooling and a mask per epoch."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entries(SETTINGS[scale]))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        ledger = Ledger.beside(folder)
-        kept = [run["more"] for entry in self.beside(scale) for run in ledger.of(entry)]
-        found = in_every_format(Communicated(**one) for one in kept)
+        results = ResultsFile.of_extra_entries(folder)
+        kept = [run["more"] for entry in self.extra_entries(scale) for run in results.of(entry)]
+        found = in_every_format(CommunicationCost(**one) for one in kept)
         return (traffic(found, scale, folder, command),) if found else ()
 
-    def beside(self, scale: Scale) -> Sequence[Entry]:
+    def extra_entries(self, scale: RunScale) -> Sequence[Entry]:
         """A federated run for each kind of masks, final rate and wire format."""
         setting = SETTINGS[scale]
         return tuple(
-            sent(masks.of(setting.sent, rate), str(masks), setting.sent_part, clients=setting.clients, wire=wire)
+            communication_entry(
+                masks.of(setting.sent_trial, rate), str(masks), setting.sent_part, clients=setting.clients, wire=wire
+            )
             for masks, rate, wire in product(KINDS, setting.rates, WIRES)
         )
 
@@ -117,14 +123,14 @@ class MaskAblation:
 SPARSIFICATION_ABLATION = MaskAblation()
 
 
-def _entries(setting: Setting) -> Iterator[Entry]:
+def _entries(setting: MaskSetup) -> Iterator[Entry]:
     for epsilon in EPSILONS:
-        yield trained("none", setting.part, setting.trial, epsilon, chosen=setting.chosen)
+        yield training_entry("none", setting.part, setting.trial, epsilon, chosen=setting.chosen)
         for masks in KINDS:
             for rate in _rates(masks):
                 method, trial = f"{masks}, rate {rate:g}", masks.of(setting.trial, rate)
-                yield trained(method, setting.part, trial, epsilon, chosen=setting.chosen)
+                yield training_entry(method, setting.part, trial, epsilon, chosen=setting.chosen)
 
 
-def _rates(masks: Masks) -> tuple[float, ...]:
+def _rates(masks: MaskSchedule) -> tuple[float, ...]:
     return (FINAL_RATE,) if isinstance(masks.schedule, Cooling) else (FINAL_RATE, FINAL_RATE / 2)

@@ -11,14 +11,10 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from sordino.report.pictures import ACCENT, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.paired import Gain, gain
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.table import Row, rows
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.table import Gain, Row, gain, rows
 
 _PANELS_IN_A_ROW = 3
 
@@ -32,48 +28,48 @@ class Panel:
     entries: tuple[Entry, ...]
     noise: float | None = None
 
-    def gain_at_last(self, ledger: Ledger, seeds: int) -> Gain:
+    def gain_at_last(self, results: ResultsFile, seeds: int) -> Gain:
         """What the largest rate gains over none."""
-        return gain(self.entries[0], self.entries[-1], ledger, seeds=seeds)
+        return gain(self.entries[0], self.entries[-1], results, seeds=seeds)
 
-    def best(self, ledger: Ledger, seeds: int) -> tuple[float, Gain] | None:
+    def best(self, results: ResultsFile, seeds: int) -> tuple[float, Gain] | None:
         """The rate above 0 that gains most, and its gain; None where nothing was run."""
         none, *others = self.entries
-        gains = [gain(none, other, ledger, seeds=seeds) for other in others]
+        gains = [gain(none, other, results, seeds=seeds) for other in others]
         known = [(one.mean, rate, one) for rate, one in zip(self.rates[1:], gains, strict=True) if one.mean is not None]
         return max(known, key=lambda found: found[0])[1:] if known else None
 
 
-def gains_by_panel(panels: Sequence[Panel], scale: Scale, seeds: int, folder: Path, command: str) -> Side:
+def gains_by_panel(panels: Sequence[Panel], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
     """A line for each panel, and all of them in a picture."""
-    ledger = Ledger(folder / "runs.jsonl")
+    results = ResultsFile(folder / "runs.jsonl")
     picture, numbers = folder / f"tradeoff-{scale}.svg", folder / f"tradeoff-{scale}.json"
-    write_numbers(numbers, {"panels": [_plain(panel, ledger, seeds) for panel in panels]}, command)
-    _draw([(panel, rows(panel.entries, ledger, seeds=seeds)) for panel in panels], picture)
+    write_numbers(numbers, {"panels": [_plain(panel, results, seeds) for panel in panels]}, command)
+    _draw([(panel, rows(panel.entries, results, seeds=seeds)) for panel in panels], picture)
     head = ("panel", "epsilon", f"gain at {panels[0].rates[-1]:g}", "best rate", "its gain")
     title = (
         "Gains over no sparsification, paired by seed (Student's 95 % interval). The best rate was chosen on the same\n"
         "seeds, which flatters it; the largest was fixed before:"
     )
-    return Side(title, (head, *(_line(panel, ledger, seeds) for panel in panels)), (picture, numbers))
+    return SideTable(title, (head, *(_line(panel, results, seeds) for panel in panels)), (picture, numbers))
 
 
-def equal_noise(panels: Sequence[Panel], seeds: int, folder: Path) -> Side:
+def equal_noise(panels: Sequence[Panel], seeds: int, folder: Path) -> SideTable:
     """Whether panels of equal sigma C gain as much from the largest rate.
 
     The interval of a difference is that of two independent gains. They share their seeds, which makes them differ less.
     """
-    ledger, lines = Ledger(folder / "runs.jsonl"), list[tuple[str, ...]]()
+    results, lines = ResultsFile(folder / "runs.jsonl"), list[tuple[str, ...]]()
     for one, other in combinations(panels, 2):
         if one.noise is not None and one.noise == other.noise:
-            lines.append(_agreement(one, other, ledger, seeds))
+            lines.append(_agreement(one, other, results, seeds))
     head = ("sigma C", "one", "other", "their gains", "difference", "agree")
     title = f"Do panels of equal noise gain as much, at rate {panels[0].rates[-1]:g}:"
-    return Side(title, (head, *sorted(lines, key=lambda line: float(line[0]))), ())
+    return SideTable(title, (head, *sorted(lines, key=lambda line: float(line[0]))), ())
 
 
-def _agreement(one: Panel, other: Panel, ledger: Ledger, seeds: int) -> tuple[str, ...]:
-    first, second = one.gain_at_last(ledger, seeds), other.gain_at_last(ledger, seeds)
+def _agreement(one: Panel, other: Panel, results: ResultsFile, seeds: int) -> tuple[str, ...]:
+    first, second = one.gain_at_last(results, seeds), other.gain_at_last(results, seeds)
     names = f"{one.noise:g}", one.title, other.title, f"{first.shown} and {second.shown}"
     if first.mean is None or second.mean is None:
         return *names, "-", "-"
@@ -84,20 +80,20 @@ def _agreement(one: Panel, other: Panel, ledger: Ledger, seeds: int) -> tuple[st
     return *names, f"{difference:+.1f} ± {half:.1f}", "yes" if abs(difference) <= half else "no"
 
 
-def _line(panel: Panel, ledger: Ledger, seeds: int) -> tuple[str, ...]:
-    epsilon, best = panel.entries[0].epsilon, panel.best(ledger, seeds)
+def _line(panel: Panel, results: ResultsFile, seeds: int) -> tuple[str, ...]:
+    epsilon, best = panel.entries[0].epsilon, panel.best(results, seeds)
     return (
         panel.title,
         "none" if epsilon is None else f"{epsilon:g}",
-        panel.gain_at_last(ledger, seeds).shown,
+        panel.gain_at_last(results, seeds).shown,
         "-" if best is None else f"{best[0]:g}",
         "-" if best is None else best[1].shown,
     )
 
 
-def _plain(panel: Panel, ledger: Ledger, seeds: int) -> dict[str, object]:
-    found = rows(panel.entries, ledger, seeds=seeds)
-    gains = [gain(panel.entries[0], entry, ledger, seeds=seeds) for entry in panel.entries]
+def _plain(panel: Panel, results: ResultsFile, seeds: int) -> dict[str, object]:
+    found = rows(panel.entries, results, seeds=seeds)
+    gains = [gain(panel.entries[0], entry, results, seeds=seeds) for entry in panel.entries]
     return {
         "title": panel.title,
         "epsilon": panel.entries[0].epsilon,

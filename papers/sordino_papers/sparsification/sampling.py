@@ -16,21 +16,18 @@ from typing import Any, ClassVar, Protocol
 from sordino.accounting.guarantee import rounded_up
 from sordino.kernel.calibration import calibrate
 from sordino.kernel.sampling import Shuffled
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.paired import gain
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import SetPart, trained
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.table import gain
 from sordino_papers.harness.training import ADJACENCY, DELTA, DpSgdTrial, Sparsity
+from sordino_papers.harness.training_entries import SetPart, training_entry
 
 Paper = dict[str, tuple[float, float]]
 EPSILONS = (3.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Setting:
+class SamplingSetup:
     """A part of a data set, and what is trained on it without and with sparsification."""
 
     part: SetPart
@@ -48,14 +45,14 @@ _TINY = replace(_SMALL, batch_size=200, epochs=2)
 _BY_HAND = "by hand, once, before any accuracy was seen: the paper's, with a smaller network, fewer rows and epochs."
 
 
-def _sparsified(part: SetPart, trial: DpSgdTrial, chosen: str) -> Setting:
-    return Setting(part, trial, replace(trial, sparsity=Sparsity(0.9)), chosen)
+def _sparsified(part: SetPart, trial: DpSgdTrial, chosen: str) -> SamplingSetup:
+    return SamplingSetup(part, trial, replace(trial, sparsity=Sparsity(0.9)), chosen)
 
 
 SETTINGS = {
-    Scale.QUICK: _sparsified(SetPart("fashion-mnist", 1_000), _TINY, _BY_HAND),
-    Scale.CPU: _sparsified(SetPart("fashion-mnist", 10_000), _SMALL, _BY_HAND),
-    Scale.PAPER: Setting(
+    RunScale.QUICK: _sparsified(SetPart("fashion-mnist", 1_000), _TINY, _BY_HAND),
+    RunScale.CPU: _sparsified(SetPart("fashion-mnist", 10_000), _SMALL, _BY_HAND),
+    RunScale.PAPER: SamplingSetup(
         SetPart("cifar10", 50_000),
         _CNN,
         replace(_CNN, epochs=48, sparsity=Sparsity(0.9)),
@@ -69,7 +66,7 @@ class Sampling(Protocol):
 
     paper: ClassVar[Paper]
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry: ...
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry: ...
 
 
 class PoissonBatches:
@@ -77,9 +74,9 @@ class PoissonBatches:
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.8), "RS": (64.6, 55.2)}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial = setting.of(kind)
-        return trained(f"Poisson, {kind}", setting.part, trial, epsilon, paper=paper, chosen=setting.chosen)
+        return training_entry(f"Poisson, {kind}", setting.part, trial, epsilon, paper=paper, chosen=setting.chosen)
 
 
 class Partition:
@@ -87,11 +84,11 @@ class Partition:
 
     paper: ClassVar[Paper] = {}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial = setting.of(kind)
         sampler = partition(trial, setting.part.size)
         method = f"partition, {kind}"
-        return trained(method, setting.part, trial, epsilon, sampler=sampler, paper=paper, chosen=setting.chosen)
+        return training_entry(method, setting.part, trial, epsilon, sampler=sampler, paper=paper, chosen=setting.chosen)
 
 
 class PartitionAsPoisson:
@@ -99,11 +96,11 @@ class PartitionAsPoisson:
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.5), "RS": (64.3, 55.1)}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial, part = setting.of(kind), setting.part
         sampler = partition(trial, part.size)
 
-        def measure(seed: int) -> Measured:
+        def measure(seed: int) -> Measurement:
             noise = poisson_noise(trial, part.size, epsilon)
             return trial.with_noise(part.rows(trial), sampler, noise, seed)
 
@@ -126,13 +123,13 @@ class SamplingTable:
         "of it is below. Paper: Zhu and Blaschko (2023), Table 3, DP-CNN on CIFAR-10, beside scale `paper` only."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(entry for pair in _pairs(scale) for entry in pair)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         return (proved(tuple(_pairs(scale)), scale, seeds, folder, self.name),)
 
 
@@ -152,12 +149,12 @@ def poisson_noise(trial: DpSgdTrial, examples: int, epsilon: float) -> float:
     return float(noise.noise_multiplier)
 
 
-def proved(pairs: Sequence[tuple[Entry, Entry]], scale: Scale, seeds: int, folder: Path, name: str) -> Side:
+def proved(pairs: Sequence[tuple[Entry, Entry]], scale: RunScale, seeds: int, folder: Path, name: str) -> SideTable:
     """Noise, the epsilon that is proved at it, and what sparsification gains: a line for each sampling and epsilon."""
-    ledger, numbers = Ledger(folder / "runs.jsonl"), folder / f"sampling-{scale}.json"
+    results, numbers = ResultsFile(folder / "runs.jsonl"), folder / f"sampling-{scale}.json"
     lines, plain = [], []
     for none, sparse in pairs:
-        found, runs = gain(none, sparse, ledger, seeds=seeds), ledger.of(sparse)
+        found, runs = gain(none, sparse, results, seeds=seeds), results.of(sparse)
         more = runs[-1]["more"] if runs else {}
         printed = None if none.paper is None or sparse.paper is None else sparse.paper - none.paper
         lines.append(
@@ -174,14 +171,14 @@ def proved(pairs: Sequence[tuple[Entry, Entry]], scale: Scale, seeds: int, folde
     write_numbers(numbers, {"samplings": plain}, f"sordino reproduce {name} --scale {scale} --seeds {seeds}")
     head = ("sampling", "epsilon", "noise", "epsilon proved", "gain, paper", "gain, ours")
     title = "What is proved of each, and what sparsification gains, paired by seed (Student's 95 % interval):"
-    return Side(title, (head, *lines), (numbers,))
+    return SideTable(title, (head, *lines), (numbers,))
 
 
-def _pairs(scale: Scale) -> Iterator[tuple[Entry, Entry]]:
+def _pairs(scale: RunScale) -> Iterator[tuple[Entry, Entry]]:
     setting = SETTINGS[scale]
     for sampling in SAMPLINGS:
         for place, epsilon in enumerate(EPSILONS):
-            papers = sampling.paper if scale is Scale.PAPER else {}
+            papers = sampling.paper if scale is RunScale.PAPER else {}
             none, sparse = (
                 sampling.entry(kind, setting, epsilon, papers[kind][place] if kind in papers else None)
                 for kind in ("none", "RS")

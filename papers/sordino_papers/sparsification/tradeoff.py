@@ -16,12 +16,10 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.kernel.clipping import ClipByNorm
 from sordino.training.loop import measured
 from sordino.training.not_private import NotPrivate
-from sordino_papers.harness.ablations import Comparison, clipped_sgd, noisy_sgd
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import SetPart
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd, noisy_sgd
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.training import ADJACENCY, DELTA, DpSgdTrial, Sparsity
+from sordino_papers.harness.training_entries import SetPart
 from sordino_papers.sparsification.panels import Panel, equal_noise, gains_by_panel
 
 NOISES = (1.0, 2.0, 4.0)
@@ -29,7 +27,7 @@ CLIPS = (0.25, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
-class Setting:
+class TradeoffSetup:
     """What every panel is trained with, and at which final rates. The first rate is 0.
 
     `unclipped` is the learning rate without a clip: where a step is too long, whatever shortens it gains, and zeroing
@@ -58,14 +56,16 @@ _SCALED = (
 _PUBLISHED = "the paper's. It does not say its learning rate: 1, as in the authors' code."
 
 SETTINGS = {
-    Scale.QUICK: Setting(SetPart("fashion-mnist", 1_000), replace(_SMALL, epochs=2), (0.0, 0.9), _SCALED),
-    Scale.CPU: Setting(SetPart("fashion-mnist", 4_000), _SMALL, (0.0, 0.3, 0.6, 0.9), _SCALED),
-    Scale.PAPER: Setting(SetPart("cifar10", 50_000), _CNN, tuple(tenth / 10 for tenth in range(10)), _PUBLISHED, 1.0),
+    RunScale.QUICK: TradeoffSetup(SetPart("fashion-mnist", 1_000), replace(_SMALL, epochs=2), (0.0, 0.9), _SCALED),
+    RunScale.CPU: TradeoffSetup(SetPart("fashion-mnist", 4_000), _SMALL, (0.0, 0.3, 0.6, 0.9), _SCALED),
+    RunScale.PAPER: TradeoffSetup(
+        SetPart("cifar10", 50_000), _CNN, tuple(tenth / 10 for tenth in range(10)), _PUBLISHED, 1.0
+    ),
 }
 
 
 @dataclass(frozen=True)
-class TradeOff:
+class TradeoffTable:
     """The experiment `sparsification-tradeoff`."""
 
     name: str = "sparsification-tradeoff"
@@ -75,41 +75,41 @@ class TradeOff:
         "Blaschko (2023), figures 2 and 3, DP-CNN on CIFAR-10, pictures of accuracies on the rows that were trained on."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(entry for panel in panels(scale) for entry in panel.entries)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         shown, command = panels(scale), f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         return gains_by_panel(shown, scale, seeds, folder, command), equal_noise(shown, seeds, folder)
 
 
-SPARSIFICATION_TRADEOFF = TradeOff()
+SPARSIFICATION_TRADEOFF = TradeoffTable()
 
 
 @lru_cache
-def panels(scale: Scale) -> tuple[Panel, ...]:
+def panels(scale: RunScale) -> tuple[Panel, ...]:
     """Nine with both, by clip and then by noise, three with a clip alone and three with noise alone."""
     return (*_private(SETTINGS[scale]), *_clipped(SETTINGS[scale]), *_noisy(SETTINGS[scale]))
 
 
-def _private(setting: Setting) -> Iterator[Panel]:
+def _private(setting: TradeoffSetup) -> Iterator[Panel]:
     for clip in CLIPS:
         for noise in NOISES:
             entries = (_private_entry(setting, noise, clip, rate) for rate in setting.rates)
             yield Panel(f"sigma {noise:g}, C {clip:g}", setting.rates, tuple(entries), noise * clip)
 
 
-def _clipped(setting: Setting) -> Iterator[Panel]:
+def _clipped(setting: TradeoffSetup) -> Iterator[Panel]:
     for clip in CLIPS:
         title, train = f"no noise, C {clip:g}", partial(clipped_sgd, clip=ClipByNorm(clip))
         entries = (_not_private_entry(setting, title, train, rate) for rate in setting.rates)
         yield Panel(title, setting.rates, tuple(entries))
 
 
-def _noisy(setting: Setting) -> Iterator[Panel]:
+def _noisy(setting: TradeoffSetup) -> Iterator[Panel]:
     shorter = replace(setting, trial=replace(setting.trial, learning_rate=setting.unclipped))
     for noise in NOISES:
         title, train = f"sigma {noise:g}, no clip", partial(noisy_sgd, noise_std=noise)
@@ -117,11 +117,11 @@ def _noisy(setting: Setting) -> Iterator[Panel]:
         yield Panel(title, setting.rates, tuple(entries))
 
 
-def _private_entry(setting: Setting, noise: float, clip: float, rate: float) -> Entry:
+def _private_entry(setting: TradeoffSetup, noise: float, clip: float, rate: float) -> Entry:
     part, trial = setting.part, replace(setting.at(rate), clip=clip)
     sampler = trial.poisson(part.size)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         return trial.with_noise(part.rows(trial), sampler, noise, seed)
 
     method = f"sigma {noise:g}, C {clip:g}, rate {rate:g}"
@@ -130,16 +130,16 @@ def _private_entry(setting: Setting, noise: float, clip: float, rate: float) -> 
     return Entry(method, part.data, epsilon, str(ADJACENCY), settings, measure, chosen=setting.chosen)
 
 
-def _not_private_entry(setting: Setting, title: str, train: Callable[..., NotPrivate], rate: float) -> Entry:
+def _not_private_entry(setting: TradeoffSetup, title: str, train: Callable[..., NotPrivate], rate: float) -> Entry:
     part, trial = setting.part, setting.at(rate)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         rows, model = part.rows(trial), trial.build(part.rows(trial).facts, seed)
-        comparison = Comparison(
+        comparison = AblationSettings(
             trial.poisson(len(rows)), trial.batch_size, encoding=trial.encoding(len(rows)), seed=seed
         )
         trained = train(model, rows.data, trial.optimizer_for(model.parameters()), comparison)
-        return Measured(100 * measured(trained.model, rows.test)["accuracy"], {"private": False})
+        return Measurement(100 * measured(trained.model, rows.test)["accuracy"], {"private": False})
 
     settings = {"training": trial, "rows": part, "without": title}
     return Entry(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sordino_papers.command import EXPERIMENTS
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.table import rows
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -17,9 +17,9 @@ RESULTS = Path(__file__).parents[3] / "results"
 def test_a_table_that_is_kept_follows_from_its_runs(name: str) -> None:
     """A setting whose key changes would run hours of training again without a word."""
     experiment, kept = EXPERIMENTS[name], json.loads((RESULTS / name / "table-cpu.json").read_text())
-    entries = [*experiment.entries(Scale.CPU), *experiment.ablation(Scale.CPU)]
-    ledger = Ledger(RESULTS / name / "runs.jsonl")
-    found = {_place(vars(row)): (row.ours, row.seeds) for row in rows(entries, ledger, seeds=max(_seeds(kept)))}
+    entries = [*experiment.entries(RunScale.CPU), *experiment.ablation(RunScale.CPU)]
+    results = ResultsFile(RESULTS / name / "runs.jsonl")
+    found = {_place(vars(row)): (row.ours, row.seeds) for row in rows(entries, results, seeds=max(_seeds(kept)))}
     assert [found[_place(row)] for row in kept["rows"]] == [(row["ours"], row["seeds"]) for row in kept["rows"]]
 
 

@@ -13,9 +13,8 @@ import pytest
 from sordino.convex.random_features import RandomSigns
 from sordino.encodings import ConstantRate
 from sordino_papers.command import EXPERIMENTS
-from sordino_papers.harness.entry import MeasuresBeside
+from sordino_papers.harness.entry import HasExtraEntries, RunScale
 from sordino_papers.harness.keys import as_key, default_of, kind_of
-from sordino_papers.harness.scale import Scale
 from sordino_papers.harness.training import DpSgdTrial, RandomWeights, Sparsity
 
 DEFAULTS = Path(__file__).with_name("key_defaults.json")
@@ -23,12 +22,12 @@ TRIAL = DpSgdTrial("linear", batch_size=8, epochs=2.0, learning_rate=0.1, clip=1
 
 
 def entries_of(experiment, scale):
-    beside = experiment.beside(scale) if isinstance(experiment, MeasuresBeside) else ()
+    beside = experiment.extra_entries(scale) if isinstance(experiment, HasExtraEntries) else ()
     return [*experiment.entries(scale), *experiment.ablation(scale), *beside]
 
 
 def every_entry():
-    return [entry for each in EXPERIMENTS.values() for scale in Scale for entry in entries_of(each, scale)]
+    return [entry for each in EXPERIMENTS.values() for scale in RunScale for entry in entries_of(each, scale)]
 
 
 def test_a_field_that_is_added_with_a_default_changes_no_key() -> None:
@@ -78,7 +77,7 @@ def test_a_setting_that_differs_from_its_default_adds_itself_to_the_key_and_noth
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_no_two_entries_have_one_key_and_every_key_reads_back_from_json(name, scale) -> None:
     keys = [entry.key for entry in entries_of(EXPERIMENTS[name], scale)]
     written = {json.dumps(key, sort_keys=True, allow_nan=False) for key in keys}
@@ -89,7 +88,7 @@ def test_no_two_entries_have_one_key_and_every_key_reads_back_from_json(name, sc
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_settings_of_entries_differ_by_what_the_key_says_and_not_only_by_name(name) -> None:
     """Entries of one name at two scales are one measurement exactly where their settings are equal."""
-    entries = [entry for scale in Scale for entry in entries_of(EXPERIMENTS[name], scale)]
+    entries = [entry for scale in RunScale for entry in entries_of(EXPERIMENTS[name], scale)]
     by_name: dict[str, list] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 
 from sordino._input import validate
-from sordino_papers.side_effects.two_patch_world.descent import Descent
+from sordino_papers.side_effects.two_patch_world.descent import PatchDescent
 from sordino_papers.side_effects.two_patch_world.world import TwoPatches
 
 
@@ -38,10 +38,10 @@ class FeatureToNoise:
         return self.share * self.clipping_factor * self.plain / sqrt(2 * self.filters)
 
 
-def feature_to_noise(world: TwoPatches, descent: Descent, filters: int) -> tuple[FeatureToNoise, ...]:
+def feature_to_noise(world: TwoPatches, descent: PatchDescent, filters: int) -> tuple[FeatureToNoise, ...]:
     """The ratios of all groups, by formula. No row is looked at.
 
-    >>> [round(one.effective, 2) for one in feature_to_noise(TwoPatches(), Descent(noise_std=0.01), filters=20)]
+    >>> [round(one.effective, 2) for one in feature_to_noise(TwoPatches(), PatchDescent(noise_std=0.01), filters=20)]
     [6.32, 0.79, 5.06, 0.63]
     """
     validate.count(filters=filters)

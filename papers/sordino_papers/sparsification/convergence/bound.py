@@ -32,7 +32,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Descent:
+class ClippedDescent:
     """Plain steps along the mean of clipped gradients, with noise of `noise_multiplier` clip norms on their sum."""
 
     learning_rate: float
@@ -52,7 +52,8 @@ class Tradeoff:
     """What sparsification makes larger, `delta_c`, and what it makes smaller: `noise`, gamma times `delta_sigma`.
 
     >>> objective = Objective(smoothness=1.0, loss_gap=1.0, dimension=10_000)
-    >>> tradeoff = Tradeoff.of(objective, Descent(0.5, 1000, batch_size=100, clip_norm=1.0, noise_multiplier=2.0))
+    >>> descent = ClippedDescent(0.5, 1000, batch_size=100, clip_norm=1.0, noise_multiplier=2.0)
+    >>> tradeoff = Tradeoff.of(objective, descent)
     >>> tradeoff
     Tradeoff(delta_c=0.252, noise=1.0)
     >>> tradeoff.bound(rate=0.0, kappa=1.0), round(tradeoff.best_rate(), 3)
@@ -67,7 +68,7 @@ class Tradeoff:
         validate.between(0, float("inf"), noise=self.noise)
 
     @classmethod
-    def of(cls, objective: Objective, descent: Descent, *, asymmetry: float = 0.0) -> Tradeoff:
+    def of(cls, objective: Objective, descent: ClippedDescent, *, asymmetry: float = 0.0) -> Tradeoff:
         """Delta_C = gap / (gamma T) + gamma G C^2 / 2 - asymmetry, and gamma Delta_sigma.
 
         `asymmetry` is the mean of b'_t: what deviations that are not symmetric add to the progress of a step.
@@ -109,10 +110,11 @@ class Tradeoff:
         return 1 - enlarged / reduced if reduced > enlarged else 0.0
 
 
-def delta_sigma(objective: Objective, descent: Descent) -> float:
+def delta_sigma(objective: Objective, descent: ClippedDescent) -> float:
     """C^2 sigma^2 d G / (2 B^2). Times the learning rate it is a square of a gradient, and not before.
 
-    >>> delta_sigma(Objective(1.0, 1.0, 200), Descent(0.1, 10, batch_size=10, clip_norm=1.0, noise_multiplier=3.0))
+    >>> descent = ClippedDescent(0.1, 10, batch_size=10, clip_norm=1.0, noise_multiplier=3.0)
+    >>> delta_sigma(Objective(1.0, 1.0, 200), descent)
     9.0
     """
     noise_std = descent.clip_norm * descent.noise_multiplier / descent.batch_size

@@ -19,20 +19,20 @@ from sordino.convex.model import Linear
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.recipes import Recipe
-from sordino_papers.harness.entry import Measured
+from sordino_papers.harness.entry import Measurement
 from sordino_papers.harness.keys import as_key
 
 CONFIDENCE, DELTA = 0.95, 1e-5
 AT_FIXED = "at fixed guesses"
 
 
-class Audited(Protocol):
+class AuditTarget(Protocol):
     """Something that is trained to an epsilon, with canaries."""
 
     @property
     def data(self) -> str: ...
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         """The one-run bound, and those of all methods."""
         ...
 
@@ -42,7 +42,7 @@ class Audited(Protocol):
 
 
 @dataclass(frozen=True)
-class Network:
+class RecipeAudit:
     """A recipe, audited as `sordino audit` does it."""
 
     kind: ClassVar[str] = "recipe"
@@ -56,7 +56,7 @@ class Network:
     def data(self) -> str:
         return self.recipe.data
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         found = audit(
             replace(self.recipe, epsilon=epsilon),
             canaries=self.canaries,
@@ -69,7 +69,7 @@ class Network:
         bounds = {bound.method: bound.epsilon for bound in found.bounds}
         fixed = {f"{each.method} {AT_FIXED}": each.at_fixed_guesses for each in found.bounds}
         bounds |= {name: bound for name, bound in fixed.items() if bound is not None}
-        return Measured(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
+        return Measurement(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
 
     def settings(self) -> dict[str, object]:
         recipe = {name: value for name, value in as_key(self.recipe).items() if name != "epsilon"}
@@ -77,14 +77,14 @@ class Network:
 
 
 @dataclass(frozen=True)
-class LastIterate:
+class LastIterateAudit:
     """NoisyCGD with the last of three batches attacked and just enough noise behind it: where the bound is sharp."""
 
     kind: ClassVar[str] = "last-iterate"
     canaries: int
     data: str = "canaries alone"
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         plan = _HIDDEN.calibrated(epsilon=epsilon, delta=DELTA)
         scores = last_iterate_scores(plan, canaries=self.canaries, delta=DELTA, seed=seed)
         theory = plan.guarantee(delta=DELTA).epsilon
@@ -95,7 +95,7 @@ class LastIterate:
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class MechanismAudit:
     """Exact Gaussian releases of sampled canaries, without a network: the most that a white box could see."""
 
     kind: ClassVar[str] = "mechanism"
@@ -105,7 +105,7 @@ class Mechanism:
     steps: int = 100
     data: str = "canaries alone"
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         sampler = Poisson(self.rate, self.steps)
 
         def event(noise_multiplier: float) -> DpEvent:
@@ -139,6 +139,6 @@ def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]
     return found
 
 
-def _measured(runs: list[dict[str, float]], theory: float) -> Measured:
+def _measured(runs: list[dict[str, float]], theory: float) -> Measurement:
     means: Mapping[str, float] = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-    return Measured(means[ONE_RUN.name], {**means, "theory": theory, "runs": len(runs)})
+    return Measurement(means[ONE_RUN.name], {**means, "theory": theory, "runs": len(runs)})

@@ -10,14 +10,12 @@ from sordino.communication import Dense, IndexCoded, SeedCoded, Wire, federated_
 from sordino.encodings import RandomSparsify
 from sordino.kernel.states import Layout
 from sordino.report.pictures import ACCENT, DASHES, FAINT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import SetPart
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import write_numbers
+from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DELTA, DpSgdTrial
+from sordino_papers.harness.training_entries import SetPart
 
 WIRES: tuple[Wire, ...] = (Dense(), IndexCoded(), SeedCoded())
 _NOISE_MULTIPLIER = 4.0  # no byte depends on it
@@ -25,7 +23,7 @@ _COLOURS = {"dense": FAINT, "index-coded": INK, "seed-coded": ACCENT}
 
 
 @dataclass(frozen=True)
-class Communicated:
+class CommunicationCost:
     """What all messages of a run have in bytes, and the share of coordinates that masks keep on average."""
 
     masks: str
@@ -36,18 +34,20 @@ class Communicated:
     kept: float
 
 
-def sent(trial: DpSgdTrial, masks: str, part: SetPart, *, clients: int, wire: Wire) -> Entry:
+def communication_entry(trial: DpSgdTrial, masks: str, part: SetPart, *, clients: int, wire: Wire) -> Entry:
     """A federated run as something to measure once: no byte depends on its seed."""
 
-    def measure(seed: int) -> Measured:
-        found = communicated(trial, masks, part.rows(trial), clients=clients, wire=wire)
-        return Measured(found.up + found.down, asdict(found))
+    def measure(seed: int) -> Measurement:
+        found = measure_communication(trial, masks, part.rows(trial), clients=clients, wire=wire)
+        return Measurement(found.up + found.down, asdict(found))
 
     settings = {"training": trial, "rows": part, "clients": clients, "wire": wire.name}
     return Entry(f"{masks}, {wire.name}", part.data, None, None, settings, measure)
 
 
-def communicated(trial: DpSgdTrial, masks: str, rows: Rows, *, clients: int, wire: Wire) -> Communicated:
+def measure_communication(
+    trial: DpSgdTrial, masks: str, rows: ExperimentRows, *, clients: int, wire: Wire
+) -> CommunicationCost:
     """Trains with a server and clients that encode, send and decode every update."""
     model = trial.build(rows.facts, seed=0)
     plan = trial.plan(trial.poisson(len(rows)), _NOISE_MULTIPLIER, len(rows))
@@ -56,7 +56,7 @@ def communicated(trial: DpSgdTrial, masks: str, rows: Rows, *, clients: int, wir
     )
     rate = 0.0 if trial.sparsity is None else trial.sparsity.final_rate
     kept = kept_share(trial, len(rows), Layout.of(model).size)
-    return Communicated(masks, rate, wire.name, trained.bytes_up, trained.bytes_down, kept)
+    return CommunicationCost(masks, rate, wire.name, trained.bytes_up, trained.bytes_down, kept)
 
 
 def kept_share(trial: DpSgdTrial, examples: int, size: int) -> float:
@@ -72,14 +72,14 @@ def kept_share(trial: DpSgdTrial, examples: int, size: int) -> float:
     return 1 - sum(encoding.zeroed(step, size) for step in range(steps)) / (steps * size)
 
 
-def in_every_format(found: Iterable[Communicated]) -> tuple[Communicated, ...]:
+def in_every_format(found: Iterable[CommunicationCost]) -> tuple[CommunicationCost, ...]:
     """Those runs that are there in all formats, to be compared."""
     found = tuple(found)
     whole = {wire.name for wire in WIRES}
     return tuple(one for one in found if _by_wire(one.masks, one.final_rate, found).keys() == whole)
 
 
-def traffic(found: Sequence[Communicated], scale: Scale, folder: Path, command: str) -> Side:
+def traffic(found: Sequence[CommunicationCost], scale: RunScale, folder: Path, command: str) -> SideTable:
     """Bytes by rate and wire format beside what masks keep, as a table and as a picture."""
     picture, numbers = folder / f"bytes-{scale}.svg", folder / f"bytes-{scale}.json"
     write_numbers(numbers, {"runs": [asdict(one) | {"share": _share(one, found)} for one in found]}, command)
@@ -88,20 +88,20 @@ def traffic(found: Sequence[Communicated], scale: Scale, folder: Path, command: 
     head = ("masks", "final rate", "kept", *wires, "seed-coded, of dense", "in proportion")
     title = "Bytes of all messages of a federated run, beside the share of coordinates that masks keep on average:"
     runs = dict.fromkeys((one.masks, one.final_rate) for one in found)
-    return Side(title, (head, *(_line(masks, rate, found) for masks, rate in runs)), (picture, numbers))
+    return SideTable(title, (head, *(_line(masks, rate, found) for masks, rate in runs)), (picture, numbers))
 
 
-def _by_wire(masks: str, rate: float, found: Iterable[Communicated]) -> dict[str, Communicated]:
+def _by_wire(masks: str, rate: float, found: Iterable[CommunicationCost]) -> dict[str, CommunicationCost]:
     return {one.wire: one for one in found if (one.masks, one.final_rate) == (masks, rate)}
 
 
-def _share(one: Communicated, found: Iterable[Communicated]) -> float:
+def _share(one: CommunicationCost, found: Iterable[CommunicationCost]) -> float:
     """Bytes over those of the same run with dense messages."""
     dense = _by_wire(one.masks, one.final_rate, found)[Dense.name]
     return (one.up + one.down) / (dense.up + dense.down)
 
 
-def _line(masks: str, rate: float, found: Sequence[Communicated]) -> tuple[str, ...]:
+def _line(masks: str, rate: float, found: Sequence[CommunicationCost]) -> tuple[str, ...]:
     by_wire = _by_wire(masks, rate, found)
     seeded = by_wire[SeedCoded.name]
     share = _share(seeded, found)
@@ -115,7 +115,7 @@ def _line(masks: str, rate: float, found: Sequence[Communicated]) -> tuple[str, 
     )
 
 
-def _draw(found: Sequence[Communicated], path: Path) -> None:
+def _draw(found: Sequence[CommunicationCost], path: Path) -> None:
     names = list(dict.fromkeys(one.masks for one in found))
     with drawing(path, width=2.6 * len(names), height=2.4) as figure:
         for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False, sharey=True).flatten(), strict=True):

@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol
 
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Sampler
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.rows import Rows, network_rows
+from sordino_papers.harness.entry import Entry, Measurement
+from sordino_papers.harness.rows import ExperimentRows, network_rows
 from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfinished
 
 
@@ -19,7 +19,7 @@ class RowSource(Protocol):
     @property
     def data(self) -> str: ...
 
-    def rows(self, trial: DpSgdTrial) -> Rows: ...
+    def rows(self, trial: DpSgdTrial) -> ExperimentRows: ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class SetPart:
             raise UsageError(f"the part of {self.set_name} must say how many rows it has.")
         return self.examples
 
-    def rows(self, trial: DpSgdTrial) -> Rows:
+    def rows(self, trial: DpSgdTrial) -> ExperimentRows:
         return network_rows(self.set_name, trial.network, examples=self.examples, left_out=self.left_out)
 
 
-def trained(
+def training_entry(
     method: str,
     part: RowSource,
     trial: DpSgdTrial,
@@ -62,7 +62,7 @@ def trained(
     """Trains to `epsilon`, on Poisson batches unless a sampler is given. A training that is stopped goes on.
 
     >>> trial = DpSgdTrial("dp-cnn-s", batch_size=500, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
-    >>> trained("DP-CNN/S", SetPart("fashion-mnist", 10_000), trial, epsilon=3.0).name
+    >>> training_entry("DP-CNN/S", SetPart("fashion-mnist", 10_000), trial, epsilon=3.0).name
     'DP-CNN/S, fashion-mnist, epsilon 3'
     """
     settings = {"training": trial, "rows": part} | ({} if sampler is None else {"sampler": sampler})
@@ -70,7 +70,7 @@ def trained(
     def folder(seed: int) -> Path:
         return unfinished(part, trial, sampler, epsilon, seed)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         return trial.to_epsilon(part.rows(trial), epsilon, seed, folder(seed), sampler)
 
     return Entry(

@@ -14,14 +14,14 @@ from sordino.kernel.sampling import steps_per_epoch
 from sordino.report.pictures import FAINT
 from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.rows import Rows, network_rows
+from sordino_papers.harness.results_file import ResultsFile
+from sordino_papers.harness.rows import ExperimentRows, network_rows
 from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.diagnostics import ExposedRun, ExposedStep
 
 
 @dataclass(frozen=True)
-class Watched:
+class ExposedTraining:
     """What decides such a training but the seed. `examples` None is all rows of `data`."""
 
     data: str
@@ -29,10 +29,10 @@ class Watched:
     noise_multiplier: float
     examples: int | None = None
 
-    def rows(self) -> Rows:
+    def rows(self) -> ExperimentRows:
         return network_rows(self.data, self.trial.network, examples=self.examples)
 
-    def run(self, rows: Rows, *, at: Collection[int], seed: int) -> ExposedRun:
+    def run(self, rows: ExperimentRows, *, at: Collection[int], seed: int) -> ExposedRun:
         trial, model = self.trial, self.trial.build(rows.facts, seed)
         plan = trial.plan(trial.poisson(len(rows)), self.noise_multiplier, len(rows))
         optimizer = trial.optimizer_for(model.parameters())
@@ -40,10 +40,10 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Looks:
+class GradientSnapshots:
     """A training, the epochs at whose first step it is looked at, and how many units of that step are."""
 
-    training: Watched
+    training: ExposedTraining
     epochs: tuple[int, ...]
     units: int
 
@@ -56,11 +56,11 @@ class Looks:
             yield epochs[step.step], step
 
 
-def kept(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
+def kept_details(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
     """What was kept of an entry beside its value, seed by seed."""
-    return [run["more"] for run in Ledger(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
+    return [run["more"] for run in ResultsFile(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
 
 
-def warn(figure: Figure) -> None:
+def mark_not_private(figure: Figure) -> None:
     """Writes on a picture what it was drawn from."""
     figure.supxlabel(NOT_PRIVATE, fontsize=7, color=FAINT)

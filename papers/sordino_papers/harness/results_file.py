@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sordino._input.files import read_bytes
+import torch
+
+from sordino._input.files import read_bytes, write_atomically
 from sordino._input.strict_json import parse
 from sordino.errors import StateError, UsageError
-from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness.entry import Entry, Measurement
 
 _LARGEST = 1 << 26
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ResultsFile:
     """The file `runs.jsonl` of an experiment's folder.
 
     >>> import tempfile
-    >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "runs.jsonl")
-    >>> entry = Entry("linear", "digits", 1.0, "zero-out", {"lr": 1.0}, lambda seed: Measured(90.0))
-    >>> ledger.add(entry, seed=0, measured=entry.measure(0), seconds=2.0, origin={})
-    >>> [run["value"] for run in ledger.of(entry)], ledger.has(entry, seed=1)
+    >>> results = ResultsFile(Path(tempfile.mkdtemp()) / "runs.jsonl")
+    >>> entry = Entry("linear", "digits", 1.0, "zero-out", {"lr": 1.0}, lambda seed: Measurement(90.0))
+    >>> results.add(entry, seed=0, measured=entry.measure(0), seconds=2.0, origin={})
+    >>> [run["value"] for run in results.of(entry)], results.has(entry, seed=1)
     ([90.0], False)
     """
 
     path: Path
 
     @classmethod
-    def beside(cls, folder: Path) -> Ledger:
+    def of_extra_entries(cls, folder: Path) -> ResultsFile:
         """Of what an experiment measures that is no line of its table."""
         return cls(folder / "beside.jsonl")
 
@@ -52,7 +57,7 @@ class Ledger:
     def has(self, entry: Entry, *, seed: int) -> bool:
         return any(run["seed"] == seed for run in self._matching(entry))
 
-    def add(self, entry: Entry, *, seed: int, measured: Measured, seconds: float, origin: dict[str, str]) -> None:
+    def add(self, entry: Entry, *, seed: int, measured: Measurement, seconds: float, origin: dict[str, str]) -> None:
         run = entry.key | {"seed": seed, "value": measured.value, "seconds": round(seconds, 1)}
         line = json.dumps(run | {"more": dict(measured.more)} | origin, allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,3 +85,42 @@ def _read(line: bytes, place: int, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not {"seed", "value", "seconds"} <= set(found):
         raise StateError(f"line {place} of {str(path)!r} is not a run: remove it, and it is run again.")
     return found
+
+
+_LARGEST = 1 << 26
+
+
+def origin(command: str) -> dict[str, str]:
+    """What a result file says of how it was made.
+
+    >>> sorted(origin("sordino reproduce hidden-state"))
+    ['command', 'commit', 'machine']
+    """
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return {"command": command, "commit": _commit(), "machine": machine}
+
+
+def write_numbers(path: Path, numbers: Mapping[str, Any], command: str) -> None:
+    """A result file: numbers, and where they come from."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps({**numbers, **origin(command)}, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_numbers(path: Path) -> dict[str, Any] | None:
+    """The numbers of a result file, or None if there is no such file."""
+    if not path.exists():
+        return None
+    found = parse(read_bytes(path, at_most=_LARGEST))
+    if not isinstance(found, dict):
+        raise StateError(f"{str(path)!r} is not a result file: remove it, and it is measured again.")
+    return found
+
+
+def _commit() -> str:
+    """The commit that this code lies in, or the version of the package where there is none."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return f"sordino {version('sordino')}"
+    return found.stdout.strip()

@@ -13,23 +13,23 @@ from torch import Tensor
 from sordino._input import validate
 from sordino.data import DataSet, Facts, load
 from sordino.models.features import Pixels
-from sordino_papers.harness.rows import Rows, prepared_rows
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
 from sordino_papers.harness.training import DpSgdTrial
 
 _ROWS_AT_A_TIME = 2000
 
 
-class Change(Protocol):
+class ImageChange(Protocol):
     """A change of pictures from 0 to 1, shape (picture, channel, row, column), which keeps their shape."""
 
     def __call__(self, pictures: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class Padded:
+class Padding:
     """So many black pixels on each side, and back to the size of before: the object gets smaller.
 
-    >>> Padded(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
+    >>> Padding(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
     tensor([0., 0., 1., 1.])
     """
 
@@ -49,18 +49,18 @@ class Padded:
     def percent(self, size: int) -> int:
         """How much of a side of so many pixels is padding, rounded as the paper rounds it.
 
-        >>> [Padded(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
+        >>> [Padding(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
         [0, 26, 50, 62, 75]
         """
         return round(100 * 2 * self.pixels / (size + 2 * self.pixels))
 
 
 @dataclass(frozen=True)
-class Turned:
+class Rotation:
     """Turned anticlockwise about its middle, with black corners.
 
     >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
-    >>> Turned(90.0)(picture).round().tolist()
+    >>> Rotation(90.0)(picture).round().tolist()
     [[[[0.0, 0.0], [1.0, 0.0]]]]
     """
 
@@ -78,7 +78,7 @@ class Turned:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSet:
     """A standard set of changed pictures, or `examples` of its rows.
 
     With `left_out` its last private rows are not trained on, and take the place of the test rows.
@@ -86,7 +86,7 @@ class Pictures:
 
     kind: ClassVar[str] = "changed-images"
     set_name: str
-    change: Change = field(default_factory=lambda: Padded(0))
+    change: ImageChange = field(default_factory=lambda: Padding(0))
     examples: int | None = None
     left_out: int = 0
 
@@ -94,7 +94,7 @@ class Pictures:
     def data(self) -> str:
         return f"{self.set_name}, left-out rows" if self.left_out else self.set_name
 
-    def rows(self, trial: DpSgdTrial) -> Rows:
+    def rows(self, trial: DpSgdTrial) -> ExperimentRows:
         return _rows(self)
 
     def chosen(self) -> DataSet:
@@ -103,7 +103,7 @@ class Pictures:
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def _rows(pictures: Pictures) -> Rows:
+def _rows(pictures: ImageSet) -> ExperimentRows:
     loaded = pictures.chosen()
     scale, normalise = Pixels(loaded.facts.input_range), normaliser(loaded.facts)
 
@@ -119,11 +119,11 @@ def normaliser(facts: Facts) -> Pixels:
     return Pixels(None, facts.mean, facts.std)
 
 
-def as_pictures(inputs: Tensor, facts: Facts) -> Tensor:
+def as_images(inputs: Tensor, facts: Facts) -> Tensor:
     """Back from what networks are given to pictures between 0 and 1.
 
     >>> facts = Facts("grey", (1, 1, 2), 2, mean=(0.5,), std=(0.25,))
-    >>> as_pictures(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)
+    >>> as_images(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)
     tensor([[[[0.0000, 0.7500]]]])
     """
     mean, std = (torch.tensor(x).reshape(1, -1, 1, 1) for x in (facts.mean or (0.0,), facts.std or (1.0,)))

@@ -16,21 +16,21 @@ from sordino.models import Built
 from sordino.training.evaluation import Public
 from sordino.training.transfer import EmbeddingPerturbation, Part, Pretrained, fit_embedded, pretrain
 from sordino.training.transfer.pretraining import VERSION
-from sordino_papers.harness.entry import Measured
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.entry import Measurement
+from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DELTA, DpSgdTrial, Sparsity, outcome_of
 
 
-class Way(Protocol):
+class TrainingMethod(Protocol):
     """How a network is trained to an epsilon, with gradients sparsified to a final rate, or not at all at rate 0."""
 
     def __hash__(self) -> int: ...
 
     def built(self, facts: Facts, seed: int) -> Built: ...
 
-    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured: ...
+    def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement: ...
 
-    def quick(self) -> Way:
+    def quick(self) -> TrainingMethod:
         """The same in seconds, on few rows."""
         ...
 
@@ -45,7 +45,7 @@ class DpSgdMethod:
     def built(self, facts: Facts, seed: int) -> Built:
         return self.trial.built(facts, seed)
 
-    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement:
         sparsified = replace(self.trial, sparsity=Sparsity(rate) if rate else None)
         return sparsified.to_epsilon(rows, epsilon, seed, out)
 
@@ -69,7 +69,7 @@ class PretrainedPart:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedMethod:
     """A network in the subspace of the gradients of made-up pictures."""
 
     kind: ClassVar[str] = "embedded"
@@ -79,7 +79,7 @@ class Embedded:
     def built(self, facts: Facts, seed: int) -> Built:
         return models.build(self.network, facts, seed=seed)
 
-    def train(self, rows: Rows, epsilon: float, rate: float, seed: int, out: Path) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement:
         """From its beginning, whatever there is in `out`: it has no folder."""
         size, examples = self.settings.batch_size, len(rows)
         steps = steps_for(self.settings.epochs, examples, size)
@@ -97,12 +97,12 @@ class Embedded:
         )
         return outcome_of(fitted)
 
-    def quick(self) -> Embedded:
+    def quick(self) -> EmbeddedMethod:
         return replace(self, settings=replace(self.settings, batch_size=16, epochs=2.0, public_rows=8, directions=9))
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def rows_for(way: Way, data: str, examples: int | None, public: int | None) -> Rows:
+def rows_for(way: TrainingMethod, data: str, examples: int | None, public: int | None) -> ExperimentRows:
     """The first private and public rows of a standard set, as the way is given them. No others are prepared."""
     loaded = load(data)
     if loaded.test is None:
@@ -110,7 +110,7 @@ def rows_for(way: Way, data: str, examples: int | None, public: int | None) -> R
     prepare = way.built(loaded.facts, seed=0).prepare
     test = prepare(loaded.test.inputs[:public], progress=False), loaded.test.target[:public]
     inputs = prepare(loaded.train.inputs[:examples], progress=False)
-    return Rows(inputs, loaded.train.target[:examples], Public(test), loaded.facts)
+    return ExperimentRows(inputs, loaded.train.target[:examples], Public(test), loaded.facts)
 
 
 def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> Pretrained:
