@@ -1,4 +1,4 @@
-"""`sordino reproduce`: a table of a paper, our numbers beside the paper's."""
+"""The command `sordino reproduce`: tables of papers, with our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def reproduce(
             "scale that was run."
         ),
     ] = None,
-    seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
-    ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
-    only: Annotated[str, typer.Option(help="Run only entries with this text in their name; show all.")] = "",
-    show: Annotated[bool, typer.Option("--show", help="Train and measure nothing: show what is kept.")] = False,
-    out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
-        "results"
-    ),
+    seeds: Annotated[int | None, whole_number("Number of seeds per entry [quick: 1, cpu: 3, paper: 5].")] = None,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Run the ablation too: settings varied one at a time.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="Run only entries whose name contains this text; show all.")] = "",
+    show: Annotated[bool, typer.Option("--show", help="Show kept results; train and measure nothing.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of results; each experiment has a folder in it.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Make a table of a paper: our numbers beside the paper's.
+    """Reproduce a table of a paper: our numbers next to the paper's.
 
-    What was run before is read from the results, so a table can be stopped at any time and goes on later.
+    Kept runs are not repeated: an interrupted table is resumed by the same command.
 
     \b
     Hidden states: Romijnders and Koskela (2025)
@@ -163,7 +163,7 @@ def reproduce(
 
 
 def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduction:
-    """What is there, of all seeds unless some number of them is asked for. Nothing that is kept is written again."""
+    """Kept results, of all seeds unless `seeds` is given. Works on a copy of the folder, so that no file changes."""
     kept = [run["seed"] for run in ResultsFile(folder / "runs.jsonl").runs()]
     with TemporaryDirectory() as copied:
         copy = Path(copied) / folder.name
@@ -176,7 +176,7 @@ def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any
 
 
 def _largest_scale_run(folder: Path) -> RunScale:
-    """The largest scale that a kept run was made for, by the command that it names; `quick` if there is none."""
+    """The largest scale in the commands of kept runs; `quick` if there are none."""
     commands = [f"{run.get('command', '')} " for run in ResultsFile(folder / "runs.jsonl").runs()]
     run = [scale for scale in RunScale if any(f" --scale {scale} " in command for command in commands)]
     return run[-1] if run else RunScale.QUICK

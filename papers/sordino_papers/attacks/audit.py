@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon by audits, against the epsilon that is proved: theory above, attack below."""
+"""Lower bounds on epsilon by audits, compared with the proved epsilon."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AuditTable:
         return _by_method(self.entries(scale), scale, seeds, folder, command), MUTANT_TABLE.side(scale, folder)
 
     def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
-        """Plants each known bug, unless that was done with these settings before."""
+        """Plants each known bug and runs the checks, unless this was done with the same settings."""
         MUTANT_TABLE.measure(scale, folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}")
 
 
@@ -69,7 +69,7 @@ AUDIT = AuditTable()
 
 
 def _audited(scale: RunScale) -> tuple[tuple[str, AuditTarget, tuple[float, ...]], ...]:
-    """What is audited at which epsilons."""
+    """Audit targets of a scale, with the epsilons that each is audited at."""
     small = Recipe("digits", "linear", EPSILONS[0], DELTA, batch_size=144, steps=40)
     full_batch = small.changed(batch_size=1437, steps=20, learning_rate=0.5, clip=1.0, momentum=0.0)
     few = partial(RecipeAudit, full_batch, 50, "black")
@@ -103,7 +103,9 @@ def _entry(name: str, audited: AuditTarget, epsilon: float) -> Entry:
 
 @dataclass(frozen=True)
 class _Point:
-    """What a method shows of one epsilon: the mean of so many seeds, its standard error, and how often it was above."""
+    """Bounds of one method at one epsilon: mean and standard error over seeds, and how many exceeded the proved
+    epsilon.
+    """
 
     attack: str
     theory: float
@@ -120,7 +122,7 @@ class _Point:
 
 
 def _by_method(entries: Sequence[Entry], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
-    """Bounds by every method, from the runs that are there."""
+    """Lower bounds by method, from the runs that were kept."""
     results, picture = ResultsFile(folder / "runs.jsonl"), folder / f"bounds-{scale}.svg"
     numbers = folder / f"bounds-{scale}.json"
     found = [point for entry in entries for point in _points(entry, results, seeds)]

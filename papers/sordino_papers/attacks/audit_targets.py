@@ -1,4 +1,4 @@
-"""What is audited for the table of lower bounds: networks, the last iterate of a hidden run, the mechanism itself."""
+"""Audit targets: recipes, the last iterate of a hidden-state run, and the exact mechanism."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ AT_FIXED = "at fixed guesses"
 
 
 class AuditTarget(Protocol):
-    """Something that is trained to an epsilon, with canaries."""
+    """A training with canaries that can be run at any epsilon."""
 
     @property
     def data(self) -> str: ...
 
     def measure(self, epsilon: float, seed: int) -> Measurement:
-        """The one-run bound, and those of all methods."""
+        """The one-run bound, and the bounds of all methods."""
         ...
 
     def settings(self) -> Mapping[str, object]:
-        """What decides it but epsilon, as a key. The noise of a plan follows from epsilon."""
+        """The settings except epsilon, as a key. The noise of a plan follows from epsilon."""
         ...
 
 
 @dataclass(frozen=True)
 class RecipeAudit:
-    """A recipe, audited as `sordino audit` does it."""
+    """A recipe, audited like `sordino audit`."""
 
     kind: ClassVar[str] = "recipe"
     recipe: Recipe
@@ -78,7 +78,9 @@ class RecipeAudit:
 
 @dataclass(frozen=True)
 class LastIterateAudit:
-    """NoisyCGD with the last of three batches attacked and just enough noise behind it: where the bound is sharp."""
+    """NoisyCGD where the canary is in the last of three batches, followed by just enough noise: the bound is tight
+    here.
+    """
 
     kind: ClassVar[str] = "last-iterate"
     canaries: int
@@ -96,7 +98,7 @@ class LastIterateAudit:
 
 @dataclass(frozen=True)
 class MechanismAudit:
-    """Exact Gaussian releases of sampled canaries, without a network: the most that a white box could see."""
+    """Exact Gaussian releases of sampled canaries without a network: the strongest white-box audit."""
 
     kind: ClassVar[str] = "mechanism"
     canaries: int

@@ -1,7 +1,7 @@
-"""Figure 5 of Zhu and Blaschko (2023): how far a picture rebuilt from its gradient is off, against the rate of a mask.
+"""Reconstruction error against the mask rate: figure 5 of Zhu and Blaschko (2023).
 
-The paper writes its noise as N(0, 10^-3): both readings are measured. Every entry attacks some public pictures; another
-seed takes the next ones, and another network.
+The paper writes its noise as N(0, 10^-3); both readings, variance and standard deviation, are measured. Every entry
+attacks several public images; another seed uses the next images and another network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _THOUSAND = 1000.0  # errors are shown in thousandths
 
 @dataclass(frozen=True)
 class ReconstructionSetup:
-    """Network, pictures, rates and attack of one scale."""
+    """Network, images, rates and attack of one scale."""
 
     model: str
     data: str
@@ -45,7 +45,7 @@ class ReconstructionSetup:
         return (self.entry(_PLAIN, Sent()), *(entry for name in NOISES for entry in self.line(name)))
 
     def line(self, noise: str) -> tuple[Entry, ...]:
-        """All rates under one noise."""
+        """Entries of all rates with one noise."""
         return tuple(self.entry(f"{noise}, rate {rate:g}", Sent(NOISES[noise], rate)) for rate in self.rates)
 
     def entry(self, method: str, sent: Sent) -> Entry:
@@ -63,11 +63,11 @@ class ReconstructionSetup:
         return Entry(method, self.data, None, None, settings, measure, paper=paper)
 
     def is_whole(self, results: ResultsFile) -> bool:
-        """Whether every entry was run with the first seed."""
+        """Whether every entry was run with seed 0."""
         return all(results.has(entry, seed=0) for entry in self.entries())
 
     def shown(self, results: ResultsFile) -> dict[str, list[dict[str, Any]]]:
-        """What was rebuilt with the first seed, by the way its gradient was sent."""
+        """Reconstructions of seed 0, by entry."""
         return {entry.method: _pictures(results, entry, 1) for entry in self.entries()}
 
 
@@ -109,7 +109,7 @@ class ReconstructionTable:
         return tuple(sides)
 
     def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
-        """Attacks the layer of Theorem 5.1, and draws the gallery, whose originals are in the data set."""
+        """Attacks the layer of Theorem 5.1, and draws the gallery, whose originals come from the dataset."""
         bench, results = BENCHES[scale], ResultsFile(folder / "runs.jsonl")
         measure_theorem(folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}", scale)
         if bench.is_whole(results):
@@ -120,14 +120,14 @@ RECONSTRUCTION = ReconstructionTable()
 
 
 def _pictures(results: ResultsFile, entry: Entry, seeds: int) -> list[dict[str, Any]]:
-    """What was kept of each picture."""
+    """Kept results of all images of an entry."""
     return [one for run in results.of(entry) if run["seed"] < seeds for one in run["more"]["pictures"]]
 
 
 def _curves(
     bench: ReconstructionSetup, results: ResultsFile, folder: Path, command: str, scale: RunScale, seeds: int
 ) -> SideTable:
-    """Errors over pictures with intervals, and how far each lies above its own at the lowest rate."""
+    """Errors with confidence intervals, and their increase over the lowest rate."""
     picture, numbers = folder / f"by-rate-{scale}.svg", folder / f"by-rate-{scale}.json"
     plain = Estimated.of([one["mse"] for one in _pictures(results, bench.entries()[0], seeds)])
     errors = {

@@ -1,4 +1,4 @@
-"""Theorem 5.1 of Zhu and Blaschko (2023) beside attacks that it is about: an input of one number behind one layer."""
+"""Theorem 5.1 of Zhu and Blaschko (2023), checked by attacks on a single layer with a scalar input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTEMPTS = {RunScale.QUICK: 2000, RunScale.CPU: 20_000, RunScale.PAPER: 100_000}
 
 
 def measure_theorem(folder: Path, command: str, scale: RunScale) -> None:
-    """Attacks one layer at each rate, and writes the error beside its expectation and the bound."""
+    """Attacks one layer at each rate, and writes the error with its expectation and the bound."""
     constraint = tuple(Key.from_seed(0).stream("constraint").normals(WIDTH, step=0).astype(np.float64).tolist())
     kept = []
     for rate in RATES:
@@ -32,7 +32,7 @@ def measure_theorem(folder: Path, command: str, scale: RunScale) -> None:
 
 
 def theorem_side(folder: Path, scale: RunScale) -> SideTable:
-    """Measured error, its expectation and the bound, rate by rate."""
+    """Measured error, expectation and lower bound by rate."""
     path = _path(folder, scale)
     title = f"Theorem 5.1: squared error of least squares on one number, {WIDTH} coordinates, noise {NOISE_STD:g}:"
     if (kept := read_numbers(path)) is None:

@@ -1,7 +1,7 @@
-"""Which tool notices which bug: known ones are planted one at a time, verified, and audited.
+"""Which planted bugs a verification and an audit detect.
 
-A verification replays steps and looks at the noise; an audit sees what its canaries pass through, and nothing else. So
-an audit that finds nothing says little, and this table says how little.
+Bugs are planted one at a time. A verification replays steps and tests the noise; an audit only sees how canaries change
+the model, so it misses most bugs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROWS, _INPUTS, _CLASSES = 100, 150, 10
 
 
 def verify_small_run(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
-    """A verification small enough to be repeated: 12-16-4, a clip norm that is not 1, add-or-remove."""
+    """Verifies a small plan: network 12-16-4, a clip norm other than 1, add-or-remove."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -53,14 +53,14 @@ def verify_small_run(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
 
 
 def verify_noise(noise: Noise) -> Verdict:
-    """What is seen of the noise alone, on 12-24-2: the other checks do not look at it."""
+    """Tests the noise only, on a network 12-24-2; the other checks do not use it."""
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
     return Verdict(tuple(noise_statistics.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
 
 
 def verify_places() -> Verdict:
-    """What a replay sees of a layer on 32 places, and of a table of vectors."""
+    """Replays a layer that is applied at 32 positions, and an embedding."""
     layer = nn.Sequential(nn.Linear(192, 192), nn.AvgPool2d((32, 1)), nn.Flatten(), nn.Linear(192, 4))
     table = nn.Sequential(nn.Embedding(9, 32), nn.Flatten(), nn.Linear(3 * 32, 4))
     return Verdict(
@@ -76,7 +76,7 @@ def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class AuditBounds:
-    """Lower bounds on epsilon by method, each the mean of several trainings; the claim; and how long all took."""
+    """Lower bounds on epsilon by method, as means over trainings, with the claimed epsilon and the time."""
 
     claim: float
     bounds: Mapping[str, float]
@@ -87,7 +87,7 @@ class AuditBounds:
 
 
 def run_audits(*, canaries: int, repeats: int) -> AuditBounds | None:
-    """White-box audits of a softmax regression. None where the run broke down, which somebody would notice."""
+    """White-box audits of a softmax regression. None if the run fails, which a user would notice."""
     begun = time.monotonic()
     plan = Plan(Poisson(_RATE, _STEPS), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
     try:
@@ -113,7 +113,7 @@ def _bounds(plan: Plan, canaries: int, seed: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class BugDetection:
-    """One bug, or none: the checks that noticed it, in so many seconds, and what audits found."""
+    """The checks that detect one bug, the time they take, and the result of audits."""
 
     mutant: str
     checks: tuple[str, ...]
@@ -130,10 +130,10 @@ class BugDetection:
 
 @dataclass(frozen=True)
 class MutantTable:
-    """The side of the audits that says which tool notices which bug."""
+    """Side table of the planted bugs and the tools that detect them."""
 
     def measure(self, scale: RunScale, folder: Path, command: str) -> None:
-        """Verifies and audits with each bug planted, unless it is kept: whoever wants it anew removes the file."""
+        """Verifies and audits with each bug planted, unless the file exists. Remove the file to repeat it."""
         settings, numbers = _settings(scale), _numbers(folder, scale)
         if _kept(numbers, settings) is not None:
             return
@@ -144,7 +144,7 @@ class MutantTable:
         write_numbers(numbers, measured | settings, command)
 
     def side(self, scale: RunScale, folder: Path) -> SideTable:
-        """A line for each bug, and one without."""
+        """One line without a bug, then one line per bug."""
         settings, numbers = _settings(scale), _numbers(folder, scale)
         if (kept := _kept(numbers, settings)) is None:
             return SideTable.not_measured("Planted bugs, and which of them a verification and an audit notice:")
@@ -175,7 +175,7 @@ def _numbers(folder: Path, scale: RunScale) -> Path:
 
 
 def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[BugDetection], int] | None:
-    """What was measured before with these settings."""
+    """The kept results, if they were measured with these settings."""
     kept = read_numbers(numbers)
     if kept is None or any(kept.get(name) != value for name, value in settings.items()):
         return None
@@ -184,7 +184,7 @@ def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[BugDet
 
 
 def detect_bugs(audit: Callable[[], AuditBounds | None]) -> Sequence[BugDetection]:
-    """Without a bug, then each planted in turn. Optimised noise is not audited: no score is made for it."""
+    """Runs the checks without a bug, then with each bug. Optimized noise is not audited: no score exists for it."""
     bugs = _planted_bugs()
     ordinary = [_noticed(CLEAN, nullcontext(), verify_small_run, audit)]
     ordinary += [_noticed(bug.name, bugs.planted(bug), verify_small_run, audit) for bug in bugs.MUTANTS]
@@ -196,7 +196,7 @@ def detect_bugs(audit: Callable[[], AuditBounds | None]) -> Sequence[BugDetectio
 
 
 def _planted_bugs() -> ModuleType:
-    """The package `mutants` in the tests of the checkout that this code lies in. It is installed nowhere else."""
+    """The package `mutants` of the tests in this checkout. It is not installed."""
     tests = Path(__file__).parents[3] / "tests" / "helpers"
     if not (tests / "mutants").is_dir():
         raise UsageError(f"the table of planted bugs needs a checkout of the repository: {tests}/mutants is missing.")
@@ -216,5 +216,5 @@ def _noticed(
 
 
 def _nothing(inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of which only the shape is used."""
+    """Rows of zeros: only their shape is used."""
     return torch.zeros(_ROWS, inputs), torch.zeros(_ROWS, dtype=torch.int64)

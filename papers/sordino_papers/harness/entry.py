@@ -1,4 +1,4 @@
-"""What an experiment is made of: entries of a table, each of which is measured once per seed."""
+"""Experiments and the entries of their tables. Each entry is measured once per seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from sordino_papers.harness.keys import as_key
 
 @dataclass(frozen=True)
 class SideTable:
-    """`lines` is a table, its head first. `files` lie in the folder of the experiment."""
+    """A small table that is shown below the main one. The first of `lines` is its head; `files` lie in the folder of
+    the experiment.
+    """
 
     title: str
     lines: tuple[tuple[str, ...], ...]
@@ -21,12 +23,12 @@ class SideTable:
 
     @classmethod
     def not_measured(cls, title: str) -> SideTable:
-        """A side whose measurements are not in the folder yet."""
+        """A side table whose measurements are not in the folder yet."""
         return cls(title, (("not measured yet",),), ())
 
 
 class RunScale(StrEnum):
-    """`quick` shows in two minutes that everything works, `cpu` reaches the numbers on two cores, `paper` is all of it.
+    """Size of an experiment: `quick` is a check of two minutes, `cpu` is meant for two cores, `paper` is the full size.
 
     >>> RunScale("quick")
     <RunScale.QUICK: 'quick'>
@@ -39,23 +41,24 @@ class RunScale(StrEnum):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The outcome of one training: an accuracy in percent, say, and whatever else is worth keeping, as JSON."""
+    """Result of one training: a number, usually an accuracy in percent, and more values as JSON."""
 
     value: float
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _nothing(seed: int) -> None:
-    """There is nothing to tidy up."""
+    """Does nothing: there is no folder to remove."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a table. `settings` is everything that decides it but the seed: a change makes it another line.
+    """One line of a table. An entry with other `settings` is another entry.
 
-    Settings are values that `sordino_papers.harness.keys.as_key` writes as JSON.
-    `epsilon` None means that nothing is promised. `chosen` says how the settings were found, and on whose data.
-    `forget` is called once what was measured is kept: a training that can be stopped has a folder until then.
+    `settings` holds everything but the seed that decides the measurement, as values that
+    `sordino_papers.harness.keys.as_key` can write. `epsilon` None means that there is no guarantee. `chosen` says how
+    the settings were selected, and on which data. `forget` is called when the measurement has been saved: it removes
+    the folder of a training that can be resumed.
     """
 
     method: str
@@ -70,7 +73,7 @@ class Entry:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What a kept run must say to be a run of this entry."""
+        """The fields that identify the runs of this entry in a results file."""
         return {
             "method": self.method,
             "data": self.data,
@@ -85,7 +88,7 @@ class Entry:
 
 
 class Experiment(Protocol):
-    """A table of a paper and what belongs to it."""
+    """A table of a paper, with its side tables."""
 
     @property
     def name(self) -> str: ...
@@ -94,23 +97,23 @@ class Experiment(Protocol):
     def about(self) -> str: ...
 
     def entries(self, scale: RunScale) -> Sequence[Entry]:
-        """The lines of the table, in its order."""
+        """The entries of the table, in order."""
         ...
 
     def ablation(self, scale: RunScale) -> Sequence[Entry]:
-        """More lines, which vary one setting each. None where there is nothing to vary."""
+        """Further entries, which vary one setting each. May be empty."""
         ...
 
     def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
-        """Draws and writes what goes with the table, from what is kept in the folder. Measures nothing."""
+        """Writes side tables and figures from the files in the folder. Measures nothing."""
         ...
 
 
 @runtime_checkable
 class HasExtraEntries(Protocol):
-    """An experiment with trainings that are no lines of its table, each run once: a side shows what there is of them.
+    """An experiment with trainings that are not lines of its table, run once each and shown in a side table.
 
-    They are kept in `beside.jsonl` in the folder of the experiment.
+    Their runs are kept in `beside.jsonl` in the folder of the experiment.
     """
 
     def extra_entries(self, scale: RunScale) -> Sequence[Entry]: ...
@@ -118,7 +121,7 @@ class HasExtraEntries(Protocol):
 
 @runtime_checkable
 class HasMeasuredSides(Protocol):
-    """An experiment with sides that take measurements of their own, beyond what the runs of its entries hold.
+    """An experiment whose side tables need measurements of their own.
 
     `measure_sides` takes them and writes their files. `sides` only reads those files, so that showing a table computes
     nothing.

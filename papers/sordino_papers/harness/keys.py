@@ -62,7 +62,8 @@ KINDS: dict[type, str | None] = {
 
 
 def as_key(value: object) -> Any:
-    """A value as JSON: a dataclass as its kind, if it has one, and its fields that differ from their defaults.
+    """Writes a value as JSON. A dataclass becomes its kind, if it has one, and the fields that differ from their
+    defaults.
 
     >>> from sordino.kernel.augmentation import Crop, Flip, Views
     >>> as_key(Views(4, (Flip(), Crop(4))))
@@ -87,7 +88,7 @@ def as_key(value: object) -> Any:
 
 
 def kind_of(cls: type) -> str | None:
-    """The kind that a class declares for itself. A subclass must declare its own, or it would pass for its base."""
+    """The kind that a class declares. A subclass must declare its own, so that it is not taken for its base class."""
     if cls in KINDS:
         return KINDS[cls]
     if "kind" in vars(cls):
@@ -100,5 +101,5 @@ def kind_of(cls: type) -> str | None:
 
 
 def default_of(field: Field[Any]) -> Any:
-    """The default of a field, or `MISSING`, which equals nothing."""
+    """The default of a field, or `MISSING`, which equals no value."""
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -1,4 +1,4 @@
-"""The table of an experiment as a page of Markdown, with what goes with it."""
+"""Tables as Markdown pages, and their figures as SVG files. Equal numbers give equal bytes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ HEAD = ("method", "data", "epsilon", "adjacency", "zero-out", "paper", "ours", "
 
 
 def line(row: Row, scale: RunScale) -> tuple[str, ...]:
-    """A row in words: epsilon under the adjacency of the table, and what the same run is worth under zero-out.
+    """Formats a row: epsilon under the adjacency of the table, and the epsilon of the same run under zero-out.
 
-    At the scale `quick` every row says that it is not comparable, in place of the paper's number.
+    At scale `quick` every row says that it is not comparable, in place of the paper's number.
     """
     smaller = row.more.get("epsilon_zero_out")
     return (
@@ -50,7 +50,7 @@ def line(row: Row, scale: RunScale) -> tuple[str, ...]:
 def page(
     title: str, about: str, command: str, rows: Sequence[Row], sides: Sequence[SideTable], folder: Path, scale: RunScale
 ) -> str:
-    """Markdown: the table, how its settings were chosen, and each side with its pictures."""
+    """Formats the table, how its settings were selected, and the side tables with their figures as Markdown."""
     parts = [f"# {title}", *([QUICK] if scale is RunScale.QUICK else []), f"`{command}`", about]
     parts.append(_markdown([HEAD, *(line(row, scale) for row in rows)]))
     parts.append("Means of seeds with 1.96 standard errors, final iterates.")
@@ -84,7 +84,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def drawing(path: Path, *, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches, written when it is filled.
+    """A figure of this size in inches, written to `path` when the block ends.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "line.svg"
@@ -112,7 +112,7 @@ def gains_table(
     *,
     what: str = "sparsification",
 ) -> SideTable:
-    """A line and a bar for each pair of entries, without and with sparsification, or whatever else is compared."""
+    """A line and an error bar for each pair of entries: how much the second gains over the first."""
     results = ResultsFile(folder / "runs.jsonl")
     found = [gain(one, other, results, seeds=seeds) for one, other in pairs]
     picture, numbers = folder / f"gains-{scale}.svg", folder / f"gains-{scale}.json"

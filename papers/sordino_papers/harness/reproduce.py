@@ -1,4 +1,4 @@
-"""Runs what an experiment still lacks, one training after the other, and keeps each as it ends."""
+"""Runs the entries of an experiment that have no results yet, and saves each result as soon as it is measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sordino_papers.harness.table import Row, rows
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The rows of a table, and what goes with them."""
+    """Rows of a table, and its side tables."""
 
     rows: tuple[Row, ...]
     sides: tuple[SideTable, ...]
@@ -40,11 +40,11 @@ def reproduce(
     train: bool = True,
     progress: bool = True,
 ) -> Reproduction:
-    """The table of an experiment. What the folder has of it already is read, the rest is run.
+    """Makes the table of an experiment. Runs that the folder has are read, missing ones are run.
 
-    All entries with seed 0 come first, then those with seed 1: a run that is stopped early has a whole table. With
-    `only`, just the entries are run that have this text in their name; the table has all of them. Without `train`
-    nothing is run or measured: the table is of what is there. What is measured beside it is run after a whole table.
+    All entries are run with seed 0 first, then with seed 1, so that an interrupted run leaves a whole table. With
+    `only`, just the entries whose name contains this text are run; the table shows all. Without `train` nothing is run
+    or measured. Extra entries are run after the whole table.
     """
     validate.count(seeds=seeds)
     entries = [*experiment.entries(scale), *(experiment.ablation(scale) if ablate else ())]
@@ -70,7 +70,7 @@ def reproduce(
 
 
 def _make(folder: Path) -> None:
-    """Hours of training are not begun for a folder in which nothing can be kept."""
+    """Creates the folder, and checks that it can be written before any training starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -91,7 +91,7 @@ def _run(entries: Sequence[Entry], results: ResultsFile, seeds: int, command: st
 
 
 def measure_once(entry: Entry, results: ResultsFile, *, seed: int, command: str) -> None:
-    """Measures an entry with a seed, unless the results has it. `command` is what asked for it.
+    """Measures an entry with a seed, unless the results file has it already. `command` is recorded with the run.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every training of an experiment as a line of a file, written when it ends: what is there is not run again."""
+"""Results files: one line of JSON per run, written as soon as it ends, with command, commit and machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """The file `runs.jsonl` of an experiment's folder.
+    """The file `runs.jsonl` in the folder of an experiment.
 
     >>> import tempfile
     >>> results = ResultsFile(Path(tempfile.mkdtemp()) / "runs.jsonl")
@@ -38,11 +38,11 @@ class ResultsFile:
 
     @classmethod
     def of_extra_entries(cls, folder: Path) -> ResultsFile:
-        """Of what an experiment measures that is no line of its table."""
+        """The file of the runs of extra entries, which are not lines of the table."""
         return cls(folder / "beside.jsonl")
 
     def runs(self) -> list[dict[str, Any]]:
-        """All lines. The last one may have been cut off when the machine stopped: then it is as if it never was."""
+        """All runs. A last line that was cut off, because the machine stopped, is ignored."""
         if not self.path.exists():
             return []
         lines = read_bytes(self.path, at_most=_LARGEST).split(b"\n")
@@ -50,7 +50,7 @@ class ResultsFile:
         return [_read(line, place, self.path) for place, line in enumerate(whole, start=1)]
 
     def of(self, entry: Entry) -> list[dict[str, Any]]:
-        """The runs of an entry, by seed. Of two with one seed the later counts."""
+        """Runs of an entry, by seed. If a seed occurs twice, the later run is used."""
         by_seed = {run["seed"]: run for run in self._matching(entry)}
         return [by_seed[seed] for seed in sorted(by_seed)]
 
@@ -91,7 +91,7 @@ _LARGEST = 1 << 26
 
 
 def origin(command: str) -> dict[str, str]:
-    """What a result file says of how it was made.
+    """Command, commit and machine, which every results file records.
 
     >>> sorted(origin("sordino reproduce hidden-state"))
     ['command', 'commit', 'machine']
@@ -101,13 +101,13 @@ def origin(command: str) -> dict[str, str]:
 
 
 def write_numbers(path: Path, numbers: Mapping[str, Any], command: str) -> None:
-    """A result file: numbers, and where they come from."""
+    """Writes numbers as JSON, with command, commit and machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps({**numbers, **origin(command)}, indent=2, allow_nan=False) + "\n").encode())
 
 
 def read_numbers(path: Path) -> dict[str, Any] | None:
-    """The numbers of a result file, or None if there is no such file."""
+    """Reads the JSON file of `write_numbers`, or returns None if there is none."""
     if not path.exists():
         return None
     found = parse(read_bytes(path, at_most=_LARGEST))
@@ -117,7 +117,7 @@ def read_numbers(path: Path) -> dict[str, Any] | None:
 
 
 def _commit() -> str:
-    """The commit that this code lies in, or the version of the package where there is none."""
+    """The git commit of this code, or the version of the package outside a checkout."""
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)

@@ -1,4 +1,4 @@
-"""From runs to the rows of a table: means of seeds, their standard error, the paper's number beside them."""
+"""Rows of a table: means over seeds with standard errors, and differences that are paired by seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` is the mean over seeds and `sem` its standard error; both are None where nothing was run."""
+    """One row. `ours` is the mean over seeds and `sem` its standard error; both are None if nothing was run."""
 
     method: str
     data: str
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def shown(self) -> str:
-        """The mean and 1.96 standard errors."""
+        """The mean and 1.96 standard errors, as text."""
         if self.ours is None:
             return "-"
         return f"{self.ours:.1f}" if self.sem is None else f"{self.ours:.1f} ± {_NORMAL_95 * self.sem:.1f}"
@@ -72,9 +72,9 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Gain:
-    """How much higher the second entry is than the first, on average over seeds that both were run with.
+    """Mean difference between two entries, over the seeds that both were run with.
 
-    `half_width` is that of Student's 95 % interval of the mean, None with fewer than two seeds.
+    `half_width` is half of Student's 95 % confidence interval, None with fewer than two seeds.
     """
 
     first: Entry
@@ -97,7 +97,7 @@ class Gain:
 
 
 def gain(first: Entry, second: Entry, results: ResultsFile, *, seeds: int) -> Gain:
-    """Compares what was kept of two entries, from the first `seeds` seeds."""
+    """Computes the gain of the second entry over the first, from the first `seeds` seeds."""
     one, other = ({run["seed"]: run["value"] for run in results.of(entry)} for entry in (first, second))
     differences = [other[seed] - one[seed] for seed in range(seeds) if seed in one and seed in other]
     if not differences:

@@ -1,4 +1,4 @@
-"""A training of this family as a value: a network, how it descends, and which part of its gradients is zeroed."""
+"""DP-SGD trainings as values: network, optimizer, sparsification, and what is measured on the trained model."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ ADJACENCY = Adjacency.ZERO_OUT
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Sparsification that ends at `final_rate`: random masks, or with `ranked` masks by the rank of past releases.
+    """Sparsification with this final rate: random masks, or with `ranked` masks by the rank of past releases.
 
-    With `masks_per_epoch` None there is a mask in every step.
+    With `masks_per_epoch` None, each step has a mask of its own.
     """
 
     final_rate: float
@@ -74,7 +74,7 @@ class Sparsity:
 
 @dataclass(frozen=True)
 class FreezingStages:
-    """Freezing in `count` stages, which cut the steps into equal parts. After the last, the share `final` is frozen."""
+    """Freezing in `count` stages of equal length. After the last, a fraction `final` of the weights is frozen."""
 
     count: int
     final: float
@@ -87,18 +87,18 @@ class FreezingStages:
 
 
 class InitialModel(Protocol):
-    """Where a training starts: the network and its first weights."""
+    """The network and its initial weights."""
 
     def built(self, network: str, facts: Facts, seed: int) -> Built: ...
 
     def quick(self) -> InitialModel:
-        """A cheaper value of the same kind, for the scale `quick`."""
+        """A cheaper value of the same kind, for scale `quick`."""
         ...
 
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Random weights: a training from scratch."""
+    """Random initial weights: training from scratch."""
 
     kind: ClassVar[str] = "random-weights"
 
@@ -110,7 +110,7 @@ class RandomWeights:
 
 
 class ModelMeasurement(Protocol):
-    """What is measured on a trained model beside its accuracy."""
+    """A measurement on the trained model, in addition to accuracy."""
 
     def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> Mapping[str, Any]: ...
 
@@ -122,10 +122,10 @@ _SECOND_BETA = 0.999
 
 @dataclass(frozen=True)
 class DpSgdTrial:
-    """All settings of a DP-SGD training but the rows, epsilon and the seed. `network` is a name of `sordino.models`.
+    """All settings of a DP-SGD training except rows, epsilon and seed. `network` is a name from `sordino.models`.
 
-    `momentum` is the first beta of Adam. With `precision` bfloat16, products are in bfloat16 and take three quarters of
-    the time; norms, sums, noise and weights stay in float32.
+    For Adam, `momentum` is the first beta. With `precision` bfloat16, matrix products are computed in bfloat16, which
+    takes three quarters of the time; norms, sums, noise and weights stay in float32.
     """
 
     network: str
@@ -152,21 +152,21 @@ class DpSgdTrial:
     def to_epsilon(
         self, rows: ExperimentRows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
     ) -> Measurement:
-        """Trains with the noise that `epsilon` needs, and measures the model on the public rows."""
+        """Trains with the noise that `epsilon` requires, and measures the model on the public rows."""
         fitted = self.fitted(rows, epsilon, seed, out, sampler)
         found = outcome_of(fitted)
         return replace(found, more={**found.more, **self.more_of(fitted.model, rows, seed)})
 
     def more_of(self, model: nn.Module, rows: ExperimentRows, seed: int) -> Mapping[str, Any]:
-        """What `measurement` finds."""
+        """Results of `measurement`, or nothing."""
         return {} if self.measurement is None else self.measurement.measure(model, rows, seed)
 
     def fitted(
         self, rows: ExperimentRows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
     ) -> Fitted:
-        """Trains with the noise that `epsilon` needs, on Poisson batches unless a sampler is given.
+        """Trains with the noise that `epsilon` requires, with Poisson sampling unless a sampler is given.
 
-        With `out` it can be stopped, and goes on.
+        With `out`, an interrupted training is resumed.
         """
         folder, model = None if out is None else RunFolder(out), self.build(rows.facts, seed)
         return fit(
@@ -191,7 +191,7 @@ class DpSgdTrial:
         )
 
     def with_noise(self, rows: ExperimentRows, sampler: Sampler, noise_multiplier: float, seed: int) -> Measurement:
-        """Trains with a noise multiplier that is given, and says which epsilon it is worth with this sampler."""
+        """Trains with a given noise multiplier, and reports the epsilon that it has with this sampler."""
         plan = self.plan(sampler, noise_multiplier, len(rows))
         accuracy = train_and_measure(
             plan,
@@ -205,7 +205,7 @@ class DpSgdTrial:
         return outcome(accuracy, plan.guarantee(delta=DELTA), noise_multiplier)
 
     def plan(self, sampler: Sampler, noise_multiplier: float, examples: int) -> Plan:
-        """What is released on so many rows."""
+        """The plan of a run on this number of examples."""
         clip, noise = ClipByNorm(self.clip), Gaussian(noise_multiplier)
         return Plan(sampler, LossGradient(F.cross_entropy, self.autocast), clip, noise, self.encoding(examples))
 
@@ -221,7 +221,7 @@ class DpSgdTrial:
         return self.sparsity.encoding(self.steps(examples), steps_per_epoch(examples, self.batch_size))
 
     def encoding_of(self, model: nn.Module, examples: int) -> Encoding:
-        """The encoding for one model: freezing by magnitude has to know its weights."""
+        """The encoding for a given model: freezing by magnitude needs its weights."""
         if self.freezing is None:
             return self.encoding(examples)
         freezing = self.freezing.encoding(model, self.steps(examples))
@@ -232,7 +232,7 @@ class DpSgdTrial:
         return PRECISIONS[self.precision]
 
     def built(self, facts: Facts, seed: int) -> Built:
-        """The network before training, and how it is given its inputs."""
+        """The network before training, with the preparation of its inputs."""
         return self.start.built(self.network, facts, seed)
 
     def build(self, facts: Facts, seed: int) -> nn.Module:
@@ -249,13 +249,13 @@ class DpSgdTrial:
 
 
 def outcome_of(fitted: Fitted) -> Measurement:
-    """What a training that is done came to."""
+    """Accuracy and guarantee of a finished training."""
     noise: Any = fitted.plan.noise
     return outcome(fitted.metrics[-1]["test_accuracy"], fitted.guarantee, noise.noise_multiplier)
 
 
 def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> Measurement:
-    """An accuracy in percent, with what was promised beside it."""
+    """An accuracy in percent, with its guarantee."""
     more = {
         "epsilon": guarantee.epsilon,
         "delta": DELTA,
@@ -266,9 +266,9 @@ def outcome(accuracy: float, guarantee: Guarantee, noise_multiplier: float) -> M
 
 
 def unfinished(*decided_by: object) -> Path:
-    """The folder of a training that takes long, in the cache: stopped and asked for again, it goes on.
+    """Folder in the cache for a long training, so that it can be resumed.
 
-    Only where it can be repeated bit for bit: with other code or on another machine it begins anew, in another folder.
+    The name depends on the code and the machine: a training is resumed only where it can be repeated bit for bit.
     """
     decided = json.dumps([as_key(decided_by), repr(surroundings())], sort_keys=True)
     name = hashlib.sha256(decided.encode()).hexdigest()[:32]
@@ -276,7 +276,7 @@ def unfinished(*decided_by: object) -> Path:
 
 
 def forget(folder: Path) -> None:
-    """Removes a training whose outcome is kept."""
+    """Removes the folder of a training whose result has been saved."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -293,7 +293,7 @@ def train_and_measure(
     seed: int,
     averaging: Averaging | None = None,
 ) -> float:
-    """Trains `model` in place as the plan says, and measures its accuracy on the public rows of the table."""
+    """Trains `model` in place according to the plan, and measures accuracy on the public rows."""
     run = PrivateRun(plan, model, Budget(rows.data), key=Key.from_seed(seed))
     training = Training(
         model, optimizer(model.parameters()), run, divisor=divisor, schedule=Constant(), averaging=averaging

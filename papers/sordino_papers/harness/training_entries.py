@@ -1,4 +1,4 @@
-"""A trial on a part of a standard set, as a line of a table."""
+"""Entries of a table that train on part of a standard dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfin
 
 
 class RowSource(Protocol):
-    """Rows that a trial is given: a dataclass that a key can hold."""
+    """Rows for a trial: a dataclass that a key can hold."""
 
     @property
     def data(self) -> str: ...
@@ -24,9 +24,9 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class SetPart:
-    """A standard set, or its first `examples` rows.
+    """A standard dataset, or its first `examples` rows.
 
-    With `left_out`, its last private rows are not trained on, and take the place of the test rows.
+    With `left_out`, the last private rows are not trained on and replace the test rows.
     """
 
     kind: ClassVar[str] = "standard-set"
@@ -40,9 +40,11 @@ class SetPart:
 
     @property
     def size(self) -> int:
-        """How many private rows there are, where `examples` says so."""
+        """Number of private rows, if `examples` gives it."""
         if self.examples is None:
-            raise UsageError(f"the part of {self.set_name} must say how many rows it has.")
+            raise UsageError(
+                f"the size of a part of {self.set_name} is not known, because examples is None: set examples."
+            )
         return self.examples
 
     def rows(self, trial: DpSgdTrial) -> ExperimentRows:
@@ -59,7 +61,7 @@ def training_entry(
     paper: float | None = None,
     chosen: str = "",
 ) -> Entry:
-    """Trains to `epsilon`, on Poisson batches unless a sampler is given. A training that is stopped goes on.
+    """An entry that trains to `epsilon`, with Poisson sampling unless a sampler is given. It can be resumed.
 
     >>> trial = DpSgdTrial("dp-cnn-s", batch_size=500, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
     >>> training_entry("DP-CNN/S", SetPart("fashion-mnist", 10_000), trial, epsilon=3.0).name

@@ -1,10 +1,10 @@
-"""Epsilon against epochs: what the same noise is worth to whoever sees every step, and to whoever sees the end only.
+"""Epsilon against epochs at equal noise: when every iterate is released, and when only the last one is.
 
-All methods take steps with Gaussian noise of one multiplier on sums over `batches` batches per epoch. Those that draw
-batches at random are seen at every step; hidden states keep the batches fixed and show the last iterate.
+All methods add Gaussian noise of one multiplier to sums over `batches` batches per epoch. With random batches every
+iterate is visible to the adversary; hidden-state analyses use fixed batches and release the last iterate.
 
-No accountant covers random allocation under replace-one. But a replacement is two changes in a row, of a record into
-nothing and of nothing into another: the curve is that of two zero-out neighbours, and pays for the detour.
+No accountant covers random allocation under replace-one. A replacement is two zero-out steps, so the curve is that of a
+group of two zero-out neighbors, which is not tight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RIDGE = 1e-4  # step size times strength
 
 @dataclass(frozen=True)
 class CurveSetting:
-    """What is the same for all methods."""
+    """Settings that all methods share."""
 
     noise_multiplier: float
     batches: int
@@ -40,7 +40,7 @@ class CurveSetting:
 
 @dataclass(frozen=True)
 class EpsilonCurve:
-    """What one method proves, by the number of epochs."""
+    """Epsilon of one method by number of epochs."""
 
     method: str
     setting: CurveSetting
@@ -56,7 +56,7 @@ def curves(
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
     epochs: tuple[int, ...] = EPOCHS,
 ) -> tuple[EpsilonCurve, ...]:
-    """One curve for each method and noise multiplier, each by the accountant that the library promises with.
+    """One curve per method and noise multiplier, each by the accountant that the library uses for guarantees.
 
     >>> found = curves(noise_multipliers=(15.0,), epochs=(400,))
     >>> [(curve.method, round(curve.epsilons[0], 2)) for curve in found if "hidden" in curve.method]
@@ -72,7 +72,7 @@ def curves(
 
 
 def draw(drawn: tuple[EpsilonCurve, ...], path: Path) -> None:
-    """One panel for each noise multiplier, both axes logarithmic, as SVG. The same curves give the same bytes."""
+    """Draws one panel per noise multiplier, both axes logarithmic, as SVG. Equal curves give equal bytes."""
     settings = list(dict.fromkeys(curve.setting for curve in drawn))
     with drawing(path, width=4.2 * len(settings), height=3.6) as figure:
         panels = figure.subplots(1, len(settings), squeeze=False)[0]
@@ -92,7 +92,7 @@ def _fill(panel: Axes, setting: CurveSetting, shown: list[EpsilonCurve]) -> None
 
 
 def _seen(sampler: Sampler, setting: CurveSetting) -> float:
-    """Every step is seen."""
+    """Epsilon if every iterate is released."""
     return Guarantee.of(_event(sampler, setting), sampler.adjacency, delta=setting.delta).epsilon
 
 

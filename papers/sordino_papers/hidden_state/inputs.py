@@ -1,4 +1,4 @@
-"""The rows that the methods of the table are given: pictures by a public transform, once for all of them."""
+"""Inputs of the methods: images after a public transform, computed once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sordino_papers.harness.rows import ExperimentRows
 
 
 class InputTransform(ABC):
-    """What a picture is for a model."""
+    """A public transform of images."""
 
     @abstractmethod
     def transform(self, facts: Facts) -> Transform: ...
@@ -27,7 +27,7 @@ class InputTransform(ABC):
 
 @dataclass(frozen=True)
 class SpectrumInputs(InputTransform):
-    """Pixels, evened out by frequency (see `Spectrum`)."""
+    """Pixels, equalized by frequency (see `Spectrum`)."""
 
     kind: ClassVar[str] = "spectrum"
     power: float
@@ -43,7 +43,7 @@ class SpectrumInputs(InputTransform):
 
 @dataclass(frozen=True)
 class ScatteringInputs(InputTransform):
-    """Scattering coefficients, normalised."""
+    """Normalized scattering coefficients."""
 
     kind: ClassVar[str] = "scattering"
 
@@ -53,7 +53,7 @@ class ScatteringInputs(InputTransform):
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
 def rows_of(data: str, inputs: InputTransform, examples: int | None) -> ExperimentRows:
-    """A standard data set, or its first `examples` private rows."""
+    """A standard dataset after a transform, or its first `examples` private rows."""
     loaded = load(data)
     if loaded.test is None:
         raise DataError(f"{data} has no public rows, which a table of accuracies needs.")

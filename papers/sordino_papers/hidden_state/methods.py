@@ -1,4 +1,4 @@
-"""The methods of the table. Each is a value that says all about a training but the data, epsilon and the seed."""
+"""Training methods of the table. A method holds all settings except data, epsilon and seed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ ADJACENCY = Adjacency.REPLACE_ONE
 
 
 class HiddenStateMethod(ABC):
-    """Trains one model that costs at most epsilon under replace-one, and measures it on public rows."""
+    """Trains a model to an epsilon under replace-one, and measures it on public rows."""
 
     @abstractmethod
     def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement: ...
 
     @abstractmethod
     def quick(self) -> HiddenStateMethod:
-        """The same in seconds, on few rows: fewer steps, and a sixteenth of the gates."""
+        """A version that takes seconds: fewer steps, and a sixteenth of the gates."""
 
 
 @dataclass(frozen=True)
 class NoisyCgdMethod(HiddenStateMethod):
-    """NoisyCGD on a gated ReLU network, or a linear one, with the squared loss: only the last iterate is seen.
+    """NoisyCGD with squared loss on a gated ReLU network or a linear model. Only the last iterate is released.
 
-    How many batches there are is decided by the accountant, from the number of steps, unless it is said.
+    The number of batches is chosen from the number of steps with the accountant, unless `batches` is given.
     """
 
     kind: ClassVar[str] = "noisy-cgd"
@@ -87,7 +87,7 @@ class NoisyCgdMethod(HiddenStateMethod):
 
 @dataclass(frozen=True)
 class DpSgdWithMomentum(HiddenStateMethod):
-    """DP-SGD with Poisson batches and momentum: on the convex model by its gates, or on a ReLU network by its width."""
+    """DP-SGD with Poisson sampling and momentum: on the convex model (`gates`) or a ReLU network (`width`)."""
 
     kind: ClassVar[str] = "dp-sgd"
     clip: float
@@ -140,7 +140,7 @@ class DpSgdWithMomentum(HiddenStateMethod):
 
 @dataclass(frozen=True)
 class StatisticsMethod(HiddenStateMethod):
-    """One release of X^T X and X^T Y on random features, and least squares from them."""
+    """One release of X^T X and X^T Y on random features, followed by least squares."""
 
     kind: ClassVar[str] = "sufficient-statistics"
     features: Features

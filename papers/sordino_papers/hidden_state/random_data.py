@@ -29,10 +29,10 @@ _LONGEST_CONTRACTING_STEP = 1.9
 
 @dataclass(frozen=True)
 class RandomDataset:
-    """One draw of the data model, and the batches that go with its size.
+    """One draw of the data model, with the batch size and epochs for its size.
 
-    A unit-norm row moves its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b / 2
-    epochs on batches of b = sqrt(2 n) cost a hidden state about as much as two epochs that are seen.
+    A unit-norm row changes its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b /
+    2 epochs on batches of b = sqrt(2 n) have about the hidden-state epsilon of two epochs with visible iterates.
 
     >>> drawn = RandomDataset(200, seed=0)
     >>> drawn.rows.shape, drawn.gates, drawn.batch_size, drawn.epochs
@@ -78,7 +78,7 @@ class RandomDataset:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model, the smallest squared risk of its kind on these rows, and how long its features are before scaling."""
+    """A model, the smallest squared risk of its class on these rows, and the norms of its features before scaling."""
 
     model: nn.Module
     least_risk: float
@@ -86,7 +86,7 @@ class TrainedModel:
 
 
 def _gated(drawn: RandomDataset, epsilon: float) -> TrainedModel:
-    """NoisyCGD on the gated model, under zero-out."""
+    """Trains the gated model with NoisyCGD, under zero-out."""
     batches = Cyclic(drawn.examples // drawn.batch_size, drawn.epochs)
     gated = GatedReLU(drawn.gates, drawn.gate_seed)
     plan = NoisyCGD(batches, gated, clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
@@ -100,7 +100,7 @@ def _gated(drawn: RandomDataset, epsilon: float) -> TrainedModel:
 
 
 def _linear(drawn: RandomDataset, epsilon: float) -> TrainedModel:
-    """DP-SGD on the linear model, with Poisson batches of the same size, for as many epochs, under zero-out."""
+    """Trains the linear model with DP-SGD, with Poisson batches of the same size and as many epochs, under zero-out."""
     model = Linear().build(drawn.dimensions, outputs=1)
     trained = fit(
         model,

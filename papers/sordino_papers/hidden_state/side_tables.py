@@ -1,4 +1,4 @@
-"""What goes with the table of hidden states: how epsilon grows, what random batches cost, how fast the risk falls."""
+"""Side tables of the hidden-state experiment: growth of epsilon, costs of random batches, decrease of the risk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST = 1 << 24
 
 
 def measure_sides(scale: RunScale, seeds: int, folder: Path, command: str) -> None:
-    """Computes the curves of epsilon, watches the samplers, and trains on random data what is not kept yet."""
+    """Computes epsilon curves, measures the samplers, and trains on random data where no result is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     found = curves(epochs=_FEW_EPOCHS if scale is RunScale.QUICK else EPOCHS)
     draw(found, folder / f"epsilon-{scale}.svg")
@@ -34,12 +34,12 @@ def measure_sides(scale: RunScale, seeds: int, folder: Path, command: str) -> No
 
 
 def sides(scale: RunScale, seeds: int, folder: Path, command: str) -> Sequence[SideTable]:
-    """All three, in the order of the poster, from what was measured."""
+    """The three side tables, in the order of the poster."""
     return epsilons(scale, folder), batches(folder), law(scale, seeds, folder, command)
 
 
 def epsilons(scale: RunScale, folder: Path) -> SideTable:
-    """Epsilon against epochs, by who sees what."""
+    """Epsilon against epochs, by what is released."""
     picture, numbers = folder / f"epsilon-{scale}.svg", folder / f"epsilon-{scale}.json"
     title = "Epsilon after so many epochs of 60 batches, replace-one, delta 1e-5, by noise multiplier:"
     if (found := read_numbers(numbers)) is None:
@@ -49,7 +49,7 @@ def epsilons(scale: RunScale, folder: Path) -> SideTable:
 
 
 def batches(folder: Path) -> SideTable:
-    """What random batches cost beside privacy."""
+    """Practical costs of random batches."""
     numbers, title = folder / "batches.json", "Batches of 1000 of 60,000 examples:"
     if (found := read_numbers(numbers)) is None:
         return SideTable.not_measured(title)
@@ -58,7 +58,7 @@ def batches(folder: Path) -> SideTable:
 
 
 def law(scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
-    """How fast the training risk falls with n * epsilon on random data, from the seeds whose points are all kept."""
+    """How fast the training risk falls with n * epsilon on random data, from seeds with all points measured."""
     kept, numbers = folder / "utility.jsonl", folder / f"utility-{scale}.json"
     title = "Powers of n and epsilon with which the training risk falls, random data, n / d = 10 (95 % intervals):"
     points = of_whole_seeds(scale, seeds, _kept(kept))

@@ -1,4 +1,4 @@
-"""The table of the poster: six ways to a private model of pixels, on two data sets, at two epsilons; ours beyond."""
+"""Table of the poster: six methods for private models on pixels, two datasets, two epsilons; and our own methods."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ M = TypeVar("M", bound=HiddenStateMethod, covariant=True)
 
 @dataclass(frozen=True)
 class MethodLine(Generic[M]):
-    """A method of the table, its inputs by data set, and its settings at each of the two epsilons."""
+    """A method of the table: its inputs by dataset, and its settings at each of the two epsilons."""
 
     method: str
     inputs: dict[str, InputTransform]
@@ -133,7 +133,7 @@ class HiddenStateTable:
         return tuple(_entries(scale))
 
     def ablation(self, scale: RunScale) -> Sequence[Entry]:
-        """The gates and the batches of NoisyCGD on MNIST, one at a time."""
+        """Varies the gates and the batches of NoisyCGD on MNIST, one at a time."""
         return tuple(_ablation(scale))
 
     def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:

@@ -60,13 +60,13 @@ class RiskPoint:
 
     @property
     def question(self) -> Question:
-        """What was measured: one training answers it."""
+        """The settings of the training, which identify the point."""
         return self.method, self.examples, self.epsilon, self.seed
 
 
 @dataclass(frozen=True)
 class Slope:
-    """A fitted power, and its 95 % confidence interval."""
+    """A fitted exponent and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -75,7 +75,9 @@ class Slope:
 
 @dataclass(frozen=True)
 class UtilityLaw:
-    """log risk against log(n * epsilon), and against log n and log epsilon apart; `claimed` stands beside the first."""
+    """Fits of log risk against log(n * epsilon), and against log n and log epsilon separately. `claimed` belongs to the
+    first.
+    """
 
     method: str
     risk: str
@@ -88,7 +90,7 @@ class UtilityLaw:
 def measure(
     scale: RunScale, seeds: int, on_point: Callable[[RiskPoint], None], *, known: Iterable[RiskPoint] = ()
 ) -> tuple[RiskPoint, ...]:
-    """Trains at each place of the grid once per seed. Points that are `known` are not measured again."""
+    """Trains at each point of the grid once per seed, except at points that are `known`."""
     validate.instance(RunScale, scale=scale)
     validate.count(seeds=seeds)
     kept = {point.question: point for point in known}
@@ -103,7 +105,7 @@ def measure(
 
 
 def of_whole_seeds(scale: RunScale, seeds: int, known: Iterable[RiskPoint]) -> tuple[RiskPoint, ...]:
-    """The known points of a scale, of those of the first `seeds` seeds for which none is missing."""
+    """Known points of a scale, of those of the first `seeds` seeds that have all points."""
     kept = {point.question: point for point in known}
     questions = list(_questions(scale, seeds))
     missing = {seed for *place, seed in questions if (*place, seed) not in kept}
@@ -119,7 +121,7 @@ def _questions(scale: RunScale, seeds: int) -> Iterator[Question]:
 
 
 def measure_risk(method: str, examples: int, epsilon: float, seed: int) -> RiskPoint:
-    """One training on one draw of the data model.
+    """Trains once on one draw of the data model.
 
     >>> point = measure_risk("DP-SGD, linear", examples=60, epsilon=16.0, seed=0)
     >>> 0 < point.bounded and 0 < point.excess < 1
@@ -136,7 +138,7 @@ def measure_risk(method: str, examples: int, epsilon: float, seed: int) -> RiskP
 
 
 def laws(points: Iterable[RiskPoint]) -> tuple[UtilityLaw, ...]:
-    """The fitted slopes of each method and risk, by least squares in logarithms.
+    """Fitted exponents of each method and risk, by least squares on logarithms.
 
     >>> grid = [(n, e) for n in (100, 200, 400) for e in (1.0, 2.0, 8.0)]
     >>> exact = [RiskPoint("a", n, e, 0, e**-1.0, (n * e) ** -0.5, 0.0) for n, e in grid]
@@ -161,7 +163,7 @@ def _law(points: list[RiskPoint], method: str, risk: str) -> UtilityLaw:
 
 
 def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[Slope]:
-    """Those of a linear fit with an intercept; intervals by Student's t, as if points were independent."""
+    """Exponents of a linear fit with an intercept; intervals by Student's t, treating points as independent."""
     design = np.column_stack([*columns, np.ones(len(values))])
     coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
     freedom = len(values) - design.shape[1]
@@ -173,6 +175,6 @@ def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[
 
 
 def _risk_with_bounded_gradients(residuals: Tensor, feature_norms: Tensor) -> float:
-    """Huber's loss that turns straight where the gradient, residual times features, has the length 1."""
+    """Huber loss that becomes linear where the gradient, residual times features, has norm 1."""
     turn, sizes = 1 / feature_norms.double(), residuals.abs()
     return float(torch.where(sizes <= turn, sizes.square() / 2, turn * sizes - turn.square() / 2).mean())

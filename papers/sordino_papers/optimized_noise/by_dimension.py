@@ -1,7 +1,7 @@
-"""What a single release costs by its dimension: the families of optimised noise against the Gaussian mechanism.
+"""Cost of a single release by dimension: families of optimized noise compared with the Gaussian mechanism.
 
-The families promise pure differential privacy, and their noise grows with the dimension; Gaussian noise needs a delta
-and grows with its root. Somewhere they cross. Costs are closed forms: nothing is drawn.
+The families satisfy pure differential privacy, and their noise grows with the dimension; Gaussian noise needs a delta
+and grows with its square root. Costs are closed forms: nothing is sampled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAMILIES = {"isotropic L2": isotropic, "weighted Laplace": weighted_laplace, "bl
 
 @dataclass(frozen=True)
 class ReleaseCosts:
-    """E sum w_i |z_i| of one release of L2 sensitivity 1, for each family, over that of Gaussian noise."""
+    """E sum w_i |z_i| of one release of L2 sensitivity 1, for each family, relative to Gaussian noise."""
 
     dimension: int
     spread: float
@@ -42,7 +42,7 @@ class ReleaseCosts:
 
 
 def lognormal_weights(dimension: int, spread: float) -> Tensor:
-    """Weights whose logarithms have this standard deviation: the quantiles of their law, so that nothing is random.
+    """Weights whose logarithms have this standard deviation: quantiles of the distribution, without randomness.
 
     >>> lognormal_weights(3, 0.0)
     tensor([1., 1., 1.], dtype=torch.float64)
@@ -53,7 +53,7 @@ def lognormal_weights(dimension: int, spread: float) -> Tensor:
 
 
 def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple[ReleaseCosts, ...]:
-    """All of them.
+    """Costs for all epsilons, spreads and dimensions.
 
     >>> one, *_ = costs(dimensions=[1])
     >>> one.epsilon, sorted(one.over_gaussian)
@@ -75,14 +75,14 @@ def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple
 
 
 def measure_by_dimension(folder: Path, command: str, dimensions: Sequence[int] = DIMENSIONS) -> None:
-    """Computes all costs, and writes numbers and a picture."""
+    """Computes all costs, and writes numbers and a figure."""
     found = costs(dimensions)
     write_numbers(_numbers(folder), {"delta": DELTA, "costs": [vars(one) for one in found]}, command)
     _draw(found, _numbers(folder).with_suffix(".svg"))
 
 
 def by_dimension(folder: Path) -> SideTable:
-    """A table of the costs that were computed."""
+    """Side table of the computed costs."""
     numbers = _numbers(folder)
     title = (
         f"What pure noise costs in a single release, E sum w|z|, over Gaussian noise at delta {DELTA:g} "

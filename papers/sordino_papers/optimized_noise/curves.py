@@ -1,4 +1,4 @@
-"""Accuracy against epsilon, by the way noise is made; and what a matched scale gains, seed by seed."""
+"""Accuracy against epsilon by noise mechanism, and gains of shaped noise, paired by seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = tuple((dash, colour) for colour in (ACCENT, INK, FAINT) for dash in ("
 
 
 def accuracy_curves(panels: Mapping[str, Lines], results: ResultsFile, path: Path, *, seeds: int) -> None:
-    """A panel for each head, a line for each way that promises something."""
+    """One panel per head, one line per private mechanism."""
     with drawing(path, width=2.9 * len(panels), height=3.0) as figure:
         for axes, (head, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             for (way, entries), (dash, colour) in zip(lines.items(), _STYLES, strict=False):
@@ -34,7 +34,7 @@ def accuracy_curves(panels: Mapping[str, Lines], results: ResultsFile, path: Pat
 def gains_over(
     pairs: Sequence[tuple[Entry, Entry]], results: ResultsFile, numbers: Path, command: str, *, seeds: int
 ) -> SideTable:
-    """What the second of each pair gains over the first."""
+    """Gain of the second entry of each pair over the first."""
     found = [gain(one, other, results, seeds=seeds) for one, other in pairs]
     plain = [
         {

@@ -1,4 +1,4 @@
-"""What is trained: a linear head on pixels, one on some sixty public directions, and a small convolutional network."""
+"""Models of the table: a linear head on pixels, one on about sixty public directions, and a small CNN."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLIC_ROWS = 256
 
 
 class Head(ABC):
-    """A model with the rows that it is given. Their preparation is public."""
+    """A model with its rows. The preparation of the rows is public."""
 
     @abstractmethod
     def rows(self, *, examples: int | None, left_out: int) -> ExperimentRows: ...
@@ -31,10 +31,10 @@ class Head(ABC):
 
     @abstractmethod
     def prepared(self, pictures: Tensor, facts: Facts) -> Tensor:
-        """What the model is given for pictures with the facts of the data set."""
+        """Inputs of the model for these images, with the facts of the dataset."""
 
     def public_inputs(self, rows: ExperimentRows) -> Tensor:
-        """Pictures of clothes, declared public, as if they were digits."""
+        """Images of Fashion-MNIST, declared public, prepared like digits."""
         return self.prepared(load(PUBLIC_DATA).train.inputs[:PUBLIC_ROWS], rows.facts)
 
 
@@ -57,7 +57,7 @@ class NetworkHead(Head):
 
 @dataclass(frozen=True)
 class SpectrumHead(Head):
-    """A linear layer on slow waves of each picture: directions that no data was needed for (see `Spectrum`)."""
+    """A linear layer on low frequencies of each image: directions that do not depend on data (see `Spectrum`)."""
 
     kind: ClassVar[str] = "projected"
     power: float = 0.75

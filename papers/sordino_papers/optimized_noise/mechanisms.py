@@ -1,4 +1,4 @@
-"""How noise is made: the ways that the table compares. Each turns settings and an epsilon into a plan."""
+"""Noise mechanisms that the table compares. Each turns settings and an epsilon into a plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Steps of SGD with momentum on Poisson batches, in which each row joins with chance `rate`."""
+    """SGD with momentum on Poisson batches, in which each row joins with probability `rate`."""
 
     steps: int
     rate: float
@@ -50,7 +50,7 @@ class StepSettings:
     momentum: float = 0.5
 
     def __str__(self) -> str:
-        """The text that names of kept entries have: it must not change with the name of the class, or a new field."""
+        """The text in names of kept entries. It must not change with the name of the class or a new field."""
         return (
             f"Settings(steps={self.steps}, rate={self.rate}, learning_rate={self.learning_rate}, clip={self.clip}, "
             f"momentum={self.momentum})"
@@ -65,11 +65,11 @@ class StepSettings:
 
 
 class NoiseMechanism(ABC):
-    """A way to make noise that keeps a promise."""
+    """A noise mechanism with a guarantee."""
 
     @abstractmethod
     def plan(self, settings: StepSettings, epsilon: float, model: nn.Module, public: Tensor) -> Plan:
-        """What is released, with as much noise as epsilon asks for. `public` are inputs of other data."""
+        """A plan with the noise that epsilon requires. `public` are inputs from another dataset."""
 
     def train(self, head: Head, rows: ExperimentRows, settings: StepSettings, epsilon: float, seed: int) -> Measurement:
         model = head.build(rows, seed)
@@ -88,7 +88,7 @@ class NoiseMechanism(ABC):
 
 @dataclass(frozen=True)
 class GaussianByPld(NoiseMechanism):
-    """Gaussian noise, as little as the accountant of today asks for."""
+    """Gaussian noise, calibrated with the current accountant."""
 
     kind: ClassVar[str] = "gaussian"
 
@@ -98,7 +98,7 @@ class GaussianByPld(NoiseMechanism):
 
 @dataclass(frozen=True)
 class GaussianBy2016(NoiseMechanism):
-    """Gaussian noise, as much as the accountant of Abadi et al. (2016) asked for."""
+    """Gaussian noise, calibrated with the accountant of Abadi et al. (2016)."""
 
     kind: ClassVar[str] = "gaussian-2016"
 
@@ -108,7 +108,7 @@ class GaussianBy2016(NoiseMechanism):
 
 @dataclass(frozen=True)
 class PureNoise(NoiseMechanism):
-    """Noise of a pure family, whose weights come from past releases unless said."""
+    """Noise of a pure family. Its weights come from past releases by default."""
 
     kind: ClassVar[str] = "pure"
     family: str = "blocks"
@@ -121,7 +121,7 @@ class PureNoise(NoiseMechanism):
 
 @dataclass(frozen=True)
 class MatchedGaussian(NoiseMechanism):
-    """Gaussian noise behind a clip of the same shape, which is learnt from past releases."""
+    """Gaussian noise after a clip of matching shape, which is learned from past releases."""
 
     kind: ClassVar[str] = "matched"
     cost: Cost = field(default_factory=AbsoluteCost)
@@ -132,7 +132,7 @@ class MatchedGaussian(NoiseMechanism):
 
 @dataclass(frozen=True)
 class MatchedToPublicRows(NoiseMechanism):
-    """The same, with a shape from gradients of public pictures under random labels, every `every` steps."""
+    """A matched Gaussian whose shape comes from gradients of public images with random labels, every `every` steps."""
 
     kind: ClassVar[str] = "matched-public"
     every: int = 10
@@ -145,7 +145,7 @@ class MatchedToPublicRows(NoiseMechanism):
 
 @dataclass(frozen=True)
 class MatchedWithPaidShape(NoiseMechanism):
-    """The same, with a shape that is released beside the gradient, and paid for in noise."""
+    """A matched Gaussian whose shape is released with the gradient, at the cost of more noise."""
 
     kind: ClassVar[str] = "matched-bought"
     share: float = 0.25
@@ -157,7 +157,7 @@ class MatchedWithPaidShape(NoiseMechanism):
 
 @dataclass(frozen=True)
 class NoPrivacy:
-    """The same steps without clip and noise."""
+    """Training without clip and noise."""
 
     kind: ClassVar[str] = "no-privacy"
 
@@ -170,7 +170,7 @@ class NoPrivacy:
 
 @dataclass(frozen=True)
 class UnpaidWeights:
-    """Optimised noise as it was first proposed, with weights from all private rows: noise for `epsilon`, no promise."""
+    """Optimized noise as first proposed, with weights from all private rows: noise for `epsilon`, no guarantee."""
 
     kind: ClassVar[str] = "unpaid"
     epsilon: float
@@ -207,5 +207,5 @@ def _scaled(settings: StepSettings, encoding: Encoding, epsilon: float) -> Plan:
 
 
 def _event(plan: Plan) -> Any:
-    """Whatever the noise is, its event has a multiplier."""
+    """The event of the noise: every noise here has an event with a multiplier."""
     return plan.noise.event

@@ -1,4 +1,4 @@
-"""How far closed forms are from the best noise of all, in one and two dimensions: values of the linear program."""
+"""Distance of closed forms from the optimal noise in one and two dimensions, by linear programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTHS = 8.0
 
 @dataclass(frozen=True)
 class DistanceToOptimum:
-    """A value that no noise is below, and what each family costs."""
+    """A lower bound on the cost of any noise, and the cost of each family."""
 
     weights: tuple[float, ...]
     constraint: str
@@ -27,7 +27,7 @@ class DistanceToOptimum:
 
 
 def distances(spacing: float) -> tuple[DistanceToOptimum, ...]:
-    """By weights and constraint, at epsilon and sensitivity 1, for the absolute cost.
+    """Distances by weights and constraint, at epsilon and sensitivity 1, for the absolute cost.
 
     >>> [round(one.at_least, 2) for one in distances(spacing=1.0)[:1]]
     [0.85]
@@ -42,7 +42,7 @@ def distances(spacing: float) -> tuple[DistanceToOptimum, ...]:
 
 
 def measure_optimum(folder: Path, command: str, *, spacing: float) -> None:
-    """Solves all programs and writes their values."""
+    """Solves all linear programs and writes their values."""
     plain = [
         {
             "weights": one.weights,
@@ -56,7 +56,7 @@ def measure_optimum(folder: Path, command: str, *, spacing: float) -> None:
 
 
 def optimum(folder: Path) -> SideTable:
-    """A table of the values that were found."""
+    """Side table of the values."""
     numbers = _numbers(folder)
     if (kept := read_numbers(numbers)) is None:
         return SideTable.not_measured(f"How far closed forms are from the best noise at epsilon {EPSILON:g}:")

@@ -1,4 +1,4 @@
-"""The table of optimised noise: accuracy against epsilon on MNIST, by the way noise is made and by what is trained."""
+"""Accuracy against epsilon on MNIST, by noise mechanism and by model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _AS_USUAL = "those of the usual recipe of this network, without a search."
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """A head with its settings: without privacy, and at each epsilon those of Gaussian and those of pure noise."""
+    """A head with its settings: without privacy, and at each epsilon for Gaussian and for pure noise."""
 
     title: str
     head: Head
@@ -174,7 +174,7 @@ class OptimizedNoiseTable:
         return drawn, by_dimension(folder), optimum(folder)
 
     def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
-        """Solves the linear programs of the best noise, draws their densities, and computes costs by dimension."""
+        """Solves the linear programs of the optimal noise, draws densities, and computes costs by dimension."""
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         spacing = 0.5 if scale is RunScale.QUICK else 0.25
         draw_line(folder / "densities.svg")
@@ -188,7 +188,7 @@ OPTIMIZED_NOISE = OptimizedNoiseTable()
 
 @dataclass(frozen=True)
 class _RowRange:
-    """All private rows but the last `left_out`, which are then measured on; or `examples` of them, to be quick."""
+    """All private rows but the last `left_out`, which replace the test rows; or the first `examples`."""
 
     examples: int | None = None
     left_out: int = 0
@@ -198,7 +198,7 @@ class _RowRange:
 
 
 def _lines(trained: HeadSettings, scale: RunScale) -> dict[str, tuple[Entry, ...]]:
-    """One entry per epsilon for each way that promises something."""
+    """One entry per epsilon for each private mechanism."""
     return {
         way: tuple(_private(trained, way, epsilon, scale) for epsilon in trained.epsilons(way)) for way in trained.ways
     }

@@ -1,4 +1,4 @@
-"""Adult by sex and race: whom privacy takes accuracy from. A table of ours; no paper has its numbers."""
+"""Accuracy on Adult by sex and race, with and without privacy. No paper has these numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ADULT = AdultTable()
 
 @lru_cache(maxsize=1)
 def groups() -> tuple[Group, ...]:
-    """Of the test rows, which are declared public: both sexes, and five races."""
+    """Groups of the test rows, which are declared public: two sexes and five races."""
     test, schema = load("adult").test, adult_schema()
     if test is None:
         raise DataError("adult has no public rows, which a table of accuracies needs.")
@@ -87,7 +87,7 @@ def groups() -> tuple[Group, ...]:
 
 
 def by_group(model: nn.Module, rows: ExperimentRows) -> dict[str, dict[str, float]]:
-    """The accuracy in percent on each group among the rows that are measured on, and how many of them it has."""
+    """Accuracy in percent on each group of the measured rows, and the number of rows in it."""
     records = rows.test.records
     batch = records.gather(torch.arange(records.num_units))
     with evaluating(model), torch.no_grad():
@@ -99,7 +99,7 @@ def by_group(model: nn.Module, rows: ExperimentRows) -> dict[str, dict[str, floa
 
 
 def lost_by_group(entries: Sequence[Entry], folder: Path, scale: RunScale, seeds: int, command: str) -> SideTable:
-    """Each group's accuracy without privacy, and what it has more or less at each epsilon, as means of seeds."""
+    """Accuracy of each group without privacy, and its change at each epsilon, as means over seeds."""
     results, path = ResultsFile(folder / "runs.jsonl"), folder / f"groups-{scale}"
     runs = [[run for run in results.of(entry) if run["seed"] < seeds] for entry in entries]
     counts = runs[0][0]["more"][ROWS] if runs[0] else {}

@@ -1,4 +1,4 @@
-"""Augmentation against none: each row seen several times, changed at random (Xu and Chen 2026, appendix H)."""
+"""Accuracy with augmentation: several random views of each image (Xu and Chen 2026, appendix H)."""
 
 from __future__ import annotations
 

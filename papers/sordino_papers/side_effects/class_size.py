@@ -1,4 +1,4 @@
-"""A class with fewer rows than the others: what privacy takes from it (Xu and Chen 2026, appendix E.1)."""
+"""Accuracy of a class with few examples (Xu and Chen 2026, appendix E.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHOSEN = "those of the table of padding, where they were compared on left-out r
 
 @dataclass(frozen=True)
 class OneSmallClass(ImageSet):
-    """The first `size` rows of the class `label` and the first `others` of each other. Measured on `label` alone."""
+    """The first `size` rows of class `label` and the first `others` of each other class. Measured on `label` only."""
 
     kind: ClassVar[str] = "one-small-class"
     label: int = LABEL

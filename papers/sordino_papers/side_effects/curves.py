@@ -1,4 +1,4 @@
-"""Clean and adversarial accuracy against what is varied, ours beside the paper's: a small table and a picture."""
+"""Clean and adversarial accuracy against one varied setting, next to the paper's numbers: side table and figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sordino_papers.side_effects.trials import ADVERSARIAL
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A place on the axis, the entry that was measured there, and what the paper has under attack."""
+    """A position on the axis, its entry, and the paper's accuracy under attack."""
 
     x: float
     entry: Entry
@@ -26,7 +26,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class CurveTable:
-    """An experiment that is one line of points: `line` is its name in the picture, `what` is varied along it."""
+    """An experiment with one line of points: `line` is its name in the figure, `what` names the varied setting."""
 
     name: str
     about: str
@@ -49,9 +49,9 @@ class CurveTable:
 def clean_and_adversarial(
     lines: Mapping[str, Sequence[CurvePoint]], what: str, path: Path, command: str, *, seeds: int
 ) -> SideTable:
-    """A panel for each name. Numbers and picture are kept at `path`, with .json and .svg.
+    """One panel per name. Writes numbers and figure to `path` with .json and .svg.
 
-    What is lost is counted from the first point of a line, seed by seed.
+    Losses are relative to the first point of a line, paired by seed.
     """
     results, picture, numbers = (
         ResultsFile(path.parent / "runs.jsonl"),

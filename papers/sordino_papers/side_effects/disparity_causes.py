@@ -1,7 +1,7 @@
-"""Three causes of unequal losses, one at a time: section 4.1 of Xu and Chen (2026).
+"""Three causes of unequal losses, varied one at a time: section 4.1 of Xu and Chen (2026).
 
-Two classes with one feature each. Class 2 gets a shorter feature, or fewer rows, and nothing else changes. A clip has
-to have something to act on: there class 2 has half the feature, and only the clip norm is varied.
+There are two classes with one feature each. Class 2 gets a smaller feature or fewer rows. For the third cause, the clip
+norm is varied while class 2 has half the feature, because a clip has no effect on disparity otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHOSEN = "ours, as those of feature-to-noise, at one level of noise."
 
 @dataclass(frozen=True)
 class WorldSize:
-    """How large the world and the network are, and the noise that all entries have."""
+    """Size of the world and the network, and the noise of all entries."""
 
     dimension: int
     patch_noise: float
@@ -52,7 +52,7 @@ SIZES = {RunScale.QUICK: WorldSize(100, 0.2, 100, 10, noise_std=0.02), RunScale.
 
 @dataclass(frozen=True)
 class CauseCase:
-    """One setting of one cause."""
+    """One value of one cause."""
 
     cause: str
     value: float
@@ -69,7 +69,7 @@ class CauseCase:
 
 
 def cases(scale: RunScale) -> Iterator[CauseCase]:
-    """All of them, by cause, from the setting that harms least."""
+    """All cases by cause, from the least harmful value."""
     size = SIZES[scale]
     for norm in NORMS:
         yield CauseCase(FEATURE, norm, size.bench(norm, 0.5), size.descent)

@@ -1,4 +1,4 @@
-"""The loss of groups against the inverse of their feature-to-noise ratio: figure 3a of Xu and Chen (2026)."""
+"""Loss of groups against the inverse of their feature-to-noise ratio: figure 3a of Xu and Chen (2026)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FeatureToNoiseTable:
         return _losses(found, folder, scale, command), _ratios(folder, scale)
 
     def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
-        """What the formula says, and what raw gradients show at the first step of seed 0."""
+        """Writes the ratios of the formula, and those of raw gradients at the first step of seed 0."""
         bench, steps = BENCHES[scale], _noisiest(scale)
         rows = bench.world.draw(bench.examples, Key.from_seed(0).stream("training rows"))
         run = exposed_descent(bench.start(0), rows, steps, at=(0,), seed=0)
@@ -75,7 +75,7 @@ FEATURE_TO_NOISE = FeatureToNoiseTable()
 
 
 def descent(bench: PatchExperiment, noise_std: float) -> PatchDescent:
-    """Steps of four per filter: see `PatchDescent`."""
+    """SGD with a learning rate of four per filter: see `PatchDescent`."""
     return PatchDescent(noise_std, learning_rate=4.0 * bench.filters)
 
 
@@ -126,7 +126,7 @@ def _noisiest(scale: RunScale) -> PatchDescent:
 
 
 def _ratios(folder: Path, scale: RunScale) -> SideTable:
-    """The ratios that were measured, beside those by formula."""
+    """Side table of measured ratios and those of the formula."""
     numbers = folder / f"ratios-{scale}.json"
     noise_std = _noisiest(scale).noise_std
     title = f"Ratios by formula, and on the raw gradients of the first step, at noise {noise_std:g} (not private):"

@@ -1,4 +1,4 @@
-"""Freezing in stages against none: what it gains on MNIST (Xu and Chen 2026, appendix G)."""
+"""Accuracy on MNIST with and without freezing in stages (Xu and Chen 2026, appendix G)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FreezingTable:
         return tuple(_entry(way, trial, scale) for way, trial in WAYS.items())
 
     def ablation(self, scale: RunScale) -> Sequence[Entry]:
-        """Other ways to freeze, random sparsification in its place, and both."""
+        """Other freezing schedules, random sparsification instead, and both."""
         return tuple(_entry(way, trial, scale) for way, trial in MORE_WAYS.items())
 
     def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:

@@ -1,4 +1,4 @@
-"""Pictures that are changed in a public way before anybody trains on them: each alone, and all alike."""
+"""Image datasets with a public change, such as padding or rotation, applied to each image."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ROWS_AT_A_TIME = 2000
 
 
 class ImageChange(Protocol):
-    """A change of pictures from 0 to 1, shape (picture, channel, row, column), which keeps their shape."""
+    """A change of images in [0, 1], shape (image, channel, row, column), that keeps their shape."""
 
     def __call__(self, pictures: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Padding:
-    """So many black pixels on each side, and back to the size of before: the object gets smaller.
+    """Pads each side with this many black pixels and resizes to the original size: the object gets smaller.
 
     >>> Padding(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
     tensor([0., 0., 1., 1.])
@@ -47,7 +47,7 @@ class Padding:
         return F.interpolate(padded, size=size, mode="bilinear", antialias=True).clamp(0.0, 1.0)
 
     def percent(self, size: int) -> int:
-        """How much of a side of so many pixels is padding, rounded as the paper rounds it.
+        """Fraction of the side that is padding, in percent, rounded like in the paper.
 
         >>> [Padding(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
         [0, 26, 50, 62, 75]
@@ -57,7 +57,7 @@ class Padding:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turned anticlockwise about its middle, with black corners.
+    """Rotates counterclockwise about the center, with black corners.
 
     >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
     >>> Rotation(90.0)(picture).round().tolist()
@@ -79,9 +79,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A standard set of changed pictures, or `examples` of its rows.
+    """A standard dataset of changed images, or its first `examples` rows.
 
-    With `left_out` its last private rows are not trained on, and take the place of the test rows.
+    With `left_out`, the last private rows are not trained on and replace the test rows.
     """
 
     kind: ClassVar[str] = "changed-images"
@@ -98,7 +98,7 @@ class ImageSet:
         return _rows(self)
 
     def chosen(self) -> DataSet:
-        """Raw rows: which of them are trained on, and which are measured on."""
+        """The raw dataset: rows to train on, and rows to measure on."""
         return load(self.set_name)
 
 
@@ -115,12 +115,12 @@ def _rows(pictures: ImageSet) -> ExperimentRows:
 
 
 def normaliser(facts: Facts) -> Pixels:
-    """From pictures between 0 and 1 to what networks are given, by the public constants of a set."""
+    """Converts images in [0, 1] to inputs of networks, with the public constants of a dataset."""
     return Pixels(None, facts.mean, facts.std)
 
 
 def as_images(inputs: Tensor, facts: Facts) -> Tensor:
-    """Back from what networks are given to pictures between 0 and 1.
+    """Converts inputs of networks back to images in [0, 1].
 
     >>> facts = Facts("grey", (1, 1, 2), 2, mean=(0.5,), std=(0.25,))
     >>> as_images(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)

@@ -1,4 +1,6 @@
-"""Padded pictures: the smaller the object, the more accuracy privacy takes (Xu and Chen 2026, section 6.2)."""
+"""Accuracy on padded images: the smaller the object, the more accuracy is lost to privacy (Xu and Chen 2026, section
+6.2).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ STAND_IN = "those of MNIST, without a search, with a network that two cores can 
 
 @dataclass(frozen=True)
 class PaddedSet:
-    """A standard set, its paddings in pixels per side, what is trained, and the paper's numbers for it."""
+    """A standard dataset, its paddings in pixels per side, the trial, and the paper's numbers."""
 
     title: str
     set_name: str
@@ -56,7 +58,7 @@ class PaddedSet:
 
 
 def sized(trial: DpSgdTrial, pictures: ImageSet, scale: RunScale) -> tuple[DpSgdTrial, ImageSet]:
-    """A training of seconds where the scale is `quick`."""
+    """A training of seconds at scale `quick`."""
     if scale is not RunScale.QUICK:
         return trial, pictures
     return quick(trial), replace(pictures, examples=min(QUICK_ROWS, pictures.examples or QUICK_ROWS))
@@ -99,7 +101,7 @@ class PaddingTable:
         return tuple(point.entry for each in _sets(scale) for point in each.points(scale))
 
     def ablation(self, scale: RunScale) -> Sequence[Entry]:
-        """The search for a learning rate and a radius, and what padding does where nothing is private."""
+        """The search for a learning rate and an attack radius, and the effect of padding without privacy."""
         return (*_search(scale), *_without_privacy(scale))
 
     def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:

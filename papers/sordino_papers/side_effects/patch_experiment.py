@@ -1,4 +1,4 @@
-"""Trainings in a world of patches, as entries of a table have them: private runs, and the outcome of each group."""
+"""Trainings in the two-patch world, and the results of each group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PER_GROUP = 250
 
 @dataclass(frozen=True)
 class PatchExperiment:
-    """A world, how many of its rows are trained on, and the network. Rows are drawn anew for each seed.
+    """A world, the number of training rows, and the network. Rows are drawn again for each seed.
 
     >>> from sordino_papers.side_effects.two_patch_world import PatchDescent, TwoPatches
     >>> bench = PatchExperiment(TwoPatches(dimension=8), examples=40, filters=2)
@@ -47,7 +47,7 @@ class PatchExperiment:
         return PatchNetwork(self.world.dimension, self.filters, seed=seed)
 
     def trained(self, descent: PatchDescent, seed: int, start: PatchNetwork | None = None) -> PatchNetwork:
-        """Privately, or without noise where the descent has none."""
+        """Trains privately, or without noise if the noise is 0."""
         network = self.start(seed) if start is None else start
         rows = self.world.draw(self.examples, Key.from_seed(seed).stream("training rows"))
         if descent.noise_std:
@@ -58,7 +58,7 @@ class PatchExperiment:
     def measure(
         self, descent: PatchDescent, seed: int, *, radius: float | None = None, start: PatchNetwork | None = None
     ) -> Measurement:
-        """The mean accuracy of groups in percent; loss, accuracy and ratio of each, and the same under attack."""
+        """Mean accuracy of groups in percent; loss, accuracy and ratio of each group, and the same under attack."""
         return Measurement(*self._measured(self.trained(descent, seed, start), descent, seed, radius))
 
     def _measured(
@@ -82,7 +82,7 @@ class PatchExperiment:
 
 
 def groups_of(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
-    """What is kept of each group of an entry, numbers as means over seeds. Nothing where nothing was run."""
+    """Kept results of each group of an entry, as means over seeds. Empty if nothing was run."""
     runs = [run["more"]["groups"] for run in ResultsFile(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
     return [_mean(same_group) for same_group in zip(*runs, strict=True)]
 

@@ -1,7 +1,7 @@
-"""Accuracy over feature size and noise: figure 1 of Xu and Chen (2026), a heat map.
+"""Heat map of accuracy over feature size and noise: figure 1 of Xu and Chen (2026).
 
-Two classes of equal size and features of equal length. All feature sizes at one level of noise are trained side by
-side, as a simulation (see `sordino_papers.side_effects.two_patch_world.swarm`).
+Two classes of equal size have features of equal norm. All feature sizes at one noise level are trained together, as a
+simulation (see `sordino_papers.side_effects.two_patch_world.swarm`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHOSEN = "ours, by sweeps over draws of the world: few and short steps, so that
 
 @dataclass(frozen=True)
 class PhaseGrid:
-    """What is trained at each place of the map: feature sizes by levels of noise."""
+    """Grid of feature sizes and noise levels, and the training at each point."""
 
     feature_norms: tuple[float, ...]
     noise_stds: tuple[float, ...]
@@ -46,7 +46,7 @@ class PhaseGrid:
         return PatchDescent(noise_std, learning_rate=0.4 * self.filters, steps=self.steps)
 
     def accuracies(self, noise_std: float, seed: int) -> list[float]:
-        """One for each feature size, at one level of noise."""
+        """One accuracy per feature size, at one noise level."""
         key, count = Key.from_seed(seed), len(self.feature_norms)
         worlds = [
             one_feature_each(norm, dimension=self.dimension, patch_noise=self.patch_noise)
@@ -107,9 +107,9 @@ PHASE_TRANSITION = PhaseTransitionTable()
 
 
 def reached(feature_norms: Sequence[float], accuracies: Sequence[float], level: float) -> float | None:
-    """The feature size from which on accuracy is at least `level`, between sizes by logarithm.
+    """Feature size from which accuracy is at least `level`, interpolated on a log scale.
 
-    None if it lies beyond these sizes, on either side.
+    None if it is outside the range of these sizes.
 
     >>> reached([0.1, 1.0, 10.0], [0.5, 0.7, 0.9], level=0.7)
     1.0

@@ -1,7 +1,7 @@
-"""Pre-training on features that turn before fine-tuning: Proposition 4.4 of Xu and Chen (2026), in a synthetic world.
+"""Pretraining on features that differ from the private ones by a rotation: Proposition 4.4 of Xu and Chen (2026).
 
-A network is trained without noise on public rows, then privately on rows whose features are turned by an angle. Beside
-it stands a network that starts from scratch, with the same private steps.
+A network is trained without noise on public rows, then privately on rows whose features are rotated by an angle. It is
+compared with training from scratch with the same private steps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHOSEN = "ours, by hand: few private steps, as fine-tuning has, and noise that 
 
 @dataclass(frozen=True)
 class FineTuningSetup:
-    """The public training, the private one, and the rows of both."""
+    """Public and private training, with their rows."""
 
     bench: PatchExperiment
     public: PatchDescent
@@ -58,7 +58,7 @@ class FineTuningSetup:
         return Entry(method, "patches", None, None, settings, measure, chosen=_CHOSEN)
 
     def strength(self, seed: int) -> float:
-        """What the public network says of its own features: the mean margin, with no noise in the other patch."""
+        """Mean margin of the public network on its own features, without noise in the other patch."""
         features = self.bench.world.features()
         with torch.no_grad():
             outputs = PatchNetwork.of(_public_weights(self, seed))(torch.stack([features, 0 * features], dim=1))

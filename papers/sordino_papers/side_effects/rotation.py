@@ -1,7 +1,7 @@
-"""Learnt in public, tuned in private on turned pictures: the further they are turned, the less the public ones help.
+"""Public pretraining and private fine-tuning on rotated images: public images help less, the larger the angle.
 
-Xu and Chen (2026), section 6.2 and Proposition 4.4. Their angles did not come down to us; ours are 0, 30, 60 and 90
-degrees. The training rows are declared public here. The test rows are turned, and the first half of them is private.
+Xu and Chen (2026), section 6.2 and Proposition 4.4. The paper's angles are not known; ours are 0, 30, 60 and 90
+degrees. The training rows are declared public. The test rows are rotated, and the first half of them is private.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sordino_papers.side_effects.trials import EPSILON, LENET, quick, with_attac
 
 @dataclass(frozen=True)
 class RotatedTestImages(ImageSet):
-    """The test rows of a set, turned: the first half is private, the other one is measured on."""
+    """The test rows of a dataset, rotated: the first half is private, the second half is used to measure accuracy."""
 
     kind: ClassVar[str] = "rotated-test-images"
 
@@ -45,7 +45,7 @@ class RotatedTestImages(ImageSet):
 
 @dataclass(frozen=True)
 class PublicTraining:
-    """A start from a network that was trained on the public training rows of a set, or on `examples` of them."""
+    """Initial weights from training on the public training rows of a dataset, or on `examples` of them."""
 
     kind: ClassVar[str] = "public-training"
     set_name: str
@@ -82,7 +82,7 @@ _NO_SEARCH = "those of LeNet on MNIST, without a search."
 
 @dataclass(frozen=True)
 class RotationSetup:
-    """A network that is tuned on turned pictures, the same from random weights, and the paper's accuracies by angle."""
+    """A network to fine-tune on rotated images, the same network with random weights, and the paper's accuracies."""
 
     title: str
     set_name: str
@@ -92,7 +92,7 @@ class RotationSetup:
     paper: tuple[float, ...] | None = None
 
     def lines(self, scale: RunScale) -> dict[str, tuple[CurvePoint, ...]]:
-        """By what is trained, one point for each angle."""
+        """One point per angle, by initial weights."""
         papers = self.paper if self.paper and scale is not RunScale.QUICK else (None,) * len(DEGREES)
         ways = {"tuned": (self.tuned, papers), "from scratch": (self.scratch, (None,) * len(DEGREES))}
         return {

@@ -1,7 +1,7 @@
-"""Trainings of these tables: as usual, or with something that is said to help; and then the model is attacked.
+"""Trainings of these tables, and the attacks on the trained models.
 
-Settings that Xu and Chen (2026) name: LeNet, batches of 256, and a clip of 0.1 as by Tramer and Boneh (2021). Epochs,
-learning rates and the attack did not come down to us. Ours are below.
+Xu and Chen (2026) use LeNet, batches of 256, and a clip norm of 0.1 as Tramer and Boneh (2021). Their epochs, learning
+rates and attack are not known; these are ours.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RADIUS = 0.01
 
 
 def within(radius: float) -> LInfinity:
-    """Forty steps of a tenth of the radius, as is usual on MNIST."""
+    """PGD with forty steps of a tenth of the radius, as is usual on MNIST."""
     return LInfinity(radius, step=radius / 10, steps=40)
 
 
 @dataclass(frozen=True)
 class AdversarialAccuracy:
-    """Accuracy under attack on the first `examples` public rows. Of `more_attacks` each is named by its radius."""
+    """Accuracy under attack on the first `examples` public rows. `more_attacks` are named by their radius."""
 
     kind: ClassVar[str] = "adversarial"
     attack: Attack
@@ -46,7 +46,7 @@ class AdversarialAccuracy:
     more_attacks: tuple[Attack, ...] = ()
 
     def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, float]:
-        """Accuracies in percent on pictures that are moved within their range from 0 to 1."""
+        """Accuracies in percent under perturbations that keep pixels in [0, 1]."""
         records = rows.test.records
         batch = records.gather(torch.arange(min(self.examples, records.num_units)))
         pictures, prepare = as_images(batch.inputs[0], rows.facts), normaliser(rows.facts)
@@ -77,7 +77,7 @@ def with_attack(trial: DpSgdTrial, **changes: Any) -> DpSgdTrial:
 
 
 def without_privacy(trial: DpSgdTrial, rows: ExperimentRows, seed: int) -> Measurement:
-    """Takes the steps of a trial without clip and noise, for comparison, and measures what the trial measures."""
+    """Trains with the steps of a trial but without clip and noise, and takes the measurements of the trial."""
     plain, model = replace(trial, learning_rate=_PLAIN_RATE), trial.build(rows.facts, seed)
     compared = AblationSettings(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
     clipped_sgd(model, rows.data, plain.optimizer_for(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
@@ -85,12 +85,12 @@ def without_privacy(trial: DpSgdTrial, rows: ExperimentRows, seed: int) -> Measu
 
 
 def quick(trial: DpSgdTrial) -> DpSgdTrial:
-    """The same in seconds, on few rows."""
+    """A version that takes seconds, on few rows."""
     return replace(with_attack(trial, examples=100), batch_size=100, epochs=3.0)
 
 
 def not_private(method: str, part: RowSource, trial: DpSgdTrial) -> Entry:
-    """What the same network does without privacy."""
+    """An entry for the same network trained without privacy."""
     settings = {"training": trial, "rows": part, "learning_rate_without_clip": _PLAIN_RATE}
     chosen = "those of private training, with another learning rate."
     return Entry(

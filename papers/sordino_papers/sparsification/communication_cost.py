@@ -1,4 +1,4 @@
-"""Bytes that clients and a server send, by final rate, kind of mask and wire format, counted in real messages."""
+"""Bytes sent by clients and server, by final rate, kind of mask and wire format, counted on real messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS = {"dense": FAINT, "index-coded": INK, "seed-coded": ACCENT}
 
 @dataclass(frozen=True)
 class CommunicationCost:
-    """What all messages of a run have in bytes, and the share of coordinates that masks keep on average."""
+    """Bytes of all messages of a run, and the mean fraction of coordinates that masks keep."""
 
     masks: str
     final_rate: float
@@ -35,7 +35,7 @@ class CommunicationCost:
 
 
 def communication_entry(trial: DpSgdTrial, masks: str, part: SetPart, *, clients: int, wire: Wire) -> Entry:
-    """A federated run as something to measure once: no byte depends on its seed."""
+    """An entry for a federated run. The number of bytes does not depend on the seed."""
 
     def measure(seed: int) -> Measurement:
         found = measure_communication(trial, masks, part.rows(trial), clients=clients, wire=wire)
@@ -60,7 +60,7 @@ def measure_communication(
 
 
 def kept_share(trial: DpSgdTrial, examples: int, size: int) -> float:
-    """The mean share of `size` coordinates that is kept in a step, from the plan alone.
+    """Mean fraction of `size` coordinates that a step keeps, computed from the plan alone.
 
     >>> trial = DpSgdTrial("linear", batch_size=10, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
     >>> kept_share(trial, examples=100, size=50)
@@ -73,14 +73,14 @@ def kept_share(trial: DpSgdTrial, examples: int, size: int) -> float:
 
 
 def in_every_format(found: Iterable[CommunicationCost]) -> tuple[CommunicationCost, ...]:
-    """Those runs that are there in all formats, to be compared."""
+    """The runs that were measured in all wire formats."""
     found = tuple(found)
     whole = {wire.name for wire in WIRES}
     return tuple(one for one in found if _by_wire(one.masks, one.final_rate, found).keys() == whole)
 
 
 def traffic(found: Sequence[CommunicationCost], scale: RunScale, folder: Path, command: str) -> SideTable:
-    """Bytes by rate and wire format beside what masks keep, as a table and as a picture."""
+    """Bytes by rate and wire format, next to the fraction of coordinates kept, as a table and a figure."""
     picture, numbers = folder / f"bytes-{scale}.svg", folder / f"bytes-{scale}.json"
     write_numbers(numbers, {"runs": [asdict(one) | {"share": _share(one, found)} for one in found]}, command)
     _draw(found, picture)
@@ -96,7 +96,7 @@ def _by_wire(masks: str, rate: float, found: Iterable[CommunicationCost]) -> dic
 
 
 def _share(one: CommunicationCost, found: Iterable[CommunicationCost]) -> float:
-    """Bytes over those of the same run with dense messages."""
+    """Bytes relative to the same run with dense messages."""
     dense = _by_wire(one.masks, one.final_rate, found)[Dense.name]
     return (one.up + one.down) / (dense.up + dense.down)
 

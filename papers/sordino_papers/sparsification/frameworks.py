@@ -1,6 +1,6 @@
-"""How much of the gradients each framework can do without: sparsification put into settings that were made without it.
+"""Accuracy against the final rate of sparsification in six training frameworks: figure 4 of Zhu and Blaschko (2023).
 
-Figure 4 of Zhu and Blaschko (2023).
+Settings are those of training without sparsification.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHORTENED = (
 
 @dataclass(frozen=True)
 class FrameworkSetup:
-    """A way at an epsilon, on the first `examples` private rows, measured on the first `public` test rows."""
+    """A training method at an epsilon, on the first `examples` private rows and the first `public` test rows."""
 
     title: str
     epsilon: float

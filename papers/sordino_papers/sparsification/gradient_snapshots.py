@@ -1,4 +1,4 @@
-"""A training of this family with its raw gradients on view. Nothing is promised: its noise is given, not calibrated."""
+"""Trainings with raw gradients exposed at chosen epochs. Not private: the noise is given, not calibrated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sordino_papers.sparsification.diagnostics import ExposedRun, ExposedStep
 
 @dataclass(frozen=True)
 class ExposedTraining:
-    """What decides such a training but the seed. `examples` None is all rows of `data`."""
+    """Settings of such a training except the seed. `examples` None means all rows of `data`."""
 
     data: str
     trial: DpSgdTrial
@@ -41,14 +41,14 @@ class ExposedTraining:
 
 @dataclass(frozen=True)
 class GradientSnapshots:
-    """A training, the epochs at whose first step it is looked at, and how many units of that step are."""
+    """A training, the epochs whose first step is examined, and the number of units examined in it."""
 
     training: ExposedTraining
     epochs: tuple[int, ...]
     units: int
 
     def shown(self, seed: int) -> Iterator[tuple[int, ExposedStep]]:
-        """Each of these steps with its epoch. The training ends at the last of them."""
+        """Yields each of these epochs with its step. The training stops after the last one."""
         rows = self.training.rows()
         per_epoch = steps_per_epoch(len(rows), self.training.trial.batch_size)
         epochs = {per_epoch * epoch: epoch for epoch in self.epochs}
@@ -57,10 +57,10 @@ class GradientSnapshots:
 
 
 def kept_details(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
-    """What was kept of an entry beside its value, seed by seed."""
+    """The `more` values of the runs of an entry, by seed."""
     return [run["more"] for run in ResultsFile(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
 
 
 def mark_not_private(figure: Figure) -> None:
-    """Writes on a picture what it was drawn from."""
+    """Writes on a figure that its data is not private."""
     figure.supxlabel(NOT_PRIVATE, fontsize=7, color=FAINT)

@@ -1,4 +1,4 @@
-"""A grid of clips and momenta: a heat map, and where the best of each row and column lies."""
+"""Heat map over clip norm and momentum, with the best cell of each row and column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sordino_papers.harness.table import Row, gain, rows
 
 @dataclass(frozen=True)
 class GridCell:
-    """A clip and a momentum, and whether the scaling rule holds for them."""
+    """A clip norm and a momentum, and whether they satisfy the scaling rule."""
 
     clip: float
     momentum: float
@@ -32,7 +32,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class ClipMomentumGrid:
-    """Cells by clip and then by momentum."""
+    """Cells ordered by clip norm, then by momentum."""
 
     title: str
     clips: tuple[float, ...]
@@ -48,10 +48,10 @@ class ClipMomentumGrid:
 
 @dataclass(frozen=True)
 class BestCell:
-    """Where the best mean of a row or column lies, what its neighbours lack, and whether it is on the diagonal.
+    """Best cell of a row or column, its gain over its neighbors, and whether it is on the diagonal.
 
-    `constant` is C / (1 - mu) of the best: the rule says that all rows and columns have the same. `over` are the gains
-    of the cell on the diagonal over its neighbours, or those of the best cell where there is no diagonal.
+    `constant` is C / (1 - mu) of the best cell: by the rule it is equal for all rows and columns. `over` has the gains
+    of the diagonal cell over its neighbors, or those of the best cell if there is no diagonal.
     """
 
     grid: str
@@ -65,7 +65,7 @@ class BestCell:
 def best_of(
     name: str, line: Sequence[GridCell], grid: ClipMomentumGrid, results: ResultsFile, seeds: int
 ) -> BestCell | None:
-    """None where some cell was not run. The best was chosen on the same seeds, which flatters it."""
+    """The best cell, or None if some cell was not run. It is selected on the same seeds, which favors it."""
     means = [row.ours for row in rows([cell.entry for cell in line], results, seeds=seeds)]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(line):
@@ -83,7 +83,7 @@ def best_of(
 
 
 def grid_side(grids: Sequence[ClipMomentumGrid], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
-    """A line for each row and column of each grid, and the grids as a picture."""
+    """One line for each row and column of each grid, and the grids as a figure."""
     results = ResultsFile(folder / "runs.jsonl")
     picture, numbers = folder / f"grid-{scale}.svg", folder / f"grid-{scale}.json"
     found = [(grid, rows([cell.entry for cell in grid.cells], results, seeds=seeds)) for grid in grids]
@@ -101,7 +101,7 @@ def grid_side(grids: Sequence[ClipMomentumGrid], scale: RunScale, seeds: int, fo
 
 
 def _other(name: str, cell: GridCell) -> str:
-    """A cell by what its row or column leaves open."""
+    """Names a cell by the setting that its row or column leaves open."""
     return f"mu {cell.momentum:g}" if name.startswith("C") else f"C {cell.clip:g}"
 
 
@@ -132,7 +132,7 @@ def _draw(grids: Sequence[tuple[ClipMomentumGrid, Sequence[Row]]], path: Path) -
 
 
 def _fill(axes: Axes, grid: ClipMomentumGrid, means: Sequence[float | None]) -> None:
-    """A heat map with its numbers; frames mark the diagonal."""
+    """Draws a heat map with its numbers; frames mark the diagonal."""
     values = np.array([np.nan if mean is None else mean for mean in means]).reshape(len(grid.clips), len(grid.momenta))
     low, high = (np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else (0.0, 1.0)
     axes.imshow(values, cmap="Blues", vmin=low, vmax=high)

@@ -1,4 +1,4 @@
-"""Accuracy against the final rate, framework by framework, and the largest rate that is as good as none."""
+"""Accuracy against the final rate by framework, and the largest rate that loses no accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PANELS_IN_A_ROW = 3
 
 @dataclass(frozen=True)
 class RateCurve:
-    """One framework at rates that rise from 0, with the entry of each."""
+    """Entries of one framework at increasing rates, from 0."""
 
     title: str
     epsilon: float
@@ -29,16 +29,16 @@ class RateCurve:
 
 @dataclass(frozen=True)
 class RateCurveResult:
-    """The rows of a curve, once they are measured."""
+    """Measured rows of a curve."""
 
     curve: RateCurve
     rows: tuple[Row, ...]
 
     @property
     def largest(self) -> float | None:
-        """The largest rate whose mean is at most one standard error of the mean at rate 0 below that mean.
+        """Largest rate whose mean is at most one standard error below the mean at rate 0.
 
-        None where fewer than two seeds were run, which leave the standard error unknown.
+        None with fewer than two seeds, which give no standard error.
         """
         none = self.rows[0]
         if none.ours is None or none.sem is None:
@@ -58,7 +58,7 @@ class RateCurveResult:
 
 
 def largest_rates(curves: Sequence[RateCurve], folder: Path, scale: RunScale, seeds: int, command: str) -> SideTable:
-    """A line and a panel for each framework."""
+    """One line and one panel per framework."""
     results = ResultsFile(folder / "runs.jsonl")
     found = [RateCurveResult(curve, tuple(rows(curve.entries, results, seeds=seeds))) for curve in curves]
     picture, numbers = folder / f"rates-{scale}.svg", folder / f"rates-{scale}.json"
@@ -70,7 +70,7 @@ def largest_rates(curves: Sequence[RateCurve], folder: Path, scale: RunScale, se
 
 
 def draw(found: Sequence[RateCurveResult], path: Path) -> None:
-    """Means with standard errors; the band is that of rate 0."""
+    """Draws means with standard errors; the band is the standard error at rate 0."""
     lines = -(-len(found) // _PANELS_IN_A_ROW)
     with drawing(path, width=2.6 * _PANELS_IN_A_ROW, height=2.2 * lines) as figure:
         panels = figure.subplots(lines, _PANELS_IN_A_ROW, squeeze=False).flatten()

@@ -1,7 +1,7 @@
-"""What of random sparsification matters: a rate that rises or stays, a mask for an epoch or for a step.
+"""Ablation of random sparsification: rising or constant rate, one mask per epoch or per step.
 
 Accuracy is that of private training; bytes are those of a federated run. A rate that rises to 0.9 keeps as many
-coordinates on average as one that stays at 0.45, so both are there.
+coordinates on average as a constant rate of 0.45, so both are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPSILONS = (3.0, 1.0)
 
 @dataclass(frozen=True)
 class MaskSchedule:
-    """How the rate goes, and how many masks there are in an epoch: None is one in every step."""
+    """Schedule of the rate, and number of masks per epoch: None is one mask per step."""
 
     schedule: RateSchedule
     per_epoch: int | None
@@ -49,7 +49,7 @@ KINDS = tuple(MaskSchedule(schedule, per_epoch) for schedule in (Cooling(), Cons
 
 @dataclass(frozen=True)
 class MaskSetup:
-    """What is trained for accuracy, and what is trained by `clients` for its bytes, at which rates."""
+    """What is trained for accuracy, what `clients` train to count bytes, and at which rates."""
 
     part: SetPart
     trial: DpSgdTrial
@@ -110,7 +110,7 @@ class MaskAblation:
         return (traffic(found, scale, folder, command),) if found else ()
 
     def extra_entries(self, scale: RunScale) -> Sequence[Entry]:
-        """A federated run for each kind of masks, final rate and wire format."""
+        """One federated run per kind of mask, final rate and wire format."""
         setting = SETTINGS[scale]
         return tuple(
             communication_entry(

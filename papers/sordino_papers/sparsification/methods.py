@@ -1,4 +1,4 @@
-"""The ways to a private model that sparsification is put into: from scratch, by transfer, in a public subspace."""
+"""Training methods that sparsification is added to: from scratch, by transfer, in a public subspace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sordino_papers.harness.training import DELTA, DpSgdTrial, Sparsity, outcome
 
 
 class TrainingMethod(Protocol):
-    """How a network is trained to an epsilon, with gradients sparsified to a final rate, or not at all at rate 0."""
+    """Trains a network to an epsilon, with sparsification to a final rate, or without it at rate 0."""
 
     def __hash__(self) -> int: ...
 
@@ -31,13 +31,13 @@ class TrainingMethod(Protocol):
     def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement: ...
 
     def quick(self) -> TrainingMethod:
-        """The same in seconds, on few rows."""
+        """A version that takes seconds, on few rows."""
         ...
 
 
 @dataclass(frozen=True)
 class DpSgdMethod:
-    """DP-SGD on Poisson batches."""
+    """DP-SGD with Poisson sampling."""
 
     kind: ClassVar[str] = "dp-sgd"
     trial: DpSgdTrial
@@ -55,7 +55,7 @@ class DpSgdMethod:
 
 @dataclass(frozen=True)
 class PretrainedPart:
-    """A start from a network that was pretrained on `pictures` synthetic images, of which `part` is trained."""
+    """Initial weights from pretraining on `pictures` synthetic images. `part` of the network is trained."""
 
     kind: ClassVar[str] = "pretrained"
     part: Part
@@ -70,7 +70,7 @@ class PretrainedPart:
 
 @dataclass(frozen=True)
 class EmbeddedMethod:
-    """A network in the subspace of the gradients of made-up pictures."""
+    """Training in the subspace spanned by gradients of synthetic images (gradient embedding perturbation)."""
 
     kind: ClassVar[str] = "embedded"
     network: str
@@ -80,7 +80,7 @@ class EmbeddedMethod:
         return models.build(self.network, facts, seed=seed)
 
     def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement:
-        """From its beginning, whatever there is in `out`: it has no folder."""
+        """Always starts at step 0: it cannot be resumed, and `out` is not used."""
         size, examples = self.settings.batch_size, len(rows)
         steps = steps_for(self.settings.epochs, examples, size)
         fitted = fit_embedded(
@@ -103,7 +103,7 @@ class EmbeddedMethod:
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
 def rows_for(way: TrainingMethod, data: str, examples: int | None, public: int | None) -> ExperimentRows:
-    """The first private and public rows of a standard set, as the way is given them. No others are prepared."""
+    """The first private and public rows of a standard dataset, prepared for a training method."""
     loaded = load(data)
     if loaded.test is None:
         raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
@@ -114,7 +114,7 @@ def rows_for(way: TrainingMethod, data: str, examples: int | None, public: int |
 
 
 def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> Pretrained:
-    """Pre-trained once, and kept beside the data sets. The file may be deleted at any time."""
+    """Pretrains once, and keeps the weights next to the datasets. The file may be deleted at any time."""
     shape = "x".join(str(size) for size in input_shape)
     path = root() / "pretrained" / f"{model}-{shape}-{pictures}-v{VERSION}.safetensors"
     if not path.exists():

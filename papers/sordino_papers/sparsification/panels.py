@@ -1,4 +1,4 @@
-"""Panels of accuracy against the final rate: a picture, what the best rate gains, and whether equal noise agrees."""
+"""Panels of accuracy against the final rate: figure, gain of the best rate, agreement of panels with equal noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PANELS_IN_A_ROW = 3
 
 @dataclass(frozen=True)
 class Panel:
-    """An entry for each rate, from 0 up. `noise` is sigma C where there are both noise and a clip."""
+    """One entry per rate, from 0 up. `noise` is sigma C if there are both noise and a clip."""
 
     title: str
     rates: tuple[float, ...]
@@ -29,11 +29,11 @@ class Panel:
     noise: float | None = None
 
     def gain_at_last(self, results: ResultsFile, seeds: int) -> Gain:
-        """What the largest rate gains over none."""
+        """Gain of the largest rate over rate 0."""
         return gain(self.entries[0], self.entries[-1], results, seeds=seeds)
 
     def best(self, results: ResultsFile, seeds: int) -> tuple[float, Gain] | None:
-        """The rate above 0 that gains most, and its gain; None where nothing was run."""
+        """The rate above 0 with the largest gain, and its gain; None if nothing was run."""
         none, *others = self.entries
         gains = [gain(none, other, results, seeds=seeds) for other in others]
         known = [(one.mean, rate, one) for rate, one in zip(self.rates[1:], gains, strict=True) if one.mean is not None]
@@ -41,7 +41,7 @@ class Panel:
 
 
 def gains_by_panel(panels: Sequence[Panel], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
-    """A line for each panel, and all of them in a picture."""
+    """One line per panel, and a figure of all panels."""
     results = ResultsFile(folder / "runs.jsonl")
     picture, numbers = folder / f"tradeoff-{scale}.svg", folder / f"tradeoff-{scale}.json"
     write_numbers(numbers, {"panels": [_plain(panel, results, seeds) for panel in panels]}, command)
@@ -55,9 +55,9 @@ def gains_by_panel(panels: Sequence[Panel], scale: RunScale, seeds: int, folder:
 
 
 def equal_noise(panels: Sequence[Panel], seeds: int, folder: Path) -> SideTable:
-    """Whether panels of equal sigma C gain as much from the largest rate.
+    """Compares the gains of panels with equal sigma C at the largest rate.
 
-    The interval of a difference is that of two independent gains. They share their seeds, which makes them differ less.
+    The interval of a difference treats the two gains as independent. They share seeds, so the interval is too wide.
     """
     results, lines = ResultsFile(folder / "runs.jsonl"), list[tuple[str, ...]]()
     for one, other in combinations(panels, 2):
@@ -118,7 +118,7 @@ def _draw(panels: Sequence[tuple[Panel, Sequence[Row]]], path: Path) -> None:
 
 
 def _fill(axes: Axes, points: Sequence[tuple[float, Row]]) -> None:
-    """Differences of means, with the standard errors of these; the dashed line is no sparsification."""
+    """Draws differences of means with standard errors; the dashed line is training without sparsification."""
     if points:
         none = points[0][1].ours or 0.0
         above, errors = [(row.ours or 0.0) - none for _, row in points], [row.sem or 0.0 for _, row in points]

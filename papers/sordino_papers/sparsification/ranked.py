@@ -1,6 +1,6 @@
-"""Ranked against random sparsification: accuracy, and how often each coordinate is masked.
+"""Ranked and random sparsification: accuracy, and how often each coordinate is masked.
 
-Zhu and Blaschko (2023), appendix I and figure 12: ranks of noisy gradients are nearly random, so both do the same.
+Zhu and Blaschko (2023), appendix I and figure 12: ranks of noisy gradients are nearly random, so both give the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class MaskComparison:
-    """A training whose accuracies are compared, and one whose masks are counted."""
+    """A training whose accuracies are compared, and a training whose masks are counted."""
 
     data: str
     trial: DpSgdTrial
@@ -38,7 +38,7 @@ class MaskComparison:
     counted: ExposedTraining
 
     def trials(self) -> dict[str, DpSgdTrial]:
-        """The three trainings by name. They differ in their masks only."""
+        """Three trainings by name, which differ in their masks only."""
         sparsity = self.trial.sparsity
         ranked = None if sparsity is None else replace(sparsity, ranked=True)
         return {

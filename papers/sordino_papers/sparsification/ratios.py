@@ -1,4 +1,4 @@
-"""What sparsification does to noise and to kept coordinates, by its rate: figure 1c-d of Zhu and Blaschko (2023)."""
+"""Norm of the noise and of kept coordinates against the rate: figure 1c-d of Zhu and Blaschko (2023)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _noise(seed: int) -> Measurement:
 
 
 def _gradients(looks: GradientSnapshots) -> Entry:
-    """The table has the last look, at the clip that the training has."""
+    """The entry for gradients. The table shows the last snapshot, at the clip norm of the training."""
     clip = looks.training.trial.clip
 
     def measure(seed: int) -> Measurement:
@@ -103,7 +103,7 @@ def _gradients(looks: GradientSnapshots) -> Entry:
 
 
 def _curves(noise: dict[str, Any], gradients: dict[str, Any]) -> dict[str, dict[float, float]]:
-    """Each as a function of the rate, with the laws that they are compared with."""
+    """Ratios by rate, with the laws that they are compared with."""
     curves = {
         _NOISE: dict(zip(RATES, noise["ratios"], strict=True)),
         _NOISE_LAW: {rate: sqrt(1 - rate) for rate in RATES},

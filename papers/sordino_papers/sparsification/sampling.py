@@ -1,8 +1,8 @@
-"""What the sampling of batches decides: Zhu and Blaschko (2023), Table 3.
+"""Sampling methods compared: Zhu and Blaschko (2023), Table 3.
 
-The paper shuffles the rows, cuts them into batches, and takes the noise that Poisson sampling would need. Nobody has
-proved that this is enough, so here are three: Poisson batches; a fresh partition each epoch with the noise that its own
-accountant asks for; and the paper's, which promises nothing at that number.
+The paper shuffles the rows, splits them into batches, and uses the noise that Poisson sampling would need. This has no
+proof. So three methods are compared: Poisson sampling; a new partition in each epoch with the noise that its own
+accountant requires; and the paper's, which has no guarantee at that epsilon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPSILONS = (3.0, 1.0)
 
 @dataclass(frozen=True)
 class SamplingSetup:
-    """A part of a data set, and what is trained on it without and with sparsification."""
+    """Part of a dataset, and the trainings on it without and with sparsification."""
 
     part: SetPart
     none: DpSgdTrial
@@ -62,7 +62,7 @@ SETTINGS = {
 
 
 class Sampling(Protocol):
-    """A way to draw batches, with the paper's accuracies at the two epsilons by kind."""
+    """A sampling method, with the paper's accuracies at the two epsilons by kind."""
 
     paper: ClassVar[Paper]
 
@@ -70,7 +70,7 @@ class Sampling(Protocol):
 
 
 class PoissonBatches:
-    """Every row joins every batch by itself, which is what amplification is proved for."""
+    """Poisson sampling: every row joins every batch independently."""
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.8), "RS": (64.6, 55.2)}
 
@@ -80,7 +80,7 @@ class PoissonBatches:
 
 
 class Partition:
-    """A fresh partition each epoch, without amplification: as much noise as its own accountant asks for."""
+    """A new partition in each epoch, without amplification, with the noise that its accountant requires."""
 
     paper: ClassVar[Paper] = {}
 
@@ -92,7 +92,7 @@ class Partition:
 
 
 class PartitionAsPoisson:
-    """Partitions with the noise of Poisson sampling. What is proved of them at this noise is in `more`."""
+    """Partitions with the noise of Poisson sampling. The epsilon that is proved for them is in `more`."""
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.5), "RS": (64.3, 55.1)}
 
@@ -137,20 +137,20 @@ SPARSIFICATION_SAMPLING = SamplingTable()
 
 
 def partition(trial: DpSgdTrial, examples: int) -> Shuffled:
-    """As many batches as Poisson sampling would draw, in whole epochs."""
+    """A sampler with as many batches as Poisson sampling would draw, in whole epochs."""
     return Shuffled(round(examples / trial.batch_size), round(trial.epochs), ADJACENCY)
 
 
 @lru_cache
 def poisson_noise(trial: DpSgdTrial, examples: int, epsilon: float) -> float:
-    """The noise multiplier with which Poisson batches have this epsilon."""
+    """The noise multiplier at which Poisson sampling has this epsilon."""
     plan = calibrate(trial.plan(trial.poisson(examples), 1.0, examples), epsilon=epsilon, delta=DELTA)
     noise: Any = plan.noise
     return float(noise.noise_multiplier)
 
 
 def proved(pairs: Sequence[tuple[Entry, Entry]], scale: RunScale, seeds: int, folder: Path, name: str) -> SideTable:
-    """Noise, the epsilon that is proved at it, and what sparsification gains: a line for each sampling and epsilon."""
+    """Noise multiplier, proved epsilon and gain of sparsification, one line per sampling method and epsilon."""
     results, numbers = ResultsFile(folder / "runs.jsonl"), folder / f"sampling-{scale}.json"
     lines, plain = [], []
     for none, sparse in pairs:

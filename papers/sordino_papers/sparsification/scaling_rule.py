@@ -1,7 +1,7 @@
-"""Accuracy over a grid of clips and momenta: Zhu and Blaschko (2023), appendix H, figures 10 and 11.
+"""Accuracy over a grid of clip norms and momenta: Zhu and Blaschko (2023), appendix H, figures 10 and 11.
 
-The rule: for SGD the best of every row and column has the same C / (1 - mu), so that a line is searched in place of a
-grid. For Adam, whose velocity is an average, C and mu can be chosen one after the other.
+The rule: for SGD the best cells of all rows and columns have the same C / (1 - mu), so that a line can be searched in
+place of a grid. For Adam, C and mu can be selected one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONSTANT = 1.0  # C / (1 - mu) of earlier work, whose clip is 0.1 and whose mome
 
 @dataclass(frozen=True)
 class GridSearch:
-    """A trial at an epsilon, of which clip and momentum are varied. With SGD there is a diagonal."""
+    """A trial at an epsilon whose clip norm and momentum are varied. With SGD the grid has a diagonal."""
 
     title: str
     part: SetPart

@@ -1,7 +1,7 @@
-"""Whether gradients deviate from their mean symmetrically: figures 6 to 9 of Zhu and Blaschko (2023), with a test.
+"""Symmetry of gradient deviations: figures 6 to 9 of Zhu and Blaschko (2023), with a test.
 
-Figures 6 and 7 are two random planes of DP-SGD, figures 8 and 9 two of DP-SGD with random sparsification. What is
-looked at is what the clip of a step is given.
+Figures 6 and 7 show two random planes of DP-SGD, figures 8 and 9 two of DP-SGD with random sparsification. The
+gradients are those that the clip of a step receives.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _numbers(found: Symmetry) -> dict[str, Any]:
 
 
 def _histogram(points: Tensor) -> dict[str, Any]:
-    """Counts on a square about the mean that holds all but the farthest of a hundred points."""
+    """Counts on a square about the mean that holds 99 % of the points."""
     reach = float(np.quantile(points.abs().numpy(), 0.99)) or 1.0
     counts, _, _ = np.histogram2d(points[:, 0].numpy(), points[:, 1].numpy(), bins=BINS, range=[[-reach, reach]] * 2)
     return {"reach": reach, "counts": counts.astype(int).tolist()}
@@ -145,7 +145,7 @@ def _plain(plane: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw(looks: Sequence[dict[str, Any]], path: Path) -> None:
-    """A row for each plane and a column for each look."""
+    """Draws one row per plane and one column per snapshot."""
     with drawing(path, width=1.3 * len(looks), height=1.5 * PLANES + 0.4) as figure:
         panels = figure.subplots(PLANES, len(looks), squeeze=False)
         for column, look in enumerate(looks):

@@ -1,4 +1,4 @@
-"""The table of random sparsification: accuracies with and without, at two epsilons, on three data sets."""
+"""Main table of random sparsification: accuracies with and without it, at two epsilons, on three datasets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ QUICK_ROWS = 2_000
 
 @dataclass(frozen=True)
 class Choice:
-    """A point of the search: the clip, with a momentum that keeps C / (1 - mu); epochs over the usual; a final rate.
+    """Settings relative to the usual ones: a clip norm, with the momentum that keeps C / (1 - mu); a factor for epochs;
+    a final rate.
 
-    `stretched` is the learning rate over the usual one.
+    `stretched` is a factor for the learning rate.
     """
 
     clip: float
@@ -48,9 +49,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class NetworkSetup:
-    """A network on a data set, with the paper's accuracies at the two epsilons: without and with sparsification.
+    """A network on a dataset, with the paper's accuracies at the two epsilons, without and with sparsification.
 
-    `usual` are the settings of earlier work, from which the search starts; `chosen` is where it ended.
+    `usual` are the settings of earlier work, from which the search starts; `chosen` is its result.
     """
 
     title: str
@@ -61,7 +62,7 @@ class NetworkSetup:
     how: str
 
     def trial(self, choice: Choice, epsilon: float) -> DpSgdTrial:
-        """More noise needs shorter steps: below the usual epsilon they shrink with it, as a recipe's do."""
+        """The trial of a choice. Below the usual epsilon the learning rate shrinks in proportion to epsilon."""
         rate = self.usual.learning_rate * min(1.0, epsilon / USUAL_EPSILON)
         return choice.of(replace(self.usual, learning_rate=rate))
 
@@ -150,7 +151,7 @@ class SparsificationTable:
         return tuple(_entries(scale))
 
     def ablation(self, scale: RunScale) -> Sequence[Entry]:
-        """The search: settings compared on training rows that are left out, once."""
+        """The search: settings compared once on training rows that are left out."""
         return tuple(_search(scale))
 
     def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
@@ -164,14 +165,14 @@ SPARSIFICATION = SparsificationTable()
 
 
 def _frameworks(scale: RunScale) -> Sequence[NetworkSetup]:
-    """House numbers come last: their files are large, and what is run before them is kept."""
+    """The networks of a scale. House numbers come last, because their files are large."""
     if scale is RunScale.PAPER:
         return *FRAMEWORKS, *HOUSE_NUMBERS
     return SMALL_CNN, SMALL_SCATTERING, _halved(SCATTERING), _halved(CNN)
 
 
 def _halved(framework: NetworkSetup) -> NetworkSetup:
-    """With products in bfloat16: what takes an hour in colour takes three quarters of it."""
+    """Products in bfloat16, to save a quarter of the time."""
     how = f"{framework.how} Products are in bfloat16 at this scale, to save time."
     return replace(framework, usual=replace(framework.usual, precision="bfloat16"), how=how)
 

@@ -1,8 +1,8 @@
-"""Accuracy against the final rate, by noise and clip, and with either of them absent.
+"""Accuracy against the final rate by noise and clip norm, and without noise or without a clip.
 
-Zhu and Blaschko (2023), figures 2 and 3. Sparsification should gain more where sigma C is larger, as much where it is
-equal, and nothing where there is only noise or only a clip. The paper shows accuracies on rows that were trained on;
-those of private rows are nobody's to see, so these are of test rows.
+Zhu and Blaschko (2023), figures 2 and 3. Sparsification should gain more if sigma C is larger, equally if it is equal,
+and nothing without noise or without a clip. The paper shows training accuracy; these are test accuracies, because
+training accuracy is private.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CLIPS = (0.25, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class TradeoffSetup:
-    """What every panel is trained with, and at which final rates. The first rate is 0.
+    """Training settings of all panels, and the final rates. The first rate is 0.
 
-    `unclipped` is the learning rate without a clip: where a step is too long, whatever shortens it gains, and zeroing
-    coordinates does.
+    `unclipped` is the learning rate without a clip: if steps are too long, anything that shortens them gains, and so
+    does zeroing coordinates.
     """
 
     part: SetPart
@@ -91,7 +91,7 @@ SPARSIFICATION_TRADEOFF = TradeoffTable()
 
 @lru_cache
 def panels(scale: RunScale) -> tuple[Panel, ...]:
-    """Nine with both, by clip and then by noise, three with a clip alone and three with noise alone."""
+    """Nine panels with noise and clip, by clip norm and noise; three with a clip only, three with noise only."""
     return (*_private(SETTINGS[scale]), *_clipped(SETTINGS[scale]), *_noisy(SETTINGS[scale]))
 
 
@@ -149,6 +149,6 @@ def _not_private_entry(setting: TradeoffSetup, title: str, train: Callable[..., 
 
 @lru_cache
 def worth(trial: DpSgdTrial, examples: int, noise_multiplier: float) -> float:
-    """Epsilon at this noise with Poisson batches, rounded up. No mask or clip changes it."""
+    """Epsilon at this noise multiplier with Poisson sampling, rounded up. It does not depend on masks or clip."""
     promise = trial.plan(trial.poisson(examples), noise_multiplier, examples).guarantee(delta=DELTA)
     return float(rounded_up(promise.epsilon, 3))

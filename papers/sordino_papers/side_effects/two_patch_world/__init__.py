@@ -1,4 +1,4 @@
-"""A world in which it is known what a row is recognised by: what privacy costs each group there, and why."""
+"""A synthetic world with known features: the effect of privacy on each group, and its causes."""
 
 from sordino_papers.side_effects.two_patch_world.descent import PatchDescent as PatchDescent
 from sordino_papers.side_effects.two_patch_world.descent import train as train

@@ -1,4 +1,4 @@
-"""The two-layer ReLU network of two patches: filters that see one patch at a time, and a second layer that is fixed."""
+"""The two-layer ReLU network of the two-patch world, and its results on each group."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PatchNetwork(nn.Module):
         return network
 
     def weights(self) -> Tensor:
-        """Shape (class, filter, dimension)."""
+        """Weights, shape (class, filter, dimension)."""
         return self.filters.weight.detach().reshape(CLASSES, -1, self.filters.in_features)
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class PatchNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class GroupOutcome:
-    """Of one group: the mean cross-entropy, and the share of rows that are right."""
+    """Mean cross-entropy and accuracy of one group."""
 
     group: str
     loss: float
@@ -57,7 +57,7 @@ class GroupOutcome:
 
 
 def outcomes(network: PatchNetwork, world: TwoPatches, rows: PatchRows) -> tuple[GroupOutcome, ...]:
-    """One for each group of the world. There must be rows of all of them, as `draw_evenly` draws.
+    """Results of each group of the world. Rows must contain all groups, as `draw_evenly` draws them.
 
     >>> from sordino.kernel.randomness import Key
     >>> world = TwoPatches(dimension=8)

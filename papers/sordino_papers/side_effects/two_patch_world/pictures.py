@@ -1,11 +1,11 @@
-"""The feature-to-noise ratio of real pictures: the object is the feature, what lies around it is not.
+"""Feature-to-noise ratio of real images: the object is the feature, the background is not.
 
-Xu and Chen (2026), section 6.2, pad pictures and shrink them back, so that the object gets smaller and its ratio falls.
-How they would measure a ratio is not said. Ours: the length of the part of a picture that lies in the object's box,
-taken from the background, over the standard deviation of the noise on a gradient's coordinate. A weight has noise of
-one size whatever the pixel that it belongs to, so that pixels outside the box have as much noise and nothing to say.
+Xu and Chen (2026), section 6.2, pad images and shrink them back, so that the object gets smaller and its ratio falls.
+They do not define how to measure the ratio. Ours is the norm of the part of an image inside the object's box, minus the
+background, over the standard deviation of the noise on a gradient coordinate. Weights of pixels outside the box get the
+same noise but no signal.
 
-Pictures are looked at as they are. Pass rows that are declared public, such as test rows of a standard set.
+Images are used as they are: pass rows that are declared public, such as test rows of a standard dataset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class ObjectBox:
-    """Rows `top` to `top + height` and columns `left` to `left + width` of a picture."""
+    """Rows `top` to `top + height` and columns `left` to `left + width` of an image."""
 
     top: int
     left: int
@@ -29,7 +29,7 @@ class ObjectBox:
 
     @classmethod
     def after_padding(cls, size: int, ratio: float) -> ObjectBox:
-        """Where a square picture lies once `ratio` of its side is padding, in halves, and it is `size` pixels again.
+        """Position of a square image after `ratio` of its side became padding and it was resized to `size` pixels.
 
         >>> ObjectBox.after_padding(28, 0.5)
         ObjectBox(top=7, left=7, height=14, width=14)
@@ -41,7 +41,7 @@ class ObjectBox:
 
 @dataclass(frozen=True)
 class ImageRatio:
-    """The mean length of what is in the box, the share of a picture's energy that this is, and the ratio to noise."""
+    """Mean norm of the content of the box, its fraction of the energy of the image, and its ratio to the noise."""
 
     feature_norm: float
     share_of_energy: float
@@ -51,7 +51,7 @@ class ImageRatio:
 def feature_to_noise_of_pictures(
     pictures: Tensor, box: ObjectBox, *, noise_std: float, background: float = 0.0
 ) -> ImageRatio:
-    """Of public pictures, shape (picture, channel, row, column), with their objects in one box.
+    """The ratio of public images, shape (image, channel, row, column), with their objects in one box.
 
     >>> import torch
     >>> pictures = torch.zeros(5, 1, 8, 8)
@@ -71,7 +71,7 @@ def feature_to_noise_of_pictures(
 
 
 def object_boxes(pictures: Tensor, *, background: float = 0.0, differs_by: float = 0.1) -> list[ObjectBox]:
-    """The smallest box around the pixels of each picture that differ from the background. An empty one has no box.
+    """Smallest box around the pixels of each image that differ from the background. Empty images have no box.
 
     >>> import torch
     >>> picture = torch.zeros(1, 1, 8, 8)

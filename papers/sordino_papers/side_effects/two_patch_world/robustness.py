@@ -22,7 +22,7 @@ from sordino_papers.side_effects.two_patch_world.world import PatchRows
 
 
 def adversarial_term_l2(network: PatchNetwork, radius: float) -> float:
-    """The most that the loss of any row rises if both patches together move by `radius` in L2.
+    """Largest increase of the loss of any row if both patches together move by `radius` in L2.
 
     |e_1| + |e_2| <= sqrt(2) * radius.
 
@@ -33,12 +33,12 @@ def adversarial_term_l2(network: PatchNetwork, radius: float) -> float:
 
 
 def adversarial_term_linf(network: PatchNetwork, radius: float) -> float:
-    """The same if no single number moves by more than `radius`: filters count by their L1 norms, in both patches."""
+    """Largest increase of the loss if no number moves by more than `radius`: uses the L1 norms of filters."""
     return 2 * radius * _summed_norms(network, 1, radius)
 
 
 def l2_growth(descent: PatchDescent, dimension: int) -> float:
-    """How long noise alone makes a filter: eta sigma_n sqrt(T d), the length of a sum of T normal vectors.
+    """Growth of a filter by noise alone: eta sigma_n sqrt(T d), the norm of a sum of T normal vectors.
 
     >>> round(l2_growth(PatchDescent(noise_std=0.01, learning_rate=1.0, steps=100), dimension=400), 3)
     2.0
@@ -48,7 +48,7 @@ def l2_growth(descent: PatchDescent, dimension: int) -> float:
 
 
 def l1_growth(descent: PatchDescent, dimension: int) -> float:
-    """The same in L1: eta sigma_n sqrt(T) d sqrt(2 / pi)."""
+    """Growth of a filter by noise alone, in L1: eta sigma_n sqrt(T) d sqrt(2 / pi)."""
     return l2_growth(descent, dimension) * sqrt(2 * dimension / pi)
 
 
@@ -62,7 +62,10 @@ EVERYWHERE = 1e30  # patches have no range to stay in
 
 
 def move_to_high_loss(network: PatchNetwork, rows: PatchRows, attack: Attack) -> PatchRows:
-    """Each row at the place with the highest loss on the way of projected ascent, which begins at the row itself.
+    """Moves each row to the point with the highest loss along projected gradient ascent from the row.
+
+    Unlike `sordino.effects.attacks.pgd`, it does not stop when a row is misclassified: it is used for adversarial
+    losses.
 
     >>> from sordino.effects.attacks import L2
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches

@@ -89,7 +89,9 @@ class TwoPatches:
         if not isclose(sum(group.share for group in self.groups), 1.0):
             raise UsageError(f"shares of groups must sum to 1, got {sum(group.share for group in self.groups):g}.")
         if self.rotation and [group.label for group in self.groups] != [0, 1]:
-            raise UsageError("a rotated world has one group of each class, class 1 first: see `one_feature_each`.")
+            raise UsageError(
+                "a rotated world must have one group of each class, class 1 first: use `one_feature_each`."
+            )
 
     def features(self) -> Tensor:
         """The feature of each group, shape (group, dimension).

@@ -1,4 +1,4 @@
-"""How far private SGD converges, and what random sparsification changes: bounds, and measures of what is in them."""
+"""Convergence bounds of private SGD with random sparsification, and measurements of their terms."""
 
 from sordino_papers.sparsification.convergence.bound import ClippedDescent as ClippedDescent
 from sordino_papers.sparsification.convergence.bound import Objective as Objective

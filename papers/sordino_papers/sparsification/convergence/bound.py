@@ -1,11 +1,11 @@
-"""How small the gradient gets on the way, at most, and what random sparsification does to that.
+"""Bounds on the gradient norm during training, and how random sparsification changes them.
 
-Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with the proofs mended where they need it (CONVERGENCE.md).
-Letters: G smoothness, gamma learning rate, T steps, B batch size, C clip norm, sigma noise multiplier, d dimension, r
-the share of coordinates that a mask zeroes, int(rate * d) / d. A mask is drawn anew in every step: one that lasts is
-not independent of where the steps have led, and the theorems say nothing about it.
+Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with corrected proofs (CONVERGENCE.md). Letters: G smoothness, gamma
+learning rate, T steps, B batch size, C clip norm, sigma noise multiplier, d dimension, r the fraction of coordinates
+that a mask zeroes, int(rate * d) / d. The theorems assume a new mask in every step: a mask that lasts for several steps
+depends on the iterates.
 
-Every bound is in squares of a gradient's length. Nothing here is a function of data, and nothing is about privacy.
+Bounds are on squared gradient norms. They are not functions of data, and say nothing about privacy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose gradient moves by at most `smoothness` times the distance. `loss_gap` is E L(w_1) - min L."""
+    """A loss with a Lipschitz gradient of constant `smoothness`. `loss_gap` is E L(w_1) - min L."""
 
     smoothness: float
     loss_gap: float
@@ -33,7 +33,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class ClippedDescent:
-    """Plain steps along the mean of clipped gradients, with noise of `noise_multiplier` clip norms on their sum."""
+    """SGD on the mean of clipped gradients, with noise of `noise_multiplier` clip norms on their sum."""
 
     learning_rate: float
     steps: int
@@ -49,7 +49,8 @@ class ClippedDescent:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """What sparsification makes larger, `delta_c`, and what it makes smaller: `noise`, gamma times `delta_sigma`.
+    """The term that sparsification increases, `delta_c`, and the one that it reduces: `noise`, gamma times
+    `delta_sigma`.
 
     >>> objective = Objective(smoothness=1.0, loss_gap=1.0, dimension=10_000)
     >>> descent = ClippedDescent(0.5, 1000, batch_size=100, clip_norm=1.0, noise_multiplier=2.0)
@@ -111,7 +112,7 @@ class Tradeoff:
 
 
 def delta_sigma(objective: Objective, descent: ClippedDescent) -> float:
-    """C^2 sigma^2 d G / (2 B^2). Times the learning rate it is a square of a gradient, and not before.
+    """C^2 sigma^2 d G / (2 B^2). Multiplied by the learning rate it has the unit of a squared gradient norm.
 
     >>> descent = ClippedDescent(0.1, 10, batch_size=10, clip_norm=1.0, noise_multiplier=3.0)
     >>> delta_sigma(Objective(1.0, 1.0, 200), descent)
@@ -122,9 +123,9 @@ def delta_sigma(objective: Objective, descent: ClippedDescent) -> float:
 
 
 def supposed_kappa(rate: float) -> float:
-    """sqrt(1 - rate), which the paper supposes because it lies between the ends that are proved.
+    """sqrt(1 - rate): the paper's assumption, between the two proved limits.
 
-    It is what `best_rate` takes by default. Where hardly any gradient is clipped, kappa is 1 - rate and nothing is won.
+    `best_rate` uses it by default. If few gradients are clipped, kappa is 1 - rate and sparsification gains nothing.
 
     >>> supposed_kappa(0.75)
     0.5
