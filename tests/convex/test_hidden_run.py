@@ -165,7 +165,7 @@ def test_iterates_are_shown_only_where_the_plan_pays_for_them():
     assert [epoch for epoch, _ in shown] == [1, 2]
     assert not torch.equal(shown[0][1], shown[1][1])
     assert found.guarantee.epsilon > make().guarantee(delta=1e-3).epsilon
-    with pytest.raises(UsageError, match="nobody looks"):
+    with pytest.raises(UsageError, match="on_shown must be given"):
         fitted(plan)
 
 
@@ -193,7 +193,7 @@ def test_one_record_moves_a_step_by_no_more_than_the_bound():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"resume": True}, "say out"),
+        ({"resume": True}, "resume needs out"),
         ({"plan": make(radius=1.0, examples=41)}, "for 41 examples, the data set has 42"),
         ({"outputs": 0}, "outputs"),
         ({"plan": "noisy"}, "plan must be a NoisyCGD"),

@@ -32,11 +32,14 @@ NUMBER, COUNT, NAME = 0.123456789, 424242, "ALICE-SECRET"
 TRACES = ("0.123", ".1235", "424242", "4.24e+05", "4.2424", "424,242", "ALICE")
 
 PACKAGES = (
-    "accounting", "auditing", "communication", "convergence", "convex", "data", "diagnostics", "effects", "encodings",
-    "features", "membership", "opacus", "optimized", "recipes", "reconstruction", "sklearn",
-    "transfer", "tuning", "verification",
+    "accounting", "attacks.audit", "attacks.membership", "attacks.reconstruction", "communication", "convex", "data",
+    "effects", "encodings", "models.features", "opacus", "optimized_noise", "recipes", "sklearn",
+    "training.transfer", "tuning", "verification",
 )  # fmt: skip
-MODULES = ("ablations", "metrics", "planning", "schedule", "scoring", "statistics", "validation", "views")
+MODULES = (
+    "kernel.augmentation", "recipes.planning", "releases.gradient_sizes", "releases.moments", "training.averaging",
+    "training.callbacks", "training.evaluation", "training.schedules",
+)  # fmt: skip
 
 
 class Diary(Dataset[Any]):

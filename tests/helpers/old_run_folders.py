@@ -29,6 +29,8 @@ import sordino as so
 from sordino.cli import main
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.encodings import Combined, Freeze, RandomSparsify
+from sordino.training.callbacks import Callback
+from sordino.training.evaluation import Evaluation
 
 FOLDERS = Path(__file__).parents[1] / "fixtures" / "run_folders"
 EXPECTED = FOLDERS / "expected.json"
@@ -77,20 +79,22 @@ def network() -> nn.Module:
 def fit(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guarantee]:
     """A network and data of one's own."""
     found = so.fit(
-        network(), rows(), epsilon=3.0, delta=1e-2, batch_size=10, steps=4, seed=0, test=so.Public(rows()), out=out,
+        network(), rows(), epsilon=3.0, delta=1e-2, batch_size=10, steps=4, seed=0, out=out,
+        evaluation=Evaluation(at_end=so.Public(rows())),
         resume=resume, progress=False,
     )  # fmt: skip
     return found.model, found.guarantee
 
 
 def fit_with_optimized_noise(
-    out: Path, *, resume: bool = False, on_row: Callable[[dict[str, Any]], None] | None = None
+    out: Path, *, resume: bool = False, callbacks: Sequence[Callback] = ()
 ) -> tuple[nn.Module, so.Guarantee]:
     """Noise and encodings that learn from releases, whose states lie in the checkpoint of a run that is stopped."""
     encoding = Combined(Freeze(["0.bias"]), RandomSparsify(0.5, epochs=2, steps_per_epoch=3))
     found = so.fit(
         network(), rows(), epsilon=15.0, delta=0.0, batch_size=40, steps=6, seed=0, encoding=encoding, clip=0.5,
-        noise=so.OptimizedNoise(1.0), averaging=so.Ema(0.5), out=out, resume=resume, progress=False, on_row=on_row,
+        noise=so.OptimizedNoise(1.0), averaging=so.Ema(0.5), out=out, resume=resume, progress=False,
+        callbacks=callbacks,
     )  # fmt: skip
     return found.model, found.guarantee
 
@@ -111,9 +115,10 @@ def fit_hidden(out: Path, *, resume: bool = False) -> tuple[nn.Module, so.Guaran
 BY_PYTHON = {"fit": fit, "fit-optimized-noise": fit_with_optimized_noise, "fit-hidden": fit_hidden}
 
 
-def stop_after_two_steps(row: dict[str, Any]) -> None:
-    if row["step"] == 2:
-        os.kill(os.getpid(), signal.SIGTERM)
+class StopAfterTwoSteps(Callback):
+    def on_step(self, step: int, steps: int) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 # What is read from a folder, by commands that run in the folder of all folders
@@ -294,7 +299,7 @@ def write(name: str) -> None:
             assert in_a_process([*UNFINISHED[name], "--out", name], ending=end, source=Path(folder)) == 9
     elif name == "fit-optimized-noise-stopped":
         with contextlib.suppress(so.Interrupted):
-            fit_with_optimized_noise(Path(name), on_row=stop_after_two_steps)
+            fit_with_optimized_noise(Path(name), callbacks=[StopAfterTwoSteps()])
     else:
         BY_PYTHON[name](Path(name))
 

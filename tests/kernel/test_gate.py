@@ -352,7 +352,9 @@ def test_a_script_that_is_run_again_cannot_release_two_and_four_and_four_from_a_
     ):
         trained(budget, tmp_path / "four")
     assert budget.releases == ("training run",)
-    trained(budget, tmp_path / "rest", epsilon=4.0)  # what is left is found by calibration
+    with pytest.raises(BudgetError, match=r"2\.00 of 4 are spent at delta 0.001. Ask for at most 3.4\d*"):
+        trained(budget, tmp_path / "rest", epsilon=4.0)
+    trained(budget, tmp_path / "rest", epsilon=3.406)
     assert 3.9 < budget.guarantee(delta=1e-3).epsilon <= 4.0
 
 

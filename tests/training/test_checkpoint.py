@@ -141,7 +141,7 @@ def test_settings_of_libraries_are_those_that_choose_kernels(monkeypatch: pytest
 def test_a_changed_source_is_another_sordino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "sums.py").write_text("total = a + b")
-    monkeypatch.setattr(module.sordino, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "training" / "checkpoint.py"))
     before = module._sources.__wrapped__()
     (tmp_path / "notes.txt").write_text("not code")
     assert module._sources.__wrapped__() == before

@@ -50,7 +50,7 @@ def uninterrupted(tmp_path_factory) -> dict[str, bytes]:
 
 
 def test_a_run_leaves_weights_measures_and_a_promise_and_nothing_else(uninterrupted: dict[str, bytes]) -> None:
-    assert set(uninterrupted) == {"metrics.jsonl", "model.safetensors", "privacy.json"}
+    assert set(uninterrupted) == {"metrics.jsonl", "model.safetensors", "privacy.json", "training.json"}
     rows = [json.loads(line) for line in uninterrupted["metrics.jsonl"].splitlines()]
     assert rows[-1].keys() == {"step", "epoch", "epsilon", "delta", "validation_accuracy", "test_accuracy"}
     assert 0 <= rows[-1]["test_accuracy"] <= 1
@@ -299,8 +299,8 @@ def with_memory_of_its_own(parameters):
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        (scheduled, r"step of the SGD was changed by hooks or by a scheduler.*say schedule="),
-        (hooked, "step of the SGD was changed by hooks"),
+        (scheduled, r"step of the SGD is changed by hooks.*train without out"),
+        (hooked, "step of the SGD is changed by hooks"),
         (with_memory_of_its_own, r"SGD keeps 'slow_weights' \(list\) outside its state"),
     ],
 )
@@ -338,7 +338,7 @@ def test_resuming_a_finished_run_gives_what_it_gave(tmp_path: Path, uninterrupte
 
 
 def test_resuming_needs_a_folder() -> None:
-    with pytest.raises(UsageError, match="say out"):
+    with pytest.raises(UsageError, match="resume needs out"):
         trained(None, resume=True)
 
 
@@ -397,7 +397,7 @@ def charged(budget: so.Budget, **changes) -> Charged:
 def test_a_charged_validation_is_part_of_what_is_promised_and_repeated_exactly(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         budget = so.Budget((INPUTS, LABELS))
-        arguments = {"data": budget, "validation": charged(budget)}
+        arguments = {"data": budget, "evaluation": charged(budget)}
         if name == "whole":
             fitted = trained(tmp_path / name, **arguments)
             assert 2.9 < fitted.guarantee.epsilon == budget.guarantee(delta=1e-3).epsilon <= 3.0
@@ -413,7 +413,7 @@ def test_a_charged_validation_is_part_of_what_is_promised_and_repeated_exactly(t
     ("changes", "arguments", "error", "said"),
     [
         ({"evaluations": 3}, {}, UsageError, "evaluations_needed must be a whole number from 1 to 3, got 4"),
-        ({}, {"draw_again": True}, UsageError, "charged validation cannot be drawn again"),
+        ({}, {"draw_again": True}, UsageError, "draw_again must be False with a charged evaluation"),
         ({"key": Key.from_seed(8)}, {"resume": True}, StateError, "its validation differs"),
     ],
 )

@@ -113,16 +113,26 @@ def test_the_progress_bar_can_be_switched_off_and_stays_out_of_the_output(capfd)
     assert told.out == "" and "training privately" in told.err
 
 
-def test_a_budget_is_charged_once_and_the_target_holds_for_all_of_it():
+def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releases():
     budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
     budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
-    fitted = fit(data=budget)
+    fitted = fit(data=budget, epsilon=4.0)
     assert budget.releases == ("mean of the inputs", "training run")
-    assert 7.9 < budget.guarantee(delta=1e-4).epsilon <= 8.0
-    assert fitted.guarantee.epsilon == budget.guarantee(delta=1e-4).epsilon
-    with pytest.raises(so.UsageError, match="cannot be met"):
-        fit(data=budget, epsilon=1.0)
-    assert len(budget.releases) == 2
+    assert 3.9 < fitted.guarantee.epsilon <= 4.0 < budget.guarantee(delta=1e-4).epsilon <= 8.0
+    assert "this run is counted alone: its budget holds 2 releases" in str(fitted.guarantee.assumptions)
+
+
+def test_a_fit_that_does_not_fit_into_its_budget_is_refused_with_the_epsilon_that_would():
+    budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
+    budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
+    with pytest.raises(
+        so.BudgetError, match=r"1\.70\d* of 8 are spent at delta 0\.0001. Ask for at most \d"
+    ) as refused:
+        fit(data=budget, epsilon=8.0)
+    assert budget.releases == ("mean of the inputs",)
+    largest = float(str(refused.value).rpartition("at most ")[2].rstrip("."))
+    fit(data=budget, epsilon=largest)
+    assert 7.99 < budget.guarantee(delta=1e-4).epsilon <= 8.0
 
 
 @pytest.mark.parametrize("limit", [dict(epsilon=float("nan")), dict(epsilon=0), dict(delta=1.0), dict(delta=None)])

@@ -66,7 +66,7 @@ def working_dtype(model: nn.Module) -> torch.dtype:
     """The one dtype of the trainable parameters, float32 or float64."""
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     if not dtypes:
-        raise UsageError("nothing to train: every parameter is frozen (requires_grad is False) or there is none.")
+        raise UsageError("the model has no trainable parameter: set requires_grad on what is to be trained.")
     if dtypes & {torch.float16, torch.bfloat16}:
         raise UsageError("trainable parameters are in half precision, which loses small gradients: use model.float().")
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:

@@ -85,6 +85,7 @@ class PrivateRun:
         if physical_batch_size != "auto":
             validate.count(physical_batch_size=physical_batch_size)
         self._budget = data if isinstance(data, Budget) else Budget(data)
+        self._budget.check_process()  # before torch computes anything, which may hang in a forked process
         self._records = self._budget.records
         plan.sampler.check(self._records.num_units)
         plan.contribution.check(model, self._records)

@@ -36,7 +36,8 @@ def _shown(value: object) -> str:
 
 def settings_of(run: Evidence) -> dict[str, Any]:
     """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
-    said = {name: value for name, value in run.saved.recipe.entries().items() if value is not False}
+    entries = run.saved.recipe.entries()
+    said = {name: value for name, value in entries.items() if value not in (None, False)}  # 0 equals False: it is off
     question = run.question
     solved = {
         "examples": question.examples,

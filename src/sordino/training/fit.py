@@ -374,6 +374,7 @@ class _Course:
             if checkpoint is not None:
                 physical_batch_size = checkpoint.physical_batch_size
             training = self.training(writer.key, physical_batch_size, writer)
+            writer.describe(self._described())  # before a checkpoint restores learning rates of a later step
             if checkpoint is not None:
                 training.restore(checkpoint)
                 if self.evaluation.charged is not None:
@@ -387,7 +388,6 @@ class _Course:
         release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
         multiplier = float(release.noise_multiplier)
         if writer is not None:
-            writer.describe(self._described())
             numbers = {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps}
             rows = writer.promise(
                 promised_fields(self.plan.sampler, numbers, multiplier, guarantee),

@@ -144,6 +144,7 @@ class RateTable:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
             warnings.filterwarnings("ignore", message="The epoch parameter in", category=UserWarning)
+            warnings.filterwarnings("ignore", message="Seems like `optimizer.step", category=UserWarning)
             for _ in range(steps):
                 rates.append(tuple(float(group["lr"]) for group in optimizer.param_groups))
                 changed = {
