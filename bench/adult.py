@@ -32,7 +32,7 @@ from sklearn.dummy import DummyClassifier
 from bench.step import origin
 from sordino import data
 from sordino._input.files import read_bytes, write_atomically
-from sordino.data.adult import adult_schema
+from sordino.data.standard import adult_schema
 from sordino.sklearn import ConvexReLUClassifier, PrivateClassifier
 
 RESULTS = Path(__file__).parent.parent / "results" / "adult.json"

@@ -20,8 +20,8 @@ from sordino.accounting import smallest
 from sordino.recipes import Recipe, carry_out
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Compose, NegativeBinomialNumber, PoissonNumber, Repeat
-from sordino.tuning.by_recipe import tune_by_recipe
 from sordino.tuning.payments import Payment
+from sordino.tuning.recipe_search import tune_by_recipe
 from sordino.tuning.search import Search
 
 SCORE_STD = 0.01

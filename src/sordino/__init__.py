@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         UnsupportedEvent,
         UsageError,
     )
-    from sordino.gradients.registered import register_gradient
+    from sordino.gradients.rules import register_gradient
     from sordino.kernel.augmentation import Crop, Flip, Jitter, Views
     from sordino.kernel.budget import Budget
     from sordino.kernel.calibration import calibrate
@@ -137,7 +137,7 @@ _MODULES = {  # where each name is imported from when it is first used
     "encodings.freeze": "Freeze",
     "encodings.sparsify": "RandomSparsify",
     "errors": "BudgetError DataError Interrupted SordinoError StateError UnsupportedEvent UsageError",
-    "gradients.registered": "register_gradient",
+    "gradients.rules": "register_gradient",
     "kernel.augmentation": "Crop Flip Jitter Views",
     "kernel.budget": "Budget",
     "kernel.calibration": "calibrate",

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.accounting import Adjacency, GaussianCurve, opinions, privacy_of
-from sordino.accounting.direction import Direction
-from sordino.accounting.dominating import FixedSizeBatches, GaussianMixtures
-from sordino.accounting.pld import PldCurve
-from sordino.accounting.visible import visible
+from sordino.accounting.accountant_views import visible
+from sordino.accounting.dominating_pairs import FixedSizeBatches, GaussianMixtures
+from sordino.accounting.pld import Direction, PldCurve
 
 records = st.floats(-1.0, 1.0) | st.sampled_from([-1.0, 1.0])
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from sordino.accounting import Adjacency, GaussianCurve, Guarantee, RandomAllocationDpEvent, Unit, View
-from sordino.accounting.attack import best_true_positive_rate
+from sordino.accounting.accountant_views import Sight
+from sordino.accounting.curves import best_true_positive_rate
 from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.guarantee import rounded_up
 from sordino.accounting.pld import PldCurve
-from sordino.accounting.visible import Sight
 from sordino.errors import UsageError
 
 POISSON = SelfComposedDpEvent(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1)), 14_062)

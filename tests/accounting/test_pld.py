@@ -14,8 +14,8 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from oracles import epsilon_by_convolution, hockey_stick
 
 from sordino.accounting import GaussianCurve
+from sordino.accounting.accountant_views import REPLACE_ONE, REPLACE_SPECIAL, Sight
 from sordino.accounting.pld import PldCurve, dominating_pairs
-from sordino.accounting.visible import REPLACE_ONE, REPLACE_SPECIAL, Sight
 
 
 def poisson(rate, multiplier, relation=None):

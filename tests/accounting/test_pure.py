@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, rates, sampled, steps
 
 from sordino.accounting import Adjacency, Guarantee, PureDpEvent, opinions, privacy_of, smallest
+from sordino.accounting.accountant_views import Sight
 from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.pure import is_pure
 from sordino.accounting.rdp import RdpCurve
-from sordino.accounting.visible import Sight
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.kernel.calibration import check_target
 

@@ -6,14 +6,12 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 from oracles import allocation_hockey_stick, moment_by_partitions
 
-from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, allocation_pair, opinions, privacy_of
-from sordino.accounting.allocation_pair import AllocatedGaussian, mean_ratio
-from sordino.accounting.direction import Direction
-from sordino.accounting.pld import PldCurve
-from sordino.accounting.random_allocation import renyi_of_adding, renyi_of_removing
+from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, balls_in_bins, opinions, privacy_of
+from sordino.accounting.accountant_views import Sight
+from sordino.accounting.balls_in_bins import AllocatedGaussian, mean_ratio, renyi_of_adding, renyi_of_removing
+from sordino.accounting.pld import Direction, PldCurve
 from sordino.accounting.rdp import ORDERS as RDP_ORDERS
 from sordino.accounting.rdp import RdpCurve
-from sordino.accounting.visible import Sight
 
 ORDERS = np.array([1.1, 1.5, 2.0, 3.0, 7.3, 20.0, 64.0])
 
@@ -98,11 +96,11 @@ def test_the_ratio_keeps_its_probability_and_its_mean(bins, multiplier, log_tail
 def test_a_coarser_grid_is_less_private(bins, monkeypatch):
     found = []
     for places in (4096, 1024, 256):
-        monkeypatch.setattr(allocation_pair, "MOST_PLACES", places)
-        allocation_pair.mean_ratio.cache_clear()
+        monkeypatch.setattr(balls_in_bins, "MOST_PLACES", places)
+        balls_in_bins.mean_ratio.cache_clear()
         pairs = [AllocatedGaussian(1.3, bins, present_above=above) for above in (True, False)]
         found.append([Direction((pair,), (4,)).epsilon(1e-6) for pair in pairs])
-    allocation_pair.mean_ratio.cache_clear()
+    balls_in_bins.mean_ratio.cache_clear()
     fine, coarse, coarsest = found
     assert all(a < b < c < 1.2 * a for a, b, c in zip(fine, coarse, coarsest, strict=True))
 

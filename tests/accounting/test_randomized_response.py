@@ -20,12 +20,11 @@ from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, r
 from scipy.special import ndtr
 
 from sordino.accounting import PureDpEvent, opinions, privacy_of
-from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
-from sordino.accounting.direction import Direction
-from sordino.accounting.pld import PldCurve, dominating_pairs
+from sordino.accounting.accountant_views import Sight
+from sordino.accounting.pld import Direction, PldCurve, dominating_pairs
+from sordino.accounting.pure import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.randomized_response import RandomizedResponse, epsilon_of_replacing, log_mixed
 from sordino.accounting.rdp import ORDERS, renyi
-from sordino.accounting.visible import Sight
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "count"), [(1.0, 1.0, 1), (0.5, 0.1, 12), (3.0, 0.01, 40), (0.1, 1.0, 60)])

@@ -12,8 +12,8 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp import RdpAccountant
 from oracles import poisson_renyi
 
+from sordino.accounting.accountant_views import REPLACE_ONE, Sight
 from sordino.accounting.rdp import ORDERS, RdpCurve, renyi
-from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
 
 

@@ -20,8 +20,8 @@ from dp_accounting.dp_event import (
 )
 
 from sordino.accounting import Adjacency, Guarantee, opinions, privacy_of
+from sordino.accounting.accountant_views import visible
 from sordino.accounting.pld import PldCurve
-from sordino.accounting.visible import visible
 
 RATES = (1e-5, 1e-3, 0.05, 0.5, 1.0)
 MULTIPLIERS = (100.0, 8.0, 1.5, 0.7, 0.3)

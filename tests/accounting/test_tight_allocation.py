@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sordino.accounting import Adjacency, RandomAllocationDpEvent, privacy_of
-from sordino.accounting import tight_allocation as tight
+from sordino.accounting import balls_in_bins as tight
 from sordino.errors import UsageError
 
 QUESTION = {"multiplier": 2.0, "bins": 60, "delta": 1e-5}

@@ -20,7 +20,7 @@ from dp_accounting.dp_event import (
 )
 
 from sordino.accounting import Adjacency, PureDpEvent, RandomAllocationDpEvent, privacy_of
-from sordino.accounting.visible import ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL, Sight, visible
+from sordino.accounting.accountant_views import ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL, Sight, visible
 from sordino.errors import UnsupportedEvent, UsageError
 
 EVENTS = {

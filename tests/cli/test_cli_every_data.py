@@ -15,7 +15,7 @@ from training_commands import digits as digits
 from training_commands import elsewhere as elsewhere
 from training_commands import quick as quick
 
-from sordino.data.digits import load_digits
+from sordino.data.standard import load_digits
 
 # Tables
 

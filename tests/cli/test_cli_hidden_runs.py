@@ -16,7 +16,7 @@ from training_commands import quick as quick
 
 from sordino.cli import main
 from sordino.convex.hidden_run import _Steps
-from sordino.data.digits import load_digits
+from sordino.data.standard import load_digits
 from sordino.training import checkpoint as checkpoint_module
 from sordino.training.run_folder import RunFolder
 

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 
 import sordino as so
 from sordino.accounting import Adjacency
-from sordino.convex.adassp import Releases, fit_adassp
+from sordino.convex.least_squares import Releases, fit_adassp, fit_ssp, solve, typical_noise
 from sordino.convex.random_features import FeatureMap, RandomFourier, RandomReLU
-from sordino.convex.ridge import fit_ssp, solve, typical_noise
 from sordino.convex.sufficient_statistics import Statistics, Summation, release_statistics
 from sordino.kernel.records import as_records
 

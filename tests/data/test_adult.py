@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sordino.data.adult import adult_schema, load_adult
+from sordino.data.standard import adult_schema, load_adult
 from sordino.errors import DataError, StateError
 
 ROOT = Path.home() / ".cache" / "sordino"

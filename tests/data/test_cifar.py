@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sordino.data.cifar import parse_batch, read_batches
+from sordino.data.standard import parse_batch, read_batches
 from sordino.errors import DataError
 
 

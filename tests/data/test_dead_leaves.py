@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator
 
-from sordino.data.dead_leaves import DeadLeaves
+from sordino.data.synthetic import DeadLeaves
 from sordino.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sordino.data import load
-from sordino.data.folder import load_pictures
+from sordino.data.image_folder import load_pictures
 from sordino.errors import DataError, UsageError
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.records import as_records

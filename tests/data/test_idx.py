@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.data.idx import parse_idx, read_idx, read_pictures
+from sordino.data.standard import parse_idx, read_idx, read_pictures
 from sordino.errors import DataError
 
 LABELS, PICTURES = 2049, 2051

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sordino.data import load
-from sordino.data.array_facts import ArrayFacts
-from sordino.data.npz import parse_npy
+from sordino.data.npz import ArrayFacts, parse_npy
 from sordino.errors import DataError, SordinoError, StateError, UsageError
 from sordino.kernel.records import as_records
 

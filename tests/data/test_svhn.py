@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from sordino.data.svhn import parse_digits, read_digits
+from sordino.data.standard import parse_digits, read_digits
 from sordino.errors import DataError
 
 PICTURES = np.random.RandomState(0).randint(0, 256, (32, 32, 3, 4)).astype(np.uint8)

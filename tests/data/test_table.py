@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sordino as so
-from sordino.data import csv_rows
+from sordino.data import table_readers
 from sordino.data.schema import Schema
 from sordino.data.table import load_features, load_table
 from sordino.errors import DataError, UsageError
@@ -67,7 +67,7 @@ def test_the_order_of_columns_and_further_columns_do_not_matter(files):
 
 def test_pieces_change_nothing(files, monkeypatch):
     whole = load_table(*files(TABLE + "5,male,no,carl\n7,?,yes,bert\n", BY_USER)).train
-    monkeypatch.setattr(csv_rows, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", 2)
     pieces = load_table(*files(TABLE + "5,male,no,carl\n7,?,yes,bert\n", BY_USER)).train
     assert torch.equal(whole.inputs, pieces.inputs) and torch.equal(whole.owners, pieces.owners)
     assert torch.equal(whole.target, pieces.target) and torch.equal(whole.groups["sex"], pieces.groups["sex"])
@@ -152,19 +152,19 @@ def test_a_damaged_file_is_refused_with_its_line_and_without_its_content(table, 
 def test_blank_lines_may_end_a_file_and_quotes_may_span_lines(files, monkeypatch):
     table = 'age,sex,ill,note\r\n 25, male, no,"two\nlines, ""quoted"""\r\n75,female,yes,\r\n\r\n\n\n'
     for rows_at_a_time in (1, 2, 100):
-        monkeypatch.setattr(csv_rows, "ROWS_AT_A_TIME", rows_at_a_time)
+        monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", rows_at_a_time)
         assert load_table(*files(table)).train.inputs.tolist() == [[-0.5, 0, 1], [0.5, 1, 0]]
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 2, 3, 100])
 def test_the_line_of_a_mistake_does_not_depend_on_the_pieces(rows_at_a_time, files, monkeypatch):
-    monkeypatch.setattr(csv_rows, "ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", rows_at_a_time)
     with pytest.raises(DataError, match="line 6: the row has 0 cells"):
         load_table(*files('age,sex,ill\n1,male,no\n"\n2",male,no\n3,male,no\n\n\n\n4,male,no\n'))
 
 
 def test_lines_are_numbered_across_blocks(files, monkeypatch):
-    monkeypatch.setattr(csv_rows, "LONGEST_LINE", 16)
+    monkeypatch.setattr(table_readers, "LONGEST_LINE", 16)
     with pytest.raises(DataError, match="line 5: not UTF-8"):
         load_table(*files(b"age,sex,ill\n1,male,no\n1,male,no\n1,male,no\n1,\xe9,no\n1,male,no\n"))
     assert len(load_table(*files("age,sex,ill\n" + "1,m\u00e4le,no\n" * 9)).train.inputs) == 9

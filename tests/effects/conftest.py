@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sordino.data import load
-from sordino.effects.measured import Subject, measure, public_ensemble
+from sordino.effects.measurements import Subject, measure, public_ensemble
 from sordino.recipes import Recipe, Saved, carry_out
 
 SCHEMA = """
@@ -24,7 +24,7 @@ columns.status = {kind = "category", categories = ["single", "widow", "married"]
 def short_trainings():
     """Networks that learn without privacy learn for a moment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sordino.effects.plain_training._FEWEST_STEPS", 300)
+        patch.setattr("sordino.effects.rare_examples._FEWEST_STEPS", 300)
         yield
 
 

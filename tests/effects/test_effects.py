@@ -9,7 +9,7 @@ import pytest
 
 import sordino.report
 from sordino.cli.effects import effects
-from sordino.effects.measured import Subject, measure, public_ensemble
+from sordino.effects.measurements import Subject, measure, public_ensemble
 from sordino.effects.pages import write_internal, write_public
 from sordino.effects.twin import NOT_PRIVATE, compare, train_twin
 from sordino.errors import DataError, StateError, UsageError
@@ -160,7 +160,7 @@ def test_public_rows_of_another_shape_are_refused(digits_run):
 
 
 def test_a_column_that_no_public_row_has_is_refused(people_run, monkeypatch):
-    import sordino.effects.measured as module
+    import sordino.effects.measurements as module
 
     judge = module.judge
 

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.effects.confidence import BINS, calibration_error
-from sordino.effects.groups import Group, Grouping
-from sordino.effects.intervals import bootstrap, change_of, gap_of, mean_of
-from sordino.effects.lost import accuracies, who_lost
-from sordino.effects.parity import demographic_parity, equalized_odds
+from sordino.effects.bootstrap import bootstrap, change_of, gap_of, mean_of
+from sordino.effects.calibration import BINS, calibration_error
+from sordino.effects.groups import Group, Grouping, accuracies, demographic_parity, equalized_odds, who_lost
 from sordino.errors import DataError
 
 

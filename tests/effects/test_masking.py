@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from sordino.effects import L2, LInfinity
-from sordino.effects.masking import masking_signs
+from sordino.effects.robustness import masking_signs
 
 ATTACK = LInfinity(0.1, step=0.02, steps=10)
 

@@ -9,7 +9,7 @@ from contracts import LAYOUT, stream
 from sordino.encodings import Combined, ConstantRate, Freeze, Matched, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.kernel.states import Dense, Layout, Private
-from sordino.optimized_noise.learnt import FromReleases
+from sordino.optimized_noise.sources import FromReleases
 
 HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
 

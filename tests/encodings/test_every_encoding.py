@@ -25,13 +25,12 @@ from sordino.encodings import (
     RandomSparsify,
     RankedSparsify,
 )
-from sordino.encodings.subspace import Subspace
+from sordino.encodings.project import Subspace
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Dense
-from sordino.optimized_noise.learnt import FromReleases
-from sordino.optimized_noise.sources import Fixed
-from sordino.verification import noise_statistics, sensitivity
+from sordino.optimized_noise.sources import Fixed, FromReleases
+from sordino.verification import neighbor_replay, noise_checks
 
 PUBLIC_ROWS = Dense(torch.randn(5, LAYOUT.size, generator=torch.Generator().manual_seed(3)), LAYOUT)
 SUBSPACE = Subspace(lambda step, randomness: PUBLIC_ROWS, directions=3, groups=2)
@@ -93,7 +92,9 @@ def test_all_other_pairs_are_refused(first: str, second: str) -> None:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_no_hostile_unit_moves_the_sum_by_more_than_the_bound(name: str) -> None:
     model = make_model()
-    findings = list(sensitivity.replay(make_plan(ENCODINGS[name](model)), model, as_records((INPUTS, LABELS)), seed=0))
+    findings = list(
+        neighbor_replay.replay(make_plan(ENCODINGS[name](model)), model, as_records((INPUTS, LABELS)), seed=0)
+    )
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -128,7 +129,7 @@ def test_micro_batches_change_nothing(make) -> None:
 def test_noise_on_what_is_encoded_is_what_the_event_says(name: str) -> None:
     model = make_model()
     records = as_records((INPUTS, LABELS))
-    findings = list(noise_statistics.examine(make_plan(ENCODINGS[name](model)), model, records, seed=0, delta=1e-5))
+    findings = list(noise_checks.examine(make_plan(ENCODINGS[name](model)), model, records, seed=0, delta=1e-5))
     assert [finding for finding in findings if not finding.passed] == []
 
 

@@ -16,7 +16,7 @@ from training_commands import contents
 import sordino as so
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, Neurons
 from sordino.encodings.codecs import MaskCodec
-from sordino.encodings.resting import rest_of
+from sordino.encodings.freeze import rest_of
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged

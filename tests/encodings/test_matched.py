@@ -20,8 +20,7 @@ from sordino.errors import UsageError
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.states import Dense, Private
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
-from sordino.optimized_noise.sources import Fixed, Flat, Look, Magnitudes, Unweighted
+from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Look, Magnitudes, Unweighted
 
 COSTS = [AbsoluteCost(), SquaredCost()]
 LOOK = Look(0, CODING, lambda each: each)

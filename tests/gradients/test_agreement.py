@@ -19,10 +19,8 @@ from torch import Tensor, nn
 import sordino as so
 from sordino.gradients import agreement
 from sordino.gradients.convolution import Convolution
-from sordino.gradients.embedding import Embedding
-from sordino.gradients.linear import Linear
-from sordino.gradients.normalisation import ChannelNorm, LayerNorm
-from sordino.gradients.recurrence import Recurrence
+from sordino.gradients.layers import ChannelNorm, Embedding, LayerNorm, Linear
+from sordino.gradients.recurrent import Recurrence
 from sordino.gradients.tape import why_given_up
 from sordino.gradients.taped import Taped
 from sordino.kernel.contribution import SlowGradients

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sordino as so
-from sordino.gradients.fused_attention import scaled_dot_product_attention
+from sordino.gradients.fused_kernels import scaled_dot_product_attention
 from sordino.gradients.tape import survey
 from sordino.gradients.taped import Taped
 from sordino.kernel.clipping import SCALED_TO

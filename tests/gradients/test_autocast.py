@@ -8,12 +8,12 @@ from torch import nn
 
 import sordino as so
 from sordino.gradients.blocks import RoundedProducts
+from sordino.gradients.convolution import RoundedPatches
 from sordino.gradients.projections import Stacked
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.rules import MultipliesAsItRan
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
-from sordino.gradients.windows import RoundedPatches
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Dense

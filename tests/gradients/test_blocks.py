@@ -24,9 +24,9 @@ from sordino.gradients.blocks import (
     gram_is_cheaper,
     weight_block,
 )
-from sordino.gradients.embedding import Scattered
+from sordino.gradients.convolution import ChannelsLastPatches, GramPatches, Patches, RoundedPatches, Window
+from sordino.gradients.layers import Scattered
 from sordino.gradients.operations import tensors_in
-from sordino.gradients.windows import ChannelsLastPatches, GramPatches, Patches, RoundedPatches, Window
 
 ROWS = 6
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

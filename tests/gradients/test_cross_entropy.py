@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from sordino.gradients import cross_entropy
-from sordino.gradients.cross_entropy import CrossEntropyOfRows
+from sordino.gradients import fused_kernels
+from sordino.gradients.fused_kernels import CrossEntropyOfRows
 from sordino.kernel.records import as_records
 
 ROWS, CLASSES, PLACES = 6, 4, 5
@@ -55,7 +55,7 @@ def test_the_loss_and_gradient_of_each_row_are_those_of_the_row_alone(name):
 def test_a_model_is_trained_by_it(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        cross_entropy, "apply", lambda function, *operands: asked.append(function) or function.apply(*operands)
+        fused_kernels, "apply", lambda function, *operands: asked.append(function) or function.apply(*operands)
     )
     batch = as_records((random(ROWS, 3), labels(ROWS))).gather(torch.arange(ROWS))
     for loss in (F.cross_entropy, nn.CrossEntropyLoss(), lambda outputs, target: F.cross_entropy(outputs, target)):

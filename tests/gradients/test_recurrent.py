@@ -12,7 +12,7 @@ from taped_models import gradients, random
 from torch import nn
 
 import sordino as so
-from sordino.gradients.recurrence import Recurrence
+from sordino.gradients.recurrent import Recurrence
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped

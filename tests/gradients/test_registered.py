@@ -9,7 +9,7 @@ from torch import nn
 
 import sordino as so
 from sordino.gradients import agreement
-from sordino.gradients.registered import _gradients
+from sordino.gradients.rules import _gradients
 from sordino.gradients.tape import survey
 from sordino.gradients.taped import Taped
 

@@ -16,10 +16,10 @@ from torch import nn
 
 import sordino as so
 from sordino.gradients.blocks import Outer, Products
+from sordino.gradients.convolution import GramPatches
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import Taped
-from sordino.gradients.windows import GramPatches
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 

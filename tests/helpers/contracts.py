@@ -18,8 +18,7 @@ from torch import Tensor
 
 from sordino.accounting import privacy_of
 from sordino.encodings.combined import CombinedCodec
-from sordino.encodings.matched import ScaleCodec
-from sordino.encodings.matched_bought import BesideCodec
+from sordino.encodings.matched import BesideCodec, ScaleCodec
 from sordino.encodings.project import EmbeddingCodec, ResidualCodec
 from sordino.kernel.clipping import SCALED_TO, Clip
 from sordino.kernel.encoding import Codec, Encoding
@@ -27,7 +26,7 @@ from sordino.kernel.noise import Gaussian, Noise, NoiseAt
 from sordino.kernel.randomness import Key
 from sordino.kernel.sampling import Sampler
 from sordino.kernel.states import BoundedSum, Dense, Layout, PerExample, Private
-from sordino.verification import sampler_statistics
+from sordino.verification import sampler_checks
 
 LAYOUT = Layout(("weight", "bias"), ((2, 3), (2,)))
 
@@ -80,7 +79,7 @@ class SamplerContract:
             assert all(0 <= unit < self.num_units for unit in batch)
 
     def test_batches_follow_the_law_of_the_event(self):
-        findings = list(sampler_statistics.examine(self.sampler, seed=1))
+        findings = list(sampler_checks.examine(self.sampler, seed=1))
         assert [finding for finding in findings if not finding.passed] == []
 
     def test_no_steps_cost_nothing_and_more_steps_cost_no_less(self):

@@ -32,15 +32,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
-from sordino.attacks.audit.coins import coins
+from sordino.attacks.audit.canaries import coins
 from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
-from sordino.convex.adassp import fit_adassp
 from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.least_squares import fit_adassp, fit_ssp
 from sordino.convex.losses import Squared
 from sordino.convex.model import GatedReLU, Linear, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.convex.random_features import RandomSigns
-from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import release_statistics
 from sordino.encodings import (
     Combined,
@@ -65,8 +64,7 @@ from sordino.kernel.states import Dense as DenseRows
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
-from sordino.optimized_noise.sources import Fixed, Flat, Unweighted
+from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Unweighted
 from sordino.sklearn import ConvexReLURegressor, PrivateRegressor
 from sordino.sklearn.noisy_accuracy import NoisyAccuracy
 from sordino.tuning import (

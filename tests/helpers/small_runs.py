@@ -22,7 +22,7 @@ from sordino.encodings import (
     RankedSparsify,
     Subspace,
 )
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
+from sordino.optimized_noise.sources import FromPublicRows, FromReleases
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, LABELS = torch.randn(40, 1, 6, 6, generator=GENERATOR), torch.randint(0, 3, (40,), generator=GENERATOR)

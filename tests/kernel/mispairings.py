@@ -8,9 +8,8 @@ from sordino.accounting import privacy_of
 from sordino.encodings import Matched
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.states import Dense
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
 from sordino.optimized_noise.noise import OptimizedNoise
-from sordino.optimized_noise.sources import Fixed, Magnitudes
+from sordino.optimized_noise.sources import Fixed, FromPublicRows, FromReleases, Magnitudes
 from sordino.releases.gradient_sizes import release_sensitivity
 
 

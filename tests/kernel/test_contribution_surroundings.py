@@ -13,7 +13,7 @@ from small_networks import MODELS, ROWS, convolutional, labels, mlp, pictures, v
 from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
-from sordino.gradients.surroundings import in_full_precision, rounded_products
+from sordino.gradients.torch_state import in_full_precision, rounded_products
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Layout

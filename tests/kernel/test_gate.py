@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sordino as so
 from sordino.communication.fed_sgd import federated_sgd
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
-from sordino.convex.adassp import fit_adassp
+from sordino.convex.least_squares import fit_adassp
 from sordino.convex.random_features import RandomReLU
 from sordino.convex.sufficient_statistics import release_statistics
 from sordino.errors import BudgetError, Interrupted, StateError, UsageError
@@ -39,12 +39,12 @@ from sordino.releases.gradient_sizes import release_sensitivity
 from sordino.releases.moments import release_moments
 from sordino.releases.vector import release
 from sordino.sklearn import ConvexReLUClassifier, NoisyAccuracy, PrivateClassifier
-from sordino.sklearn.one_fit import OneFit
+from sordino.sklearn.estimator import OneFit
 from sordino.training.checkpoint import Checkpoints, Progress, RunWriter
 from sordino.training.evaluation import Charged
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
-from sordino.tuning.kept import Kept
+from sordino.tuning.search_state import Kept
 
 ROWS = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 3

@@ -21,12 +21,12 @@ import sordino as so
 from sordino.convex.model import bounded
 from sordino.gradients import rounding
 from sordino.gradients.blocks import Block, GramProducts, Instantiated, Outer, Products, RoundedProducts, Several
-from sordino.gradients.embedding import Scattered
+from sordino.gradients.convolution import GramPatches, Patches, Window
+from sordino.gradients.layers import Scattered
 from sordino.gradients.norms import squared_norms
 from sordino.gradients.projections import Stacked
 from sordino.gradients.rounding import AT_ONCE, OF_A_SUM, TOGETHER
 from sordino.gradients.taped import Taped, _counted
-from sordino.gradients.windows import GramPatches, Patches, Window
 from sordino.kernel.clipping import RELATIVE_ERROR, SCALED_TO
 from sordino.kernel.states import Layout
 from sordino.verification.synthetic import cancelling_places

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import sordino as so
 from sordino.errors import UsageError
-from sordino.gradients import attributes
-from sordino.gradients.attributes import attributes_kept
+from sordino.gradients import torch_state
+from sordino.gradients.torch_state import attributes_kept
 from sordino.kernel.records import as_records
 from sordino.training import evaluation
 
@@ -510,9 +510,9 @@ def test_a_model_with_a_memory_is_not_slower_to_put_back_than_a_walk_of_its_modu
     """Nothing is copied where nothing has changed: what is held is remembered."""
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(50)))
     with attributes_kept(model):
-        first = attributes._known[model]
+        first = torch_state._known[model]
     with attributes_kept(model):
-        assert attributes._known[model] is first
+        assert torch_state._known[model] is first
 
 
 def test_a_script_for_opacus_has_a_model_without_memory_and_a_criterion_without() -> None:

@@ -20,7 +20,7 @@ from sordino.kernel.records import Records
 from sordino.kernel.states import Dense, Layout
 from sordino.kernel.step import StepState, Streams
 from sordino.kernel.step import step as step_of
-from sordino.optimized_noise.learnt import FromReleases
+from sordino.optimized_noise.sources import FromReleases
 
 INPUTS = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(1))

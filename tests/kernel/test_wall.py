@@ -18,16 +18,15 @@ ADDS_NOISE = "the noise's add"
 # What else may do so, and why its theorem holds. A line that is not needed any more is to be deleted.
 ALLOWED: dict[str, tuple[set[str], str]] = {
     "communication/fed_sgd.py": ({"from_wire"}, "sums that clients clipped, widened by the rounding of the wire"),
-    "convex/adassp.py": ({"of_sensitivity"}, "the smallest eigenvalue, by Weyl's inequality"),
-    "convex/fading.py": ({ADDS_NOISE}, "a noise, made of another one"),
+    "convex/least_squares.py": ({"of_sensitivity"}, "the smallest eigenvalue, by Weyl's inequality"),
+    "convex/noisy_cgd.py": ({ADDS_NOISE}, "a noise, made of another one"),
     "convex/sufficient_statistics.py": ({"of_sensitivity"}, "a Gram matrix of rows that `rows` bounds, summed by BLAS"),
     "optimized_noise/noise.py": ({"Private", ADDS_NOISE}, "a noise"),
     "releases/vector.py": (
         {"of_sensitivity", "Release"},
         "the caller's own number and bound, with or without a budget",
     ),
-    "verification/block_statistics.py": ({"NoiseAt", ADDS_NOISE}, "sums of nobody"),
-    "verification/normal_statistics.py": ({"NoiseAt", ADDS_NOISE}, "sums of nobody"),
+    "verification/noise_checks.py": ({"NoiseAt", ADDS_NOISE}, "sums of nobody"),
     "verification/synthetic.py": ({"NoiseAt"}, "synthetic records only"),
 }
 

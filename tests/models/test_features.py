@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from sordino.data import load
 from sordino.data.dataset import Facts
-from sordino.data.dead_leaves import DeadLeaves
 from sordino.data.standard import is_complete, root
+from sordino.data.synthetic import DeadLeaves
 from sordino.errors import UsageError
 from sordino.models import build
 from sordino.models.features import (
@@ -18,7 +18,7 @@ from sordino.models.features import (
     StandardisedScattering,
     scattering_features,
 )
-from sordino.models.features.opponent import opponent
+from sordino.models.features.prepared import opponent
 
 GREY, COLOUR = Facts("grey", (1, 28, 28), 10), Facts("colour", (3, 32, 32), 10)
 

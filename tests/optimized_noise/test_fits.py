@@ -23,7 +23,7 @@ from sordino.optimized_noise import (
     usable_weights,
     weighted_laplace,
 )
-from sordino.optimized_noise.partition import best_partition
+from sordino.optimized_noise.fits import best_partition
 
 ROUNDING = 1 + 1e-9
 

@@ -24,9 +24,8 @@ from sordino.errors import UsageError
 from sordino.kernel.noise import HopelessNoise, NoiseAt
 from sordino.kernel.states import BoundedSum
 from sordino.optimized_noise import AbsoluteCost, SquaredCost, best_blocks, isotropic, weighted_laplace
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
 from sordino.optimized_noise.noise import OptimizedNoise
-from sordino.optimized_noise.sources import Fixed, Flat, Source, Unweighted
+from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Source, Unweighted
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(1000, 4, generator=GENERATOR)

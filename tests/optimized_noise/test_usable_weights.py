@@ -8,7 +8,7 @@ import torch
 
 from sordino.errors import UsageError
 from sordino.optimized_noise import best_blocks, isotropic, of_blocks, usable_weights, weighted_laplace
-from sordino.optimized_noise.weights import SMALLEST_SHARE
+from sordino.optimized_noise.costs import SMALLEST_SHARE
 
 WRONG = {
     "all zero": ([0.0, 0.0], "must not all be 0"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.accounting import Adjacency
-from sordino.attacks.audit.boxes import InGradients, InRows
+from sordino.attacks.audit.threat_models import InGradients, InRows
 from sordino.data import Facts
 from sordino.encodings import Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.errors import StateError, UsageError
@@ -21,8 +21,7 @@ from sordino.kernel.augmentation import Crop, Flip, Jitter
 from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
 from sordino.recipes import Recipe, carry_out
 from sordino.recipes.defaults import defaults_for
-from sordino.recipes.hidden_state import batches_of
-from sordino.recipes.methods import method_of
+from sordino.recipes.methods import batches_of, method_of
 from sordino.recipes.planning import Question, solve
 from sordino.recipes.predict import parse_facts
 from sordino.recipes.prepared import rehearse

@@ -16,12 +16,11 @@ from sordino.cli.runs import report
 from sordino.errors import DataError, StateError, UsageError
 from sordino.recipes import Recipe, Saved, carry_out
 from sordino.report import Section, register_section, sections, write_card
+from sordino.report.accuracy import measured
 from sordino.report.card import write_report
 from sordino.report.evidence import Evidence
-from sordino.report.inference import TradeOff
 from sordino.report.markup import Html, element
-from sordino.report.measured import measured
-from sordino.report.promise import limits
+from sordino.report.promise import TradeOff, limits
 from sordino.report.provenance import data, settings, signature
 from sordino.report.spending import spending, spent_by_sampler
 

@@ -7,7 +7,7 @@ from sordino.accounting import PureDpEvent
 from sordino.accounting.events import flatten
 from sordino.errors import StateError
 from sordino.recipes.planning import Question, SamplerName, make_sampler
-from sordino.report.events import parse_event
+from sordino.report.evidence import parse_event
 
 
 @pytest.mark.parametrize("sampler", SamplerName)

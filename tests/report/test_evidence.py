@@ -7,8 +7,7 @@ from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent
 
 from sordino.accounting import Adjacency, privacy_of
 from sordino.errors import StateError, UsageError
-from sordino.report.events import parse_event
-from sordino.report.evidence import Evidence
+from sordino.report.evidence import Evidence, parse_event
 
 
 def test_the_guarantee_is_that_of_the_recorded_event(evidence):

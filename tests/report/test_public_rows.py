@@ -14,8 +14,7 @@ from sordino.errors import DataError, SordinoError
 from sordino.models import build
 from sordino.recipes import Recipe, Saved
 from sordino.recipes.predict import parse_facts
-from sordino.report.public_rows import public_rows
-from sordino.report.quality import Errors, Unmeasured, quality_of
+from sordino.report.quality import Errors, Unmeasured, public_rows, quality_of
 from sordino.training.run_folder import RunFolder
 
 TEST_FILES = {
@@ -106,15 +105,15 @@ def test_a_set_without_test_rows_says_so(tmp_path):
 def test_rows_that_cannot_be_judged_are_left_out(run, monkeypatch):
     inputs, target = torch.full((3, 1, 8, 8), 1.0), torch.tensor([0, -1, 0])
     inputs[2] = torch.nan
-    monkeypatch.setattr("sordino.report.judged.public_rows", lambda *_: Split(inputs, target))
+    monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: Split(inputs, target))
     assert quality_of(Saved.read(run)).overall.rows == 1
-    monkeypatch.setattr("sordino.report.judged.public_rows", lambda *_: Split(inputs[2:], target[2:]))
+    monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: Split(inputs[2:], target[2:]))
     assert quality_of(Saved.read(run)) == Unmeasured("no test row can be judged.")
 
 
 def test_test_rows_of_another_shape_are_a_reason_and_no_crash(run, monkeypatch):
     rows = Split(torch.zeros(3, 1, 9, 9), torch.zeros(3, dtype=torch.int64))
-    monkeypatch.setattr("sordino.report.judged.public_rows", lambda *_: rows)
+    monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: rows)
     quality = quality_of(Saved.read(run))
     assert isinstance(quality, Unmeasured) and "(1, 9, 9)" in quality.reason
 

@@ -12,7 +12,7 @@ from training_commands import elsewhere as elsewhere
 from training_commands import quick as quick
 
 from sordino.cli import main
-from sordino.data.digits import load_digits
+from sordino.data.standard import load_digits
 
 
 def commands_of(page: str) -> list[str]:

@@ -18,12 +18,12 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from sordino.accounting import Adjacency, GaussianCurve, Guarantee, View, opinions, privacy_of
-from sordino.accounting.direction import Direction
-from sordino.accounting.profile_pair import ProfilePair
+from sordino.accounting.dominating_pairs import ProfilePair
+from sordino.accounting.pld import Direction
 from sordino.accounting.rdp import ORDERS
 from sordino.accounting.selection import BestOf, divergences_of_best, halting_probability
 from sordino.errors import UsageError
-from sordino.report.events import parse_event
+from sordino.report.evidence import parse_event
 
 SHAPES = [0.0, 0.5, 1.0, math.inf]
 

@@ -33,7 +33,7 @@ from sordino.tuning import (
     tune_on_public,
 )
 from sordino.tuning.candidates import AlongTheLine, Momenta
-from sordino.tuning.prepaid import Trials
+from sordino.tuning.payments import Trials
 from sordino.tuning.tune import sizes_of
 
 LABELS = torch.arange(300) % 2

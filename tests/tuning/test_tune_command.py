@@ -13,8 +13,8 @@ from sordino.cli import main
 from sordino.recipes import Recipe
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Task
-from sordino.tuning.kept import Kept
 from sordino.tuning.search import Search
+from sordino.tuning.search_state import Kept
 
 TARGET = ["--data", "digits", "--model", "linear", "--epsilon", "3", "--delta", "1e-4"]
 TUNE = ["tune", *TARGET, "--batch-size", "200", "--steps", "3", "--rule", "clip-momentum", "--quiet"]
@@ -225,7 +225,7 @@ def test_the_card_of_a_tuned_model_says_what_was_searched_and_that_there_was_a_s
 def test_private_rows_are_not_public_by_another_name(private, refused, monkeypatch):
     options = public_rows("rows.npz")
     Path("linked.npz").symlink_to("rows.npz")
-    monkeypatch.setattr("sordino.tuning.by_recipe.prepare", lambda *_, **__: pytest.fail("data was touched"))
+    monkeypatch.setattr("sordino.tuning.recipe_search.prepare", lambda *_, **__: pytest.fail("data was touched"))
     said = refused(*TUNE, "--data", private, "--schema", "public.toml", *options, "--out", "out")
     assert "--public-data must be other rows than the private ones, got 'rows.npz' for both" in said
 
@@ -346,7 +346,7 @@ def test_a_second_signal_in_the_last_trial_ends_at_once_and_the_trial_is_repeate
     ],
 )
 def test_bad_input_gets_one_line_before_data_is_touched(options, said, refused, monkeypatch):
-    monkeypatch.setattr("sordino.tuning.by_recipe.prepare", lambda *_, **__: pytest.fail("data was touched"))
+    monkeypatch.setattr("sordino.tuning.recipe_search.prepare", lambda *_, **__: pytest.fail("data was touched"))
     assert said in refused(*TUNE, *options)
     assert list(Path().iterdir()) == []
 

@@ -4,8 +4,8 @@ import pytest
 from mutants import MUTANTS, OF_OPTIMIZED_NOISE, OF_PLACES, Mutant, planted
 
 from sordino.optimized_noise import best_blocks, isotropic, weighted_laplace
-from sordino.optimized_noise.learnt import FromReleases
 from sordino.optimized_noise.noise import OptimizedNoise
+from sordino.optimized_noise.sources import FromReleases
 from sordino.verification import Verdict
 from sordino_papers.attacks import which_tool
 from sordino_papers.attacks.which_tool import (

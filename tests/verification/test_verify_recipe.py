@@ -20,13 +20,12 @@ from sordino.kernel.sampling import Cyclic
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.recipes import Recipe, carry_out, prepared
 from sordino.recipes.methods import method_of
-from sordino.recipes.prepared import rehearse
-from sordino.recipes.verified import verify_recipe
+from sordino.recipes.prepared import rehearse, verify_recipe
 from sordino.report.verdict import verdict_page
 from sordino.training.schedules import Cosine
 from sordino.verification import Verdict, hidden_state
 from sordino.verification.hidden_state import verify_hidden_state
-from sordino.verification.noise_picture import noise_picture
+from sordino.verification.noise_histogram import noise_picture
 from sordino.verification.verdict import at_most, probable
 
 LINEAR = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, batch_size=256, steps=4, seed=0)

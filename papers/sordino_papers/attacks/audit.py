@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from sordino.attacks.audit.methods import METHODS
+from sordino.attacks.audit.lower_bounds import METHODS
 from sordino.recipes import Recipe
-from sordino.report.pictures import INK
+from sordino.report.markup import INK
 from sordino_papers.attacks.audit_targets import (
     AT_FIXED,
     DELTA,

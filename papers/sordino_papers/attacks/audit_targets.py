@@ -12,9 +12,8 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from sordino.accounting import Adjacency, smallest
 from sordino.attacks.audit.audit import audit
 from sordino.attacks.audit.last_iterate import last_iterate_scores
-from sordino.attacks.audit.methods import METHODS, ONE_RUN, ByGuesses
-from sordino.attacks.audit.scores import Scores
-from sordino.attacks.audit.simulated import simulated_scores
+from sordino.attacks.audit.lower_bounds import METHODS, ONE_RUN, ByGuesses
+from sordino.attacks.audit.scores import Scores, simulated_scores
 from sordino.convex.model import Linear
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.sampling import Cyclic, Poisson

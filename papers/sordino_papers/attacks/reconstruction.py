@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.attacks.reconstruction import Inverting, public_pictures
-from sordino.attacks.reconstruction.estimated import Estimated
-from sordino.attacks.reconstruction.known import known_network
-from sordino.attacks.reconstruction.reconstructed import Sent, reconstruct
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.attacks.reconstruction.attack import known_network
+from sordino.attacks.reconstruction.gallery import Estimated, Sent, reconstruct
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.attacks.reconstruction_gallery import as_json, draw_pictures, gallery_side
 from sordino_papers.attacks.reconstruction_theorem import measure_theorem, theorem_side
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable

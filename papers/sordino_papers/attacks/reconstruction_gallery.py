@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.attacks.reconstruction import Likeness, public_pictures
-from sordino.attacks.reconstruction.gallery import draw_gallery
-from sordino.attacks.reconstruction.reconstructed import Reconstructed
+from sordino.attacks.reconstruction.gallery import Reconstructed, draw_gallery
 from sordino_papers.harness.entry import SideTable
 from sordino_papers.harness.page import drawing
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
-from sordino.attacks.audit.methods import F_DP, GAUSSIAN, ONE_RUN
+from sordino.attacks.audit.lower_bounds import F_DP, GAUSSIAN, ONE_RUN
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.errors import SordinoError, UsageError
 from sordino.kernel.clipping import ClipByNorm
@@ -32,7 +32,7 @@ from sordino.kernel.records import as_records
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
-from sordino.verification import Finding, Verdict, noise_statistics, sensitivity, verify
+from sordino.verification import Finding, Verdict, neighbor_replay, noise_checks, verify
 from sordino_papers.harness.entry import RunScale, SideTable
 from sordino_papers.harness.results_file import read_numbers, write_numbers
 
@@ -56,7 +56,7 @@ def verify_noise(noise: Noise) -> Verdict:
     """Tests the noise only, on a network 12-24-2; the other checks do not use it."""
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
-    return Verdict(tuple(noise_statistics.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
+    return Verdict(tuple(noise_checks.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
 
 
 def verify_places() -> Verdict:
@@ -71,7 +71,7 @@ def verify_places() -> Verdict:
 def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    return sensitivity.replay(plan, model, as_records((inputs, labels)), seed=0)
+    return neighbor_replay.replay(plan, model, as_records((inputs, labels)), seed=0)
 
 
 @dataclass(frozen=True)

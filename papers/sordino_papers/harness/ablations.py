@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.encodings.resting import rest_of, step_at_rest
+from sordino.encodings.freeze import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.kernel.budget import Budget

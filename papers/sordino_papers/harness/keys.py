@@ -18,16 +18,15 @@ from enum import Enum
 from typing import Any
 
 from sordino.attacks.reconstruction import Inverting
-from sordino.attacks.reconstruction.reconstructed import Sent
+from sordino.attacks.reconstruction.gallery import Sent
 from sordino.convex import Linear, NoisyCGD
 from sordino.convex.random_features import GatedFeatures, RandomFourier, RandomReLU
-from sordino.effects.attacks import LInfinity
+from sordino.effects.input_attacks import LInfinity
 from sordino.encodings import ConstantRate, Cooling, Neurons, Weights
 from sordino.kernel.augmentation import Crop, Flip, Views
 from sordino.kernel.sampling import Cyclic, Shuffled
 from sordino.optimized_noise.costs import AbsoluteCost
-from sordino.optimized_noise.learnt import FromReleases
-from sordino.optimized_noise.sources import Flat
+from sordino.optimized_noise.sources import Flat, FromReleases
 from sordino.recipes import Recipe
 from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
 

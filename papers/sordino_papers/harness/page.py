@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
-from sordino.report.pictures import ACCENT, FAINT
+from sordino.report.markup import ACCENT, FAINT
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.results_file import ResultsFile, write_numbers
 from sordino_papers.harness.table import Gain, Row, gain

@@ -19,8 +19,8 @@ from sordino.accounting import Adjacency, Guarantee
 from sordino.data import Facts
 from sordino.data.standard import root
 from sordino.encodings import Combined, Cooling, Freeze, RandomSparsify, RankedSparsify, Weights
-from sordino.encodings.freeze_by_magnitude import Together, equal_stages
-from sordino.encodings.rates import RateSchedule
+from sordino.encodings.freeze import Together, equal_stages
+from sordino.encodings.sparsify import RateSchedule
 from sordino.errors import UsageError
 from sordino.kernel.augmentation import Views
 from sordino.kernel.budget import Budget

@@ -21,7 +21,7 @@ from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
 from sordino.convex import Linear, NoisyCGD
 from sordino.kernel.sampling import BallsInBins, Cyclic, Poisson, Sampler
-from sordino.report.pictures import ACCENT, FAINT, INK, decimal_logarithmic
+from sordino.report.markup import ACCENT, FAINT, INK, decimal_logarithmic
 from sordino_papers.harness.page import drawing
 
 EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 250, 300, 350, 400)

@@ -13,10 +13,10 @@ from torch import nn
 from sordino.accounting import Adjacency, Guarantee
 from sordino.convex.batch_choice import BatchChoice, choose_batches, given_batches
 from sordino.convex.hidden_run import fit_hidden_state
+from sordino.convex.least_squares import fit_ssp
 from sordino.convex.model import Linear, PairedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.convex.random_features import Features
-from sordino.convex.ridge import fit_ssp
 from sordino.convex.sufficient_statistics import Summation
 from sordino.kernel.budget import Budget
 from sordino.kernel.sampling import Cyclic, Poisson

@@ -18,7 +18,7 @@ from torch import Tensor
 from sordino.accounting import Adjacency, smallest
 from sordino.optimized_noise.costs import AbsoluteCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
-from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino.report.markup import ACCENT, DASHES, FAINT
 from sordino_papers.harness.entry import SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import read_numbers, write_numbers

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sordino.report.pictures import ACCENT, DASHES, FAINT, INK
+from sordino.report.markup import ACCENT, DASHES, FAINT, INK
 from sordino_papers.harness.entry import Entry, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import ResultsFile, write_numbers

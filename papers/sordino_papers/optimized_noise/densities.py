@@ -19,7 +19,7 @@ from sordino.optimized_noise import (
     isotropic,
     weighted_laplace,
 )
-from sordino.optimized_noise.constraints import Constraint
+from sordino.optimized_noise.problem import Constraint
 from sordino_papers.harness.page import drawing
 
 EPSILON = SENSITIVITY = 1.0

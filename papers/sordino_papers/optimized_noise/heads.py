@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.data import Facts, load
 from sordino.models.features import Spectrum, cached
-from sordino.models.scatter_linear import ScatterLinear
+from sordino.models.small_networks import ScatterLinear
 from sordino_papers.harness.rows import ExperimentRows, network_rows, prepared_rows
 
 DATA, PUBLIC_DATA = "mnist", "fashion-mnist"

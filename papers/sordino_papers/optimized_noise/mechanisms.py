@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.accounting import Adjacency
-from sordino.encodings.matched import Matched
-from sordino.encodings.matched_bought import MatchedBought
+from sordino.encodings.matched import Matched, MatchedBought
 from sordino.encodings.public_gradients import PublicGradients
 from sordino.kernel.calibration import calibrate
 from sordino.kernel.clipping import ClipByNorm
@@ -23,9 +22,8 @@ from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.costs import AbsoluteCost, Cost
-from sordino.optimized_noise.learnt import FromPublicRows, FromReleases
 from sordino.optimized_noise.noise import OptimizedNoise
-from sordino.optimized_noise.sources import Source
+from sordino.optimized_noise.sources import FromPublicRows, FromReleases, Source
 from sordino.training.loop import measured
 from sordino_papers.harness.ablations import AblationSettings, clipped_sgd, unpaid_weights_sgd
 from sordino_papers.harness.entry import Measurement

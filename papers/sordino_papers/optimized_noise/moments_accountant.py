@@ -11,8 +11,8 @@ import math
 import numpy as np
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
+from sordino.accounting.accountant_views import Sight
 from sordino.accounting.rdp import ORDERS, renyi
-from sordino.accounting.visible import Sight
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Poisson
 

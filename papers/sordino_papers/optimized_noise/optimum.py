@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.optimized_noise import Gap, NoiseProblem, PerDistance, WithinSensitivity, gaps
-from sordino.optimized_noise.constraints import Constraint
+from sordino.optimized_noise.problem import Constraint
 from sordino_papers.harness.entry import SideTable
 from sordino_papers.harness.results_file import read_numbers, write_numbers
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from sordino.data import load
-from sordino.data.adult import adult_schema
 from sordino.data.columns import Category
+from sordino.data.standard import adult_schema
 from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
-from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino.report.markup import ACCENT, DASHES, FAINT
 from sordino.training.evaluation import correctness, evaluating
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.page import drawing

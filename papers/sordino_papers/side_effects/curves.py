@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import ResultsFile, write_numbers

@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from sordino.report.pictures import ACCENT, INK
+from sordino.report.markup import ACCENT, INK
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import write_numbers

@@ -10,7 +10,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from sordino.kernel.randomness import Key
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import read_numbers, write_numbers

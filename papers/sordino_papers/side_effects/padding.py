@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.effects.attacks import LInfinity
+from sordino.effects.input_attacks import LInfinity
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.harness.training_entries import training_entry

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.effects.attacks import L2
+from sordino.effects.input_attacks import L2
 from sordino.kernel.randomness import Key
 from sordino_papers.harness.entry import Entry, Measurement
 from sordino_papers.harness.results_file import ResultsFile

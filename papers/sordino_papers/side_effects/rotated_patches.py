@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.report.pictures import ACCENT, FAINT, INK
+from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import ResultsFile, write_numbers

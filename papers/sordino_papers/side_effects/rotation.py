@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino import models
 from sordino.data import DataSet, Facts, Split, load
-from sordino.effects.plain_training import train_plainly
+from sordino.effects.rare_examples import train_plainly
 from sordino.errors import DataError
 from sordino.models import Built
 from sordino_papers.harness.entry import Entry, RunScale, SideTable

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from sordino.effects.attacks import Attack, LInfinity, robust_accuracy
+from sordino.effects.input_attacks import Attack, LInfinity, robust_accuracy
 from sordino.kernel.clipping import ClipByNorm
 from sordino.training.loop import measured
 from sordino_papers.harness.ablations import AblationSettings, clipped_sgd

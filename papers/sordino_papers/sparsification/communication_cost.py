@@ -9,7 +9,7 @@ from pathlib import Path
 from sordino.communication import Dense, IndexCoded, SeedCoded, Wire, federated_sgd
 from sordino.encodings import RandomSparsify
 from sordino.kernel.states import Layout
-from sordino.report.pictures import ACCENT, DASHES, FAINT, INK
+from sordino.report.markup import ACCENT, DASHES, FAINT, INK
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import write_numbers

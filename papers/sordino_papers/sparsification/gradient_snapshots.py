@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from sordino.kernel.sampling import steps_per_epoch
-from sordino.report.pictures import FAINT
+from sordino.report.markup import FAINT
 from sordino.training.not_private import NOT_PRIVATE
 from sordino_papers.harness.entry import Entry
 from sordino_papers.harness.results_file import ResultsFile

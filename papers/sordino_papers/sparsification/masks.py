@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from sordino.encodings import ConstantRate, Cooling
-from sordino.encodings.rates import RateSchedule
+from sordino.encodings.sparsify import RateSchedule
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.training import DpSgdTrial, Sparsity

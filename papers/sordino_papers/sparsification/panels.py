@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from sordino.report.pictures import ACCENT, FAINT
+from sordino.report.markup import ACCENT, FAINT
 from sordino_papers.harness.entry import Entry, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import ResultsFile, write_numbers

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from sordino.report.pictures import ACCENT, DASHES, FAINT
+from sordino.report.markup import ACCENT, DASHES, FAINT
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import write_numbers

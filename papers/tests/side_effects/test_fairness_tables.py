@@ -10,7 +10,7 @@ import torch
 from made_up import pictures_of, told
 
 from sordino.data import root
-from sordino.effects import plain_training
+from sordino.effects import rare_examples
 from sordino.encodings import Combined, FreezeByMagnitude
 from sordino.kernel.encoding import Unchanged
 from sordino_papers.harness.entry import RunScale
@@ -126,7 +126,7 @@ def test_a_trial_that_ended_is_read_and_attacked_again(made_up, tmp_path) -> Non
 
 def test_tuning_begins_where_public_rows_led(made_up, monkeypatch) -> None:
     facts = made_up.rows(LENET).facts
-    monkeypatch.setattr(plain_training, "_FEWEST_STEPS", 5)
+    monkeypatch.setattr(rare_examples, "_FEWEST_STEPS", 5)
     trial = replace(GREY.tuned, start=PublicTraining("mnist", examples=100))
     learnt = trial.start.weights("lenet", facts, 3)
     assert all(torch.equal(learnt[name], x) for name, x in trial.build(facts, 3).state_dict().items())

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from sordino.effects.attacks import L2, Attack, LInfinity
+from sordino.effects.input_attacks import L2, Attack, LInfinity
 from sordino.kernel.randomness import Key
 from sordino_papers.side_effects.two_patch_world import (
     PatchDescent,

@@ -1,9 +1,6 @@
 """From what was released to what is proved: events, accountants, guarantees. Nothing in here imports torch."""
 
 from sordino.accounting.adjacency import Adjacency as Adjacency
-from sordino.accounting.answer import Answer as Answer
-from sordino.accounting.answer import opinions as opinions
-from sordino.accounting.answer import privacy_of as privacy_of
 from sordino.accounting.calibrate import smallest as smallest
 from sordino.accounting.curves import GaussianCurve as GaussianCurve
 from sordino.accounting.curves import PrivacyCurve as PrivacyCurve
@@ -13,3 +10,6 @@ from sordino.accounting.guarantee import SEED_STAYS_SECRET as SEED_STAYS_SECRET
 from sordino.accounting.guarantee import Guarantee as Guarantee
 from sordino.accounting.guarantee import Unit as Unit
 from sordino.accounting.guarantee import View as View
+from sordino.accounting.tightest import Answer as Answer
+from sordino.accounting.tightest import opinions as opinions
+from sordino.accounting.tightest import privacy_of as privacy_of

@@ -9,8 +9,8 @@ from dp_accounting.dp_event import DpEvent
 
 from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.answer import check_delta, privacy_of
 from sordino.accounting.pure import is_pure
+from sordino.accounting.tightest import check_delta, privacy_of
 from sordino.errors import UsageError
 
 RELATIVE_TOLERANCE = 2e-5

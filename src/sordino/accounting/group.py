@@ -8,13 +8,13 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, MixtureOfGaussiansD
 from scipy.stats import binom
 
 from sordino._input import validate
+from sordino.accounting.accountant_views import Sight, visible
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.answer import check_delta, privacy_of
 from sordino.accounting.curves import GaussianCurve, PrivacyCurve
 from sordino.accounting.events import PureDpEvent, flatten
 from sordino.accounting.pld import PldCurve
 from sordino.accounting.selection import has_selection
-from sordino.accounting.visible import Sight, visible
+from sordino.accounting.tightest import check_delta, privacy_of
 
 
 def epsilon_for_group(event: DpEvent, adjacency: Adjacency, size: int, delta: float) -> float:

@@ -13,10 +13,10 @@ from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 
 from sordino._input import validate
 from sordino.accounting.adjacency import Adjacency
-from sordino.accounting.answer import TightestCurve, privacy_of
-from sordino.accounting.attack import best_true_positive_rate
+from sordino.accounting.curves import best_true_positive_rate
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.group import epsilon_for_group
+from sordino.accounting.tightest import TightestCurve, privacy_of
 
 SEED_STAYS_SECRET = (
     "the seed stays secret and is used once: whoever knows it can remove the noise, and releases that share a seed "

@@ -1,9 +1,17 @@
-"""The default accountant: privacy loss distributions, composed numerically and rounded to the safe side."""
+"""Privacy loss distributions (PLD), the default accountant: composed numerically and rounded up.
+
+One direction of a comparison (with the unit to without it, or back): which grid to compose on, and the result.
+
+The moments of the privacy loss, which are cheap, predict the answer by Chernoff's bound; the prediction decides the
+tilt, the window and the interval of the grid. If it is off, the answer is less tight, not less valid.
+
+The default accountant: privacy loss distributions, composed numerically and rounded to the safe side.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -16,17 +24,194 @@ from dp_accounting.dp_event import (
     SampledWithoutReplacementDpEvent,
     TruncatedSubsampledGaussianDpEvent,
 )
+from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
-from sordino.accounting.allocation_pair import AllocatedGaussian
-from sordino.accounting.binomial import MOST_EXACT_STEPS, Binomial
-from sordino.accounting.curves import deltas_of
-from sordino.accounting.direction import Direction
-from sordino.accounting.dominating import EitherPair, FixedSizeBatches, GaussianMixtures, Laplaces, Pair, Reals
+from sordino.accounting.accountant_views import REPLACE_ONE, Sight
+from sordino.accounting.balls_in_bins import AllocatedGaussian
+from sordino.accounting.curves import SMALLEST_DELTA, deltas_of
+from sordino.accounting.dominating_pairs import (
+    EitherPair,
+    FixedSizeBatches,
+    GaussianMixtures,
+    Laplaces,
+    Losses,
+    Pair,
+    Reals,
+)
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
+from sordino.accounting.loss_grid import Composed, Grid, compose
+from sordino.accounting.pure import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.randomized_response import RandomizedResponse
-from sordino.accounting.visible import REPLACE_ONE, Sight
 from sordino.errors import UnsupportedEvent
+
+MOST_LOSSES_OF_A_STEP = 2**16
+MOST_PLACES = 2**20
+MOST_DIGITS = 2.0**-40  # of a loss: below, an interval is lost in its rounding errors
+RELATIVE_ERROR = 5e-5
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A composition in which pair `n` runs `counts[n]` times."""
+
+    pairs: tuple[Pair, ...]
+    counts: tuple[int, ...]
+    name: str = "pld"
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon found at `delta`; infinite if the grid cannot answer."""
+        log_delta = math.log(delta)
+        losses = self._losses(log_delta)
+        tilt = _minimiser(lambda tilt: (losses.log_moment(tilt) - log_delta) / tilt)
+        predicted = (losses.log_moment(tilt) - log_delta) / tilt
+        answer = self._epsilon_near(predicted, tilt, losses, delta)
+        # Where single steps have rare but large losses, the prediction is far too high, and the grid too coarse for the
+        # answer found. That answer is a bound already, and serves as the next prediction.
+        for _ in range(4):
+            if not 0 < answer < 0.9 * predicted:
+                break
+            predicted = answer
+            tilt, _ = losses.chernoff(predicted)
+            answer = min(answer, self._epsilon_near(predicted, tilt, losses, delta))
+        return answer
+
+    def _epsilon_near(self, predicted: float, tilt: float, losses: TotalLosses, delta: float) -> float:
+        spread = losses.spread(tilt) + 1 / tilt
+        composed = self._composed(losses, tilt, predicted, low=predicted - 4 * spread)
+        if composed.delta[0] > delta or composed.start <= 0:
+            return composed.epsilon(delta)
+        if self.delta(0.0) <= delta:
+            return 0.0
+        return self._composed(losses, tilt, predicted, low=predicted - 40 * spread).epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta found at `epsilon`, but not below the smallest delta of all."""
+        return self._from(epsilon)[1]
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        """Deltas at many rising epsilons, from few grids: each serves until delta has fallen to what it leaves out."""
+        found = np.ones(len(epsilons))
+        composed, lowest = None, math.inf
+        for place, epsilon in enumerate(epsilons.tolist()):
+            if composed is None or composed.delta_at(epsilon) < lowest:
+                composed, first = self._from(epsilon)
+                found[place], lowest = first, 1e-3 * first
+            else:
+                found[place] = composed.delta_at(epsilon)
+        return np.minimum.accumulate(found)  # a delta that holds at an epsilon holds above it
+
+    def _from(self, epsilon: float) -> tuple[Composed, float]:
+        """A grid that begins at `epsilon`, and the delta there."""
+        least = math.log(SMALLEST_DELTA)
+        log_delta = min(0.0, self._losses(least).chernoff(epsilon)[1])
+        answer = 1.0
+        # Where the losses are rare, the prediction is far too high, and so are the errors that were allowed for it. The
+        # answer found is a bound already, and serves as the next prediction.
+        for _ in range(4):
+            losses = self._losses(max(least, log_delta - 5))
+            tilt, predicted = losses.chernoff(epsilon)
+            beyond = max(0.0, predicted - log_delta)
+            composed = self._composed(losses, tilt, epsilon, low=epsilon - 1e-9, beyond=beyond)
+            answer = min(answer, composed.delta_at(epsilon))
+            if answer > math.exp(log_delta - 7) or answer <= SMALLEST_DELTA:
+                break
+            log_delta = math.log(answer)
+        return composed, answer
+
+    def _composed(self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0) -> Composed:
+        """Delta from `low` upwards, where what is left out above weighs exp(-16 - `beyond`) of what is predicted."""
+        spread = losses.spread(tilt)
+        high = epsilon + 4 * spread + (16 + beyond) / tilt
+        steps = sum(self.counts)
+        # A grid of this interval adds interval^2 / 12 to half the variance of each step's loss, which moves epsilon by
+        # steps * interval^2 * (tilt + 1) / 12.
+        interval = math.sqrt(12 * RELATIVE_ERROR * max(epsilon, spread) / (steps * (tilt + 1)))
+        least = losses.least(tilt)
+        # A coarser grid is less tight and as valid: memory and the precision of a loss may limit how fine it is. Nodes
+        # stop short of the highest loss, and after a strong tilt, which keeps a sliver of the losses, nearly all of the
+        # range lies beyond the last node.
+        range_of_a_step = max(each.highest - start for each, start in zip(losses.losses, least, strict=True))
+        rounding = MOST_DIGITS * max(abs(each.highest) for each in losses.losses)
+        interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES, rounding)
+        grids = [
+            Grid.of(pair.losses(losses.log_tail, interval, start), interval)
+            for pair, start in zip(self.pairs, least, strict=True)
+        ]
+        return compose(grids, self.counts, tilt=tilt, low=low, high=high)
+
+    def _losses(self, log_delta: float) -> TotalLosses:
+        # The losses left out in all steps together weigh less than a ten-thousandth of delta.
+        log_tail = log_delta - math.log(sum(self.counts)) - 9.5
+        return TotalLosses(tuple(pair.losses(log_tail) for pair in self.pairs), self.counts, log_tail)
+
+
+def _minimiser(objective: Callable[[float], float]) -> float:
+    """The least extreme of the tilts that minimise the objective: it may fall towards a limit for ever."""
+    scan = np.arange(-16.0, 24.0)
+    values = np.array([objective(math.exp(log)) for log in scan])
+    start = float(scan[np.argmax(values <= values.min() + 1e-3 * abs(values.min()))])
+    refined = minimize_scalar(
+        lambda log: objective(math.exp(log)), bounds=(start - 1, start + 1), options={"xatol": 1e-2}
+    )
+    return math.exp(float(refined.x))
+
+
+@dataclass(frozen=True)
+class TotalLosses:
+    """Moments of the total privacy loss."""
+
+    losses: tuple[Losses, ...]
+    counts: tuple[int, ...]
+    log_tail: float
+
+    def log_moment(self, tilt: float) -> float:
+        """log E[exp(tilt * loss)]."""
+        return math.fsum(
+            count * self._tilted(each, tilt)[0] for each, count in zip(self.losses, self.counts, strict=True)
+        )
+
+    def chernoff(self, epsilon: float) -> tuple[float, float]:
+        """The tilt that predicts the smallest delta at `epsilon`, and the logarithm of that delta."""
+        least = math.log(SMALLEST_DELTA)
+
+        def predicted(tilt: float) -> float:
+            return self.log_moment(tilt) - tilt * epsilon
+
+        # Below `least` any tilt will do; reflecting the values there makes the search end at one that is not extreme.
+        tilt = _minimiser(lambda tilt: max(predicted(tilt), 2 * least - predicted(tilt)))
+        # At an epsilon below the mean loss no tilt is needed; a small one keeps the window as narrow as the losses are,
+        # unless rare losses are so large that they would outweigh all others.
+        spread = self.spread(tilt)
+        if spread > 0 and tilt < 1 / spread:
+            low, high = math.log(tilt), -math.log(spread)
+            for _ in range(8):
+                middle = (low + high) / 2
+                low, high = (middle, high) if self.log_moment(math.exp(middle)) <= 1 else (low, middle)
+            tilt = math.exp(low)
+        return tilt, predicted(tilt)
+
+    def spread(self, tilt: float) -> float:
+        """The standard deviation of the loss after tilting."""
+        return math.sqrt(
+            math.fsum(c * self._tilted(each, tilt)[1] for each, c in zip(self.losses, self.counts, strict=True))
+        )
+
+    def least(self, tilt: float) -> list[float]:
+        """For each mechanism, a loss below which everything together weighs nothing after tilting."""
+        log_steps = math.log(sum(self.counts))
+        starts = [(self._tilted(each, tilt)[0] - 40 - log_steps) / tilt for each in self.losses]
+        return [max(start, float(each.loss.min())) for start, each in zip(starts, self.losses, strict=True)]
+
+    @staticmethod
+    def _tilted(losses: Losses, tilt: float) -> tuple[float, float]:
+        exponent = tilt * losses.loss + losses.log_mass
+        top = float(exponent.max())
+        weight = np.exp(exponent - top)
+        total = float(weight.sum())
+        mean = float(weight @ losses.loss) / total
+        return top + math.log(total), float(weight @ (losses.loss - mean) ** 2) / total
+
 
 SMALLEST_MULTIPLIER = 0.05
 
@@ -35,7 +220,7 @@ SMALLEST_MULTIPLIER = 0.05
 class PldCurve:
     """The curve of a composition of sights, each run so many times.
 
-    >>> from sordino.accounting.visible import Sight
+    >>> from sordino.accounting.accountant_views import Sight
     >>> curve = PldCurve.of([(Sight(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1))), 14_062)])
     >>> round(curve.epsilon(1e-5), 2)
     2.38

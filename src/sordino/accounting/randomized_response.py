@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_expit, logsumexp
 
-from sordino.accounting.dominating import Losses, Reals
+from sordino.accounting.dominating_pairs import Losses, Reals
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.special import gammaln, logsumexp
 
-from sordino.accounting.dominating import Reals
+from sordino.accounting.accountant_views import Sight
+from sordino.accounting.balls_in_bins import renyi_of_adding, renyi_of_removing
+from sordino.accounting.dominating_pairs import Reals
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
-from sordino.accounting.random_allocation import renyi_of_adding, renyi_of_removing
 from sordino.accounting.randomized_response import RandomizedResponse
-from sordino.accounting.visible import Sight
 from sordino.errors import UnsupportedEvent
 
 _LOW_ORDERS = [1 + x / 10 for x in range(1, 100) if x % 10]

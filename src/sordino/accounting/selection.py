@@ -31,13 +31,12 @@ import numpy as np
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from sordino._input import validate
+from sordino.accounting.accountant_views import visible
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.curves import SMALLEST_DELTA, PrivacyCurve, deltas_of
-from sordino.accounting.dominating import Reals
+from sordino.accounting.dominating_pairs import ProfilePair, Reals
 from sordino.accounting.events import Repeated, flatten
-from sordino.accounting.profile_pair import ProfilePair
 from sordino.accounting.rdp import ORDERS, RdpCurve, renyi
-from sordino.accounting.visible import visible
 
 NAME = "repeat-and-select"
 LARGEST_MEAN = 1e6

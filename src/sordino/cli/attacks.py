@@ -45,8 +45,7 @@ def members(
     out: Annotated[Path | None, typer.Option(help="Output folder; default: RUN.internal, beside the run.")] = None,
 ) -> None:
     """Run membership inference on a run. It reads private rows: results are not private and are kept apart."""
-    from sordino.attacks.membership.pages import lines, write_internal
-    from sordino.attacks.membership.run_attack import attack_run
+    from sordino.attacks.membership.attack import attack_run, lines, write_internal
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
     found = attack_run(
@@ -88,11 +87,10 @@ def reconstruct(
     Gradients are plain, with noise, or with noise and a mask. Ctrl-C ends it and shows the images done so far.
     """
     from sordino.attacks.reconstruction import Inverting, Recursive, public_pictures
-    from sordino.attacks.reconstruction.known import known_network
-    from sordino.attacks.reconstruction.linear import FirstLayer
-    from sordino.attacks.reconstruction.pages import HEADINGS, NO_EPSILON, Outcome, write_outcome
-    from sordino.attacks.reconstruction.reconstructed import Sent
-    from sordino.attacks.reconstruction.reconstructed import reconstruct as carry_out
+    from sordino.attacks.reconstruction.attack import known_network
+    from sordino.attacks.reconstruction.gallery import HEADINGS, NO_EPSILON, Outcome, Sent, write_outcome
+    from sordino.attacks.reconstruction.gallery import reconstruct as carry_out
+    from sordino.attacks.reconstruction.linear_layer import FirstLayer
     from sordino.training.progress import progress_bar
 
     ways: dict[str, Attack] = {

@@ -29,7 +29,7 @@ def verify(
     Checks sensitivity, noise, batches and accounting. Exit code 1 means refuted.
     """
     from sordino.cli.train import recipe_of
-    from sordino.recipes.verified import verify_recipe
+    from sordino.recipes.prepared import verify_recipe
     from sordino.report.card import facts_as_json
     from sordino.report.verdict import check_rows, verdict_facts, write_verdict
 
@@ -80,8 +80,8 @@ def audit(
 
     Exit code 1 means refuted. The result is not private.
     """
+    from sordino.attacks.audit.audit import HEADINGS, bound_rows, check_place, facts, write_audit
     from sordino.attacks.audit.audit import audit as carry_out
-    from sordino.attacks.audit.pages import HEADINGS, bound_rows, check_place, facts, write_audit
     from sordino.report.card import facts_as_json
     from sordino.training.progress import progress_bar
 

@@ -13,7 +13,7 @@ from sordino._input import validate
 from sordino.cli.options import print_columns, whole_number
 
 if TYPE_CHECKING:
-    from sordino.effects.measured import Effects
+    from sordino.effects.measurements import Effects
     from sordino.effects.twin import TwinEffects
 
 
@@ -35,7 +35,7 @@ def effects(
     out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself.")] = None,
 ) -> None:
     """Measure accuracy by group and robustness on public rows. Calibration is measured too."""
-    from sordino.effects.measured import Subject, measure, public_ensemble
+    from sordino.effects.measurements import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin
     from sordino.recipes import Saved

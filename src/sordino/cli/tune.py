@@ -52,7 +52,7 @@ def tune(
     """Search for a clip norm and a momentum, and keep the best model. Its epsilon includes every trial."""
     said = {name: value for name, value in locals().items() if name in _SEARCHED}
     own = {name: value for name, value in said.items() if value is not None and value is not False}
-    from sordino.tuning.by_recipe import resume_tuning, tune_by_recipe
+    from sordino.tuning.recipe_search import resume_tuning, tune_by_recipe
     from sordino.tuning.search import Search
 
     if resume is not None:

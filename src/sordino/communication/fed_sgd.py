@@ -24,7 +24,7 @@ from sordino.communication.wire import Dense, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.combined import CombinedCodec
-from sordino.encodings.resting import rest_of, step_at_rest
+from sordino.encodings.freeze import rest_of, step_at_rest
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.encoding import Codec, Encoding, Unchanged

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
-from sordino.convex.fading import Fading
-from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.convex.noisy_cgd import Fading, NoisyCGD
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm

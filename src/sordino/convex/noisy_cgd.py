@@ -1,4 +1,8 @@
-"""NoisyCGD: descent on fixed disjoint batches that take turns, of which only the last iterate is shown.
+"""NoisyCGD: gradient descent on fixed disjoint batches in cyclic order, of which only the last iterate is released.
+
+Gaussian noise whose scale follows a schedule.
+
+NoisyCGD: descent on fixed disjoint batches that take turns, of which only the last iterate is shown.
 
     V <- Proj[ V - eta_k ((1/b) sum over batch of clip_C(gradient) + strength V + noise of std sigma_k C / b) ]
 
@@ -13,6 +17,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
@@ -24,9 +29,54 @@ from sordino.accounting.hidden_state import Steps, mu_of_unit
 from sordino.convex.losses import CertifiedLoss, Squared
 from sordino.convex.model import ConvexModel
 from sordino.errors import UsageError
-from sordino.kernel.noise import Gaussian, check_tail
+from sordino.kernel.noise import ROUNDED_EXACTLY, Gaussian, NoiseAt, check_tail
 from sordino.kernel.sampling import Cyclic
+from sordino.kernel.states import BoundedSum, Private
 from sordino.training.schedules import Constant, Schedule
+
+
+@dataclass(frozen=True)
+class Fading:
+    """In step k of `steps`, normal noise of `noise_multiplier` times the schedule's factor times the bound.
+
+    Its own event is that of the least noise, in every step: a bound for whoever sees the steps.
+
+    >>> from sordino.training.schedules import Cosine
+    >>> round(Fading(2.0, Cosine(final=0.5), steps=100).event.noise_multiplier, 3)
+    1.0
+    """
+
+    noise_multiplier: float
+    schedule: Schedule
+    steps: int
+
+    arithmetic: ClassVar[str] = ROUNDED_EXACTLY
+
+    def __post_init__(self) -> None:
+        _ = self.event
+
+    @property
+    def event(self) -> DpEvent:
+        return self._least.event
+
+    def std(self, bound: float) -> float:
+        return self._least.std(bound)
+
+    def add(self, total: BoundedSum, at: NoiseAt) -> Private:
+        return Gaussian(self.noise_multiplier * self.schedule.factor(at.step, self.steps)).add(total, at)
+
+    def with_multiplier(self, noise_multiplier: float) -> Fading:
+        return Fading(noise_multiplier, self.schedule, self.steps)
+
+    def tail_risk(self, sensitivity: float, steps: int) -> float:
+        return self._least.tail_risk(sensitivity, steps)
+
+    @property
+    def _least(self) -> Gaussian:
+        least = min(self.schedule.factor(step, self.steps) for step in range(self.steps))
+        if least <= 0:
+            raise UsageError(f"the noise schedule must stay above 0, got a factor of {least!r}.")
+        return Gaussian(self.noise_multiplier * least)
 
 
 @dataclass(frozen=True)

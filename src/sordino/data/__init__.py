@@ -6,4 +6,4 @@ from sordino.data.dataset import Split as Split
 from sordino.data.fetch import fetch as fetch
 from sordino.data.loading import load as load
 from sordino.data.standard import root as root
-from sordino.data.two_patch import TwoPatch as TwoPatch
+from sordino.data.synthetic import TwoPatch as TwoPatch

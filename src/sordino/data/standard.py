@@ -1,19 +1,239 @@
-"""The data sets that have a name. What is stated about them is published and holds for everybody."""
+"""Standard datasets by name: digits, MNIST, Fashion-MNIST, CIFAR-10, SVHN and Adult, and readers of their formats.
+
+Adult: does a person earn more than 50,000 dollars a year? A census extract of 1994, published by UCI.
+
+The binary version of CIFAR-10: records of 3,073 bytes, a label and then the red, green and blue planes.
+
+The 1,797 handwritten digits that come with scikit-learn: 8 by 8 pixels from 0 to 16. Nothing is downloaded.
+
+SVHN, cropped digits: a MATLAB 5 file with X (32, 32, 3, n) in bytes and y (n, 1), where 10 means the digit 0.
+
+IDX, the format of MNIST: four bytes of magic, a big-endian length per axis, then one byte per entry.
+
+The magic number is 0, 0, the type of the entries (8 for bytes) and the number of axes: 2049 for labels, 2051 for
+pictures. A file may be packed with gzip. The header says how long a file has to be, and it has to be just that long.
+
+The data sets that have a name. What is stated about them is published and holds for everybody.
+"""
 
 from __future__ import annotations
 
+import io
+import math
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from sordino.data.cifar import read_batches
-from sordino.data.dataset import DataSet, Facts
-from sordino.data.digits import load_digits
-from sordino.data.idx import read_pictures
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino._input.files import read_bytes
+from sordino.data.archives import gunzip, gunzip_start
+from sordino.data.dataset import DataSet, Facts, Split
 from sordino.data.published import SOURCES
-from sordino.data.svhn import read_digits
-from sordino.data.two_patch import TwoPatch
+from sordino.data.schema import Schema
+from sordino.data.synthetic import TwoPatch
+from sordino.data.table import split_of
+from sordino.data.table_readers import pieces_of
 from sordino.errors import DataError
+
+
+def load_adult(root: Path) -> DataSet:
+    """The 32,561 training and 16,281 test rows in `root`/adult, verified. Groups are sex and race."""
+    schema = adult_schema()
+    train, test = (source.file.verify(root / "adult") for source in SOURCES["adult"])
+    return DataSet(schema.facts(), read_rows(train, schema), read_rows(test, schema))
+
+
+def adult_schema() -> Schema:
+    """The public facts of Adult.
+
+    >>> adult_schema().num_features, adult_schema().facts().class_names
+    (105, ('<=50K', '>50K'))
+    """
+    text = files("sordino.data").joinpath("adult.toml").read_text(encoding="utf-8")
+    return Schema.parse(text, shown="adult.toml", name="adult", folder=Path())
+
+
+def read_rows(path: Path, schema: Schema) -> Split:
+    """The files have no header; that for testing begins with a remark, and its classes end in a full stop."""
+    lines = read_bytes(path, at_most=1 << 23).decode("ascii").splitlines()
+    rows = [line.removesuffix(".") for line in lines if not line.startswith("|")]
+    # The columns of the schema stand in the order of the files, and the target comes last.
+    return split_of(
+        pieces_of([",".join(schema.needed), *rows], schema.needed, repr(str(path))), schema, repr(str(path))
+    )
+
+
+_SHAPE = (3, 32, 32)
+_RECORD_BYTES = 1 + 3 * 32 * 32
+_NUM_CLASSES = 10
+_LARGEST_CIFAR_FILE = 1 << 30
+
+
+def read_batches(paths: Sequence[Path]) -> Split:
+    """The pictures (n, 3, 32, 32) and labels of some files, one after the other."""
+    batches = [parse_batch(read_bytes(path, at_most=_LARGEST_CIFAR_FILE), shown=repr(str(path))) for path in paths]
+    return Split(torch.cat([batch.inputs for batch in batches]), torch.cat([batch.target for batch in batches]))
+
+
+def parse_batch(content: bytes, *, shown: str) -> Split:
+    """The records of one file.
+
+    >>> batch = parse_batch(bytes([7]) + bytes(3072), shown="'batch'")
+    >>> batch.inputs.shape, batch.target
+    (torch.Size([1, 3, 32, 32]), tensor([7]))
+    """
+    if not content or len(content) % _RECORD_BYTES:
+        raise DataError(f"{shown} must hold records of {_RECORD_BYTES} bytes, found {len(content)} bytes in all.")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD_BYTES)
+    labels = records[:, 0]
+    if (labels >= _NUM_CLASSES).any():
+        first = int((labels >= _NUM_CLASSES).argmax())
+        raise DataError(f"{shown} has a label outside 0..{_NUM_CLASSES - 1} in record {first}: not a CIFAR-10 file.")
+    pictures = torch.from_numpy(records[:, 1:].copy()).reshape(-1, *_SHAPE)
+    return Split(pictures, torch.from_numpy(labels.astype(np.int64)))
+
+
+_NUM_TRAINING = 1437
+_SPLIT_SEED = 0
+
+
+def load_digits() -> DataSet:
+    """Four fifths to train on and one fifth to test on, always the same.
+
+    >>> digits = load_digits()
+    >>> digits.train.inputs.shape, len(digits.test.target)
+    (torch.Size([1437, 1, 8, 8]), 360)
+    """
+    from sklearn import datasets  # a second of import that other sets need not pay for
+
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    inputs = torch.tensor(pixels, dtype=torch.uint8).reshape(-1, 1, 8, 8)
+    target = torch.tensor(labels, dtype=torch.int64)
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    train, test = order[:_NUM_TRAINING], order[_NUM_TRAINING:]
+    facts = Facts("digits", (1, 8, 8), 10, input_range=(0.0, 16.0), class_names=tuple("0123456789"))
+    return DataSet(facts, Split(inputs[train], target[train]), Split(inputs[test], target[test]))
+
+
+_LARGEST_SVHN_FILE = 2 << 30
+_PICTURE = (32, 32, 3)
+
+
+def read_digits(path: Path) -> Split:
+    """The pictures (n, 3, 32, 32) and labels of one file."""
+    return parse_digits(read_bytes(path, at_most=_LARGEST_SVHN_FILE), shown=repr(str(path)))
+
+
+def parse_digits(content: bytes, *, shown: str) -> Split:
+    """The pictures and labels of a file's content, with its structure checked before its arrays are read."""
+    from scipy.io import loadmat, whosmat
+
+    file: Any = io.BytesIO(content)  # the stubs know paths only
+    try:
+        declared: dict[str, tuple[tuple[int, ...], str]]
+        declared = {name: (tuple(shape), kind) for name, shape, kind in whosmat(file)}
+        _check_declared(declared, shown)
+        arrays = loadmat(file, variable_names=["X", "y"])
+    except DataError:
+        raise
+    except Exception:  # the reader has no family of errors: a bad file may raise anything
+        raise DataError(f"{shown} is not a sound MATLAB 5 file.") from None
+    pictures, labels = _array(arrays, "X", shown), _array(arrays, "y", shown)
+    if pictures.dtype != np.uint8:
+        raise DataError(f"{shown} must have X in uint8, found {pictures.dtype}.")
+    digits = labels.reshape(-1).astype(np.int64)
+    wrong = (digits != labels.reshape(-1)) | (digits < 1) | (digits > 10)
+    if wrong.any():
+        raise DataError(f"{shown} has a label outside 1..10 in record {int(wrong.argmax())}.")
+    inputs = np.ascontiguousarray(pictures.transpose(3, 2, 0, 1))
+    return Split(torch.from_numpy(inputs), torch.from_numpy(digits % 10))
+
+
+def _check_declared(declared: dict[str, tuple[tuple[int, ...], str]], shown: str) -> None:
+    if not {"X", "y"} <= declared.keys():
+        raise DataError(f"{shown} must hold the arrays X and y, found {sorted(declared)!r:.200}.")
+    (pictures, pixels), (labels, _) = declared["X"], declared["y"]
+    if len(pictures) != 4 or pictures[:3] != _PICTURE or pictures[3] < 1 or pixels != "uint8":
+        raise DataError(f"{shown} must have X of shape (32, 32, 3, n) in uint8, found {pictures} in {pixels}.")
+    if labels != (pictures[3], 1):
+        raise DataError(f"{shown} must have y of shape ({pictures[3]}, 1), one label for each picture, found {labels}.")
+
+
+def _array(arrays: dict[str, Any], name: str, shown: str) -> NDArray[Any]:
+    array = arrays[name]
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
+        raise DataError(f"{shown} must have {name} as an array of numbers, found {type(array).__name__}.")
+    return array
+
+
+_LARGEST_IDX_FILE = 4 << 30
+_LARGEST_GZIP_RATIO = 1032  # what deflate can reach at all
+_KINDS = {2049: "labels", 2051: "pictures"}
+
+
+def read_pictures(pictures: Path, labels: Path) -> Split:
+    """Grey pictures (n, 1, rows, columns) and their labels, from the two files that hold them."""
+    inputs, target = read_idx(pictures, magic=2051), read_idx(labels, magic=2049)
+    if len(inputs) != len(target):
+        raise DataError(
+            f"{str(pictures)!r} has {len(inputs)} pictures but {str(labels)!r} has {len(target)} labels: "
+            "they belong to different sets."
+        )
+    return Split(inputs.unsqueeze(1), target.to(torch.int64))
+
+
+def read_idx(path: Path, *, magic: int) -> Tensor:
+    """The bytes of an IDX file, packed or not, in the shape that it declares."""
+    return parse_idx(read_bytes(path, at_most=_LARGEST_IDX_FILE), magic=magic, shown=repr(str(path)))
+
+
+def parse_idx(content: bytes, *, magic: int, shown: str) -> Tensor:
+    """The entries of an IDX file as uint8.
+
+    >>> parse_idx(struct.pack(">II", 2049, 3) + bytes([5, 0, 4]), magic=2049, shown="'labels'")
+    tensor([5, 0, 4], dtype=torch.uint8)
+    >>> parse_idx(struct.pack(">II", 2049, 3) + bytes([5, 0]), magic=2049, shown="'labels'")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.DataError: 'labels' must have 11 bytes for a shape of (3,), found 10.
+    """
+    header_bytes = 4 + 4 * (magic & 0xFF)
+    packed = content.startswith(b"\x1f\x8b")
+    header = gunzip_start(content, header_bytes, shown=shown) if packed else content[:header_bytes]
+    shape = _shape(header, magic, shown)
+    size = header_bytes + math.prod(shape)
+    if packed:
+        if size > _LARGEST_GZIP_RATIO * len(content):  # before anything is allocated
+            raise DataError(f"{shown} declares {size} bytes, which its {len(content)} packed bytes cannot hold.")
+        content = gunzip(content, at_most=size, shown=shown)
+    if len(content) != size:
+        raise DataError(f"{shown} must have {size} bytes for a shape of {shape}, found {len(content)}.")
+    entries = np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    return torch.from_numpy(entries.copy())  # a tensor may be written to, bytes may not
+
+
+def _shape(header: bytes, magic: int, shown: str) -> tuple[int, ...]:
+    if len(header) < 4:
+        raise DataError(f"{shown} ends at byte {len(header)}, within its magic number.")
+    (found,) = struct.unpack(">I", header[:4])
+    if found != magic:
+        expected, given = (f"{m} ({_KINDS[m]})" if m in _KINDS else str(m) for m in (magic, found))
+        raise DataError(f"{shown} must start with the magic number {expected}, found {given}.")
+    axes = magic & 0xFF
+    if len(header) < 4 + 4 * axes:
+        raise DataError(f"{shown} ends at byte {len(header)}, within its header of {4 + 4 * axes} bytes.")
+    shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
+    if 0 in shape:
+        raise DataError(f"{shown} is empty: its header declares a shape of {shape}.")
+    return shape
+
 
 _BYTES = (0.0, 255.0)
 _DIGITS = tuple("0123456789")
@@ -69,7 +289,6 @@ def _svhn(folder: Path) -> DataSet:
 
 
 def _adult(folder: Path) -> DataSet:
-    from sordino.data.adult import load_adult
 
     _verified("adult", folder)
     return load_adult(folder)

@@ -17,7 +17,7 @@ from torch import Tensor
 from sordino.data.columns import Cells
 from sordino.data.dataset import DataSet, Split
 from sordino.data.schema import Schema
-from sordino.data.table_file import pieces_in
+from sordino.data.table_readers import pieces_in
 from sordino.errors import DataError
 
 

@@ -11,17 +11,15 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from sordino._input.files import write_atomically
-from sordino.effects.long_tail import Harmed
-from sordino.effects.lost import GroupAccuracy
-from sordino.effects.measured import Effects, Subject
+from sordino.effects.groups import GroupAccuracy
+from sordino.effects.measurements import Effects, Subject
+from sordino.effects.rare_examples import Harmed
 from sordino.effects.robustness import unit_pixels
 from sordino.effects.twin import TwinEffects
 from sordino.errors import DataError
 from sordino.report import effects as shown
-from sordino.report.markup import Html, element, joined, paragraphs, table
-from sordino.report.page import page
-from sordino.report.pictures import gallery, picture
-from sordino.report.sections import Section
+from sordino.report.markup import Html, element, gallery, joined, paragraphs, picture, table
+from sordino.report.sections import Section, page
 
 _COLUMNS = 4
 

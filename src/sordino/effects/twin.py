@@ -13,14 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.effects.ensemble import PublicEnsemble
-from sordino.effects.intervals import Interval, mean_of
-from sordino.effects.long_tail import Harmed, by_decile, most_harmed
-from sordino.effects.lost import GroupAccuracy, accuracies, who_lost
-from sordino.effects.masking import MaskingSigns
-from sordino.effects.measured import HARMED, Subject
-from sordino.effects.plain_training import WORDS, train_plainly
-from sordino.effects.robustness import Curve
+from sordino.effects.bootstrap import Interval, mean_of
+from sordino.effects.groups import GroupAccuracy, accuracies, who_lost
+from sordino.effects.measurements import HARMED, Subject
+from sordino.effects.rare_examples import WORDS, Harmed, PublicEnsemble, by_decile, most_harmed, train_plainly
+from sordino.effects.robustness import Curve, MaskingSigns
 from sordino.errors import SordinoError
 from sordino.recipes import Saved
 from sordino.recipes.networks import network_inputs

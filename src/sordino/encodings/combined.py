@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.resting import Rest, both, rest_of
+from sordino.encodings.freeze import Rest, both, rest_of
 from sordino.kernel.encoding import Codec, Encoding, State
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private

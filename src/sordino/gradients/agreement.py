@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
-from sordino.gradients.surroundings import original, working_dtype
 from sordino.gradients.tape import Survey, Unrecorded, record, survey
 from sordino.gradients.taped import Taped
+from sordino.gradients.torch_state import original, working_dtype
 from sordino.gradients.vmapped import Objective, gradients_of_rows
 from sordino.kernel.records import Batch
 from sordino.kernel.states import Layout

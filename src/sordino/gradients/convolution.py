@@ -1,18 +1,358 @@
-"""Convolutions in one, two and three dimensions, with stride, padding, dilation and groups."""
+"""Per-example gradients of convolutions in one, two and three dimensions.
+
+Gradients of convolutions: sums over places of an output's gradient times the patch of the input there.
+
+Index letters are those of `rules`.
+
+Convolutions in one, two and three dimensions, with stride, padding, dilation and groups.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from math import prod
+from typing import Any, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, held_in
+from sordino.gradients.blocks import (
+    Block,
+    Instantiated,
+    OfPlaces,
+    gram_is_cheaper,
+    held_in,
+    write_products,
+    zero_unless,
+)
+from sordino.gradients.norms import Lengths, gram, lengths_of_products, squared_norms
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
-from sordino.gradients.windows import Window
+
+_WORTH_TURNING = 4  # how many times longer runs of memory must be for a copy to be worth another before it
+
+
+@dataclass(frozen=True)
+class Window:
+    """What slides over an input: offset k of place t is at stride * t + dilation * k of the padded input."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def patches(self, x: Tensor, g: Tensor) -> Block:
+        """The gradients of the weight in the cheapest form, for inputs and output gradients with the rows in front."""
+        places, channels, shifts, dtype = prod(g.shape[2:]), x.shape[1], prod(self.kernel), held_in(g.dtype)
+        pixels = prod(size + sum(sides) for size, sides in zip(x.shape[2:], self.padding, strict=True))
+        size = g.shape[1] * channels // self.groups * shifts
+        # A graphics card may take a convolution by Fourier transforms, which no bound on a row's own products covers.
+        if (
+            not g.is_cuda
+            and self.groups == 1
+            and gram_is_cheaper(
+                places=places, size=size, features=g.shape[1], pixels=pixels, channels=channels, shifts=shifts
+            )
+        ):
+            return GramPatches(self, x.to(dtype), g.to(dtype))
+        return Patches(self, x, g) if g.dtype == dtype else self._rounded(x, g)
+
+    def _rounded(self, x: Tensor, g: Tensor) -> RoundedPatches:
+        run = x.shape[1] * prod(self.kernel[1:][-1:])  # numbers that lie together in a patch with channels last
+        kind = ChannelsLastPatches if self.groups == 1 and run >= _WORTH_TURNING * g.shape[-1] else RoundedPatches
+        return kind(self, x, g)
+
+    def with_still_axis(self) -> Window:
+        """This convolution with one more axis, along which nothing slides: the images of a row, say."""
+        once, nowhere = (1,), ((0, 0),)
+        kernel, stride, dilation = (setting + once for setting in (self.kernel, self.stride, self.dilation))
+        return Window(kernel, stride, self.padding + nowhere, dilation, self.groups)
+
+    def padded(self, x: Tensor) -> Tensor:
+        return _padded(x, self._sides)
+
+    def padded_with_channels_last(self, x: Tensor) -> Tensor:
+        return _padded(x.movedim(1, -1), (0, 0, *self._sides))
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        """From the last axis to the first, as torch pads."""
+        return tuple(side for pair in reversed(self.padding) for side in pair)
+
+
+@dataclass(frozen=True, repr=False)
+class Patches(Block):
+    """Row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` there, formed when needed.
+
+    As many multiplications as plain training has.
+    """
+
+    window: Window
+    x: Tensor
+    g: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.g.shape[1] * self.x.shape[1] // self.window.groups * prod(self.window.kernel)
+
+    @property
+    def is_formed_later(self) -> bool:
+        return True
+
+    def take(self, rows: slice) -> Self:
+        return replace(self, x=self.x[rows], g=self.g[rows])
+
+    def present(self, rows: Tensor) -> Self:
+        return replace(self, x=zero_unless(rows, self.x), g=zero_unless(rows, self.g))
+
+    def formed(self, room: Tensor | None = None) -> Block:
+        return self._by_offset(room)
+
+    def _by_offset(self, room: Tensor | None = None) -> ByOffset:
+        """Per row, group and offset along the first axis one product of matrices.
+
+        It is (outputs, places) by (places, channels and other offsets).
+        """
+        window, groups, (rows, outputs) = self.window, self.window.groups, self.g.shape[:2]
+        g = self.g.reshape(rows * groups, outputs // groups, -1)
+        room = self.g.new_empty(rows * self.size, dtype=held_in(self.g.dtype)) if room is None else room
+        by_offset = room.view(window.kernel[0], rows * groups, outputs // groups, -1)
+        for gradients, shifted in zip(by_offset, self._shifted(), strict=True):
+            write_products(g, shifted.transpose(1, 2), gradients)
+        return self._holder(window, by_offset)
+
+    @property
+    def _holder(self) -> type[ByOffset]:
+        return ByOffset
+
+    def laid_out(self, keep: Tensor) -> Tensor:
+        shape = self.g.shape[1] // self.window.groups, self.x.shape[1] // self.window.groups
+        return self._holder.mask(self.window, keep.to(held_in(self.g.dtype)), *shape)
+
+    def _shifted(self) -> Iterator[Tensor]:
+        """The patches at each offset along the first axis: (row and group, channels and other offsets, places).
+
+        They are laid out along all axes but the first, along which they slide: a shift is a slice of memory. With a
+        stride along the first axis, each of its phases is laid out on its own.
+        """
+        window, x = self.window, self._padded_to_whole_phases()
+        stride, dilation = window.stride[0], window.dilation[0]
+        rows, channels, length, *_ = x.shape
+        first, *others = self.g.shape[2:]
+        step_row, step_channel, step_first, *steps = x.stride()
+        other_steps = (
+            *_times(window.dilation[1:], steps),
+            step_first,
+            stride * step_first,
+            *_times(window.stride[1:], steps),
+        )
+        shape = rows, channels, *window.kernel[1:], stride, length // stride, *others
+        patches = x.as_strided(shape, (step_row, step_channel, *other_steps))
+        patches = patches.reshape(rows * window.groups, -1, stride, length // stride * prod(others))
+        for offset in range(window.kernel[0]):
+            start, phase = divmod(dilation * offset, stride)
+            yield patches[:, :, phase].narrow(2, start * prod(others), first * prod(others))
+
+    def _padded_to_whole_phases(self) -> Tensor:
+        x, stride = self.window.padded(self.x), self.window.stride[0]
+        spare = -x.shape[2] % stride
+        return F.pad(x, [0, 0] * (x.ndim - 3) + [0, spare]) if spare else x
+
+    def squared_norms(self) -> Tensor:
+        return self.formed().squared_norms()
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        """The sum as plain training has it."""
+        window, g = self.window, weights.reshape(-1, *[1] * (self.g.ndim - 1)) * self.g
+        x, like = window.padded(self.x), self.x.new_empty(g.shape[1], self.x.shape[1] // window.groups, *window.kernel)
+        none = [0] * len(window.kernel)
+        _, gradient, _ = torch.ops.aten.convolution_backward(
+            g, x, like, None, window.stride, none, window.dilation, False, none, window.groups, [False, True, False]
+        )
+        total += gradient.flatten()
+
+    def dense(self) -> Tensor:
+        return self._by_offset().dense()
+
+
+@dataclass(frozen=True, repr=False)
+class GramPatches(OfPlaces, Patches):
+    """The same, never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
+
+    @property
+    def is_formed_later(self) -> bool:
+        return False
+
+    def masked(self, keep: Tensor) -> Block:
+        return self.to_be_formed().masked(keep)  # a mask has to see each number
+
+    def formed(self, room: Tensor | None = None) -> Block:
+        return self
+
+    @property
+    def places(self) -> int:
+        return prod(self.g.shape[2:])
+
+    def doubled(self, rows: slice) -> GramPatches:
+        return GramPatches(self.window, self.x[rows].double(), self.g[rows].double())
+
+    def to_be_formed(self) -> Patches:
+        return Patches(self.window, self.x, self.g)
+
+    def lengths(self) -> Lengths:
+        x = self.window.padded(self.x)
+        rows, _, *sizes = x.shape
+        places = self.g.shape[2:]
+        of_pixels = gram(x.flatten(2).transpose(1, 2)).reshape(rows, *sizes, *sizes)
+        of_outputs = gram(self.g.flatten(2).transpose(1, 2))
+        of_patches = torch.zeros(rows, *places, *places, dtype=torch.float64, device=x.device)
+        for offset in product(*(range(size) for size in self.window.kernel)):
+            starts = _times(offset, self.window.dilation)
+            cuts = tuple(
+                slice(a, a + s * (n - 1) + 1, s) for a, s, n in zip(starts, self.window.stride, places, strict=True)
+            )
+            of_patches += of_pixels[(slice(None), *cuts, *cuts)]
+        features = self.x.shape[1] + prod(self.window.kernel) + self.g.shape[1]
+        return lengths_of_products(of_patches.reshape(of_outputs.shape), of_outputs, features)
+
+
+@dataclass(frozen=True, repr=False)
+class RoundedPatches(Patches):
+    """The same in half precision. Norms and sum are both of the rounded products: the clip bounds what is added.
+
+    The sum of plain training would not be that of these gradients, but off by their rounding.
+    """
+
+    def _shifted(self) -> Iterator[Tensor]:
+        """Each shift is laid out on its own: a product in half precision would copy a slice of memory before it."""
+        window, x = self.window, self.window.padded(self.x)
+        step_row, step_channel, *steps = x.stride()
+        shape = *x.shape[:2], *window.kernel[1:], *self.g.shape[2:]
+        strides = step_row, step_channel, *_times(window.dilation[1:], steps[1:]), *_times(window.stride, steps)
+        for offset in range(window.kernel[0]):
+            shifted = x[:, :, window.dilation[0] * offset :].as_strided(shape, strides)
+            yield shifted.reshape(len(x) * window.groups, -1, prod(self.g.shape[2:]))
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        self.formed().add_to(total, weights)
+
+
+@dataclass(frozen=True, repr=False)
+class ChannelsLastPatches(RoundedPatches):
+    """The same for many channels and short lines of pixels, at whose ends a copy would start anew.
+
+    With channels last a line of a window is one run of memory, and so it is in a patch.
+    """
+
+    def _shifted(self) -> Iterator[Tensor]:
+        window, x = self.window, self.window.padded_with_channels_last(self.x)
+        step_row, *steps, step_channel = x.stride()
+        shape = len(x), *self.g.shape[2:], *window.kernel[1:], x.shape[-1]
+        strides = step_row, *_times(window.stride, steps), *_times(window.dilation[1:], steps[1:]), step_channel
+        for offset in range(window.kernel[0]):
+            shifted = x[:, window.dilation[0] * offset :].as_strided(shape, strides)
+            yield shifted.reshape(len(x), prod(self.g.shape[2:]), -1).transpose(1, 2)
+
+    @property
+    def _holder(self) -> type[ByOffset]:
+        return ByOffsetChannelsLast
+
+
+@dataclass(frozen=True, repr=False)
+class ByOffset(Block):
+    """Formed gradients by offset along the first axis, row and group, output, channel and other offsets."""
+
+    window: Window
+    gradients: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.gradients[0, 0].numel() * len(self.gradients) * self.window.groups
+
+    @property
+    def _channels(self) -> int:
+        return self.gradients.shape[3] // prod(self.window.kernel[1:])
+
+    def take(self, rows: slice) -> ByOffset:
+        offsets, _, *shape = self.gradients.shape
+        by_row = self.gradients.view(offsets, -1, self.window.groups, *shape)
+        return replace(self, gradients=by_row[:, rows].flatten(1, 2))
+
+    @classmethod
+    def mask(cls, window: Window, factors: Tensor, outputs: int, channels: int) -> Tensor:
+        """Factors in the order of the parameter, laid out like gradients of one row."""
+        offsets = window.kernel[0]
+        by_offset = factors.reshape(window.groups, outputs, channels, offsets, -1).movedim(3, 0)
+        return cls._as_held(by_offset).reshape(offsets, 1, window.groups, outputs, -1)
+
+    @staticmethod
+    def _as_held(each: Tensor) -> Tensor:
+        """Numbers by channel and other offsets, along the last two axes, in the order in which gradients are held."""
+        return each.flatten(-2)
+
+    def _by_channel(self, held: Tensor) -> Tensor:
+        """The way back."""
+        return held.reshape(*held.shape[:-1], self._channels, -1)
+
+    def present(self, rows: Tensor) -> ByOffset:
+        each = rows.repeat_interleave(self.window.groups)
+        return replace(self, gradients=torch.where(each[:, None, None], self.gradients, 0.0))
+
+    def masked_(self, laid_out: Tensor) -> ByOffset:
+        offsets, _, outputs, rest = self.gradients.shape
+        self.gradients.view(offsets, -1, self.window.groups, outputs, rest).mul_(laid_out)
+        return self
+
+    def squared_norms(self) -> Tensor:
+        offsets, rows = len(self.gradients), self.gradients.shape[1] // self.window.groups
+        squares = squared_norms(self.gradients.reshape(offsets * rows, -1))
+        return squares.reshape(offsets, rows).sum(dim=0)
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        added = torch.zeros_like(total)
+        self.add_as_held(added, weights)
+        total += self.in_order(added)
+
+    def add_as_held(self, total: Tensor, weights: Tensor) -> None:
+        offsets = len(self.gradients)
+        by_row = self.gradients.reshape(offsets, len(weights), -1)
+        total.view(offsets, 1, -1).baddbmm_(weights.expand(offsets, 1, -1), by_row)
+
+    def in_order(self, total: Tensor) -> Tensor:
+        offsets, _, outputs, rest = self.gradients.shape
+        held = self._by_channel(total.reshape(offsets, self.window.groups, outputs, rest))
+        return held.permute(1, 2, 3, 0, 4).flatten()
+
+    def dense(self) -> Tensor:
+        offsets, _, outputs, rest = self.gradients.shape
+        each = self._by_channel(self.gradients.reshape(offsets, -1, self.window.groups, outputs, rest))
+        return each.permute(1, 2, 3, 4, 0, 5).flatten(1)
+
+
+@dataclass(frozen=True, repr=False)
+class ByOffsetChannelsLast(ByOffset):
+    """The same with the channel last."""
+
+    @staticmethod
+    def _as_held(each: Tensor) -> Tensor:
+        return each.transpose(-1, -2).flatten(-2)
+
+    def _by_channel(self, held: Tensor) -> Tensor:
+        return held.reshape(*held.shape[:-1], -1, self._channels).transpose(-1, -2)
+
+
+def _padded(x: Tensor, sides: tuple[int, ...]) -> Tensor:
+    return (F.pad(x, sides) if any(sides) else x).contiguous()
+
+
+def _times(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a * b for a, b in zip(one, other, strict=True))
+
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

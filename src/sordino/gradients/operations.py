@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.convolution import Convolution
-from sordino.gradients.embedding import Embedding
-from sordino.gradients.linear import Linear
-from sordino.gradients.normalisation import ChannelNorm, LayerNorm, RMSNorm
+from sordino.gradients.layers import ChannelNorm, Embedding, LayerNorm, Linear, RMSNorm
 from sordino.gradients.projections import Projections, projections
-from sordino.gradients.recurrence import Recurrence, recur
+from sordino.gradients.recurrent import Recurrence, recur
 from sordino.gradients.rules import Rule
 
 NameOf = Callable[[Any], str | None]

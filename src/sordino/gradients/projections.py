@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import wrap_torch_function
 
 from sordino.gradients.blocks import Block, OfPlaces
-from sordino.gradients.linear import Linear
+from sordino.gradients.layers import Linear
 from sordino.gradients.norms import Lengths
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag

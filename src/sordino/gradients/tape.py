@@ -30,17 +30,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sordino.gradients.attention import attend, written_out
-from sordino.gradients.cross_entropy import CrossEntropyOfRows
-from sordino.gradients.embedding import embed
-from sordino.gradients.fused_attention import fused
+from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool
+from sordino.gradients.layers import embed
 from sordino.gradients.one_pass import OnePass, one_pass, refuse_own_rule
 from sordino.gradients.operations import Recognised, recognise, tensors_in
-from sordino.gradients.pooling import max_pool
 from sordino.gradients.recurrent import unrolled
-from sordino.gradients.registered import Registered, is_registered, registered_layers
 from sordino.gradients.rowwise import apply, mapped
-from sordino.gradients.rules import MultipliesAsItRan, Rule
-from sordino.gradients.surroundings import original, pinned, working_dtype
+from sordino.gradients.rules import MultipliesAsItRan, Registered, Rule, is_registered, registered_layers
+from sordino.gradients.torch_state import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
 
 

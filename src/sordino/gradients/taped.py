@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sordino.gradients.blocks import Block, Instantiated, Several, places_of, weight_block
 from sordino.gradients.rounding import AT_ONCE, OF_PLACES, TOGETHER, groups
-from sordino.gradients.surroundings import in_full_precision
 from sordino.gradients.tape import Tape
+from sordino.gradients.torch_state import in_full_precision
 from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
 # What is formed at a time: so many numbers, or of large gradients those of a few units, as long as a cache holds them.

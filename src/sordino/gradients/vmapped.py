@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from sordino.gradients.one_pass import Noting, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_randomness import RowRandomness
-from sordino.gradients.surroundings import original, pinned, working_dtype
+from sordino.gradients.torch_state import original, pinned, working_dtype
 
 Objective = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 Result = TypeVar("Result")

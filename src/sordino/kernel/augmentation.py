@@ -20,9 +20,9 @@ from torch.func import vmap
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.probes import one_line
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.row_randomness import RowRandomness
-from sordino.gradients.watching import one_line
 from sordino.kernel.records import Batch
 
 _LARGEST_NUMBER = 64

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
-from sordino.accounting.answer import check_delta
 from sordino.accounting.guarantee import rounded_up
+from sordino.accounting.tightest import check_delta
 from sordino.errors import BudgetError, UsageError
 from sordino.kernel.noise import LearningNoise, Noise, NoiseAt, check_tail
 from sordino.kernel.randomness import Key, Stream

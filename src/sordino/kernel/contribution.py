@@ -15,13 +15,13 @@ from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients import agreement
 from sordino.gradients.agreement import Agreement
-from sordino.gradients.registered import is_registered
+from sordino.gradients.probes import layer_at_fault, one_line
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.surroundings import device_of, original, working_dtype
+from sordino.gradients.rules import is_registered
 from sordino.gradients.tape import Survey, Unrecorded, give_up, record, survey, survey_like
 from sordino.gradients.taped import Taped
+from sordino.gradients.torch_state import device_of, original, working_dtype
 from sordino.gradients.vmapped import gradients_of_rows
-from sordino.gradients.watching import layer_at_fault, one_line
 from sordino.kernel.augmentation import Views
 from sordino.kernel.model_checks import check_isolation, check_model
 from sordino.kernel.records import Batch, Records

@@ -17,9 +17,9 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
+from sordino.gradients.probes import called, calls_of, forward, one_line
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.surroundings import original, pinned, working_dtype
-from sordino.gradients.watching import called, calls_of, forward, one_line
+from sordino.gradients.torch_state import original, pinned, working_dtype
 from sordino.kernel.records import Batch
 
 

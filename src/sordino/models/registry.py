@@ -15,13 +15,19 @@ from sordino._input import validate
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
 from sordino.models.features import GroupedScattering, Pixels, ScatteringFeatures, StandardisedScattering, cached
-from sordino.models.lenet import lenet
-from sordino.models.perceptron import linear, table_network, two_layer
 from sordino.models.resnet import resnet18, resnet20, resnet34
-from sordino.models.scatter_cnn import h_cnn, h_cnn_small
-from sordino.models.scatter_linear import ScatterLinear
-from sordino.models.tanh_cnn import dp_cnn, dp_cnn_small
-from sordino.models.vit import PATCH, vit, vit_small
+from sordino.models.small_networks import (
+    ScatterLinear,
+    dp_cnn,
+    dp_cnn_small,
+    h_cnn,
+    h_cnn_small,
+    lenet,
+    linear,
+    table_network,
+    two_layer,
+)
+from sordino.models.transformer import PATCH, vit, vit_small
 
 Shape = tuple[int, ...]
 Features = Callable[[Tensor], Tensor]

@@ -14,7 +14,7 @@ from sordino._input import validate
 from sordino.accounting import Guarantee
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.surroundings import original, working_dtype
+from sordino.gradients.torch_state import original, working_dtype
 from sordino.kernel.budget import RunIdentity
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
 from sordino.kernel.clipping import Clip, ClipByNorm, ClipPerLayer
@@ -25,10 +25,8 @@ from sordino.kernel.records import as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.opacus.loader import PrivateLoader, check_loader, sampler_for
-from sordino.opacus.module import PrivateModule
-from sordino.opacus.scripted import ScriptedGradient
 from sordino.opacus.session import Session
-from sordino.opacus.stepping import step_privately
+from sordino.opacus.wrappers import PrivateModule, ScriptedGradient, step_privately
 
 Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
 

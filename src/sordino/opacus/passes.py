@@ -13,9 +13,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from sordino.errors import UsageError
 from sordino.gradients.one_pass import Noting, one_pass
-from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
 from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
 from sordino.gradients.taped import Taped
+from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import drawing_by_row, fixed_values, trained_values
 from sordino.kernel.contribution import LossGradient, without_failing_rows
 from sordino.kernel.records import Batch, as_records

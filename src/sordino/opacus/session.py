@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from sordino.errors import UsageError
-from sordino.gradients.attributes import OF_EVERY_MODULE, attributes_kept
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.surroundings import device_of, pinned
 from sordino.gradients.tape import Unrecorded
+from sordino.gradients.torch_state import OF_EVERY_MODULE, attributes_kept, device_of, pinned
 from sordino.kernel.contribution import LossGradient, without_failing_rows
 from sordino.kernel.records import Batch, Records
 from sordino.kernel.run import PrivateRun
@@ -28,8 +27,7 @@ from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import Begun
 from sordino.opacus.constants import appearance, contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
-from sordino.opacus.row_program import RowProgram
-from sordino.opacus.script_loss import ScriptLoss
+from sordino.opacus.row_program import RowProgram, ScriptLoss
 from sordino.opacus.traced import Column, Departure, Issued, Lost, Node, Output, Trace, Traced, plain
 
 _SYNTHETIC_ROWS = 5

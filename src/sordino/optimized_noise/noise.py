@@ -22,8 +22,7 @@ from sordino.kernel.states import BoundedSum, Layout, Private
 from sordino.optimized_noise.block_norm import BlockNorm
 from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks
-from sordino.optimized_noise.learnt import FromReleases
-from sordino.optimized_noise.sources import Look, Magnitudes, Source
+from sordino.optimized_noise.sources import FromReleases, Look, Magnitudes, Source
 
 
 class Fit(Protocol):

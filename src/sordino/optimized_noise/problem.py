@@ -1,4 +1,8 @@
-"""The best noise of all, in one and two dimensions: a linear program over the masses of a density on a grid.
+"""Optimized noise as a linear program over a grid, and how far closed forms are from its optimum.
+
+What privacy asks of a density on a grid: by how much its logarithm may differ across which offsets.
+
+The best noise of all, in one and two dimensions: a linear program over the masses of a density on a grid.
 
 Its value is, to the solver's seven digits, a lower bound of what any density can reach. So a closed form is at most as
 far from the optimum as it is from this value:
@@ -10,13 +14,17 @@ far from the optimum as it is from this value:
   does, so leaving it out never raises the expectation; `solve` refuses a grid that ends earlier.
 * Symmetry. Cost and constraints do not change if a coordinate changes its sign, so neither need the density. Points of
   one quarter are compared with each other only: reflected ones are further away.
+
+How far the closed forms are from the best noise of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import exp, prod
-from typing import TypeAlias
+from itertools import product
+from math import exp, gcd, hypot, prod
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -26,10 +34,63 @@ from scipy.sparse import csr_array
 
 from sordino._input import validate
 from sordino.errors import SordinoError, UsageError
-from sordino.optimized_noise.constraints import Constraint, Offset, WithinSensitivity
-from sordino.optimized_noise.costs import ABSOLUTE, Cost, SignedCost, SquaredCost
-from sordino.optimized_noise.fits import best_blocks, weighted_laplace
-from sordino.optimized_noise.weights import usable_weights
+from sordino.optimized_noise.costs import ABSOLUTE, Cost, SignedCost, SquaredCost, usable_weights
+from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
+
+Offset: TypeAlias = tuple[int, ...]
+
+_SLACK = 1e-9  # a distance that is a whole number of grid steps counts as one in spite of rounding
+
+
+class Constraint(Protocol):
+    """What a density must obey, as differences across offsets."""
+
+    def allowed(
+        self, epsilon: float, sensitivity: float, spacing: float, dimension: int
+    ) -> Iterator[tuple[Offset, float]]:
+        """Offsets in grid steps, each with the largest difference of log-densities across it."""
+        ...
+
+
+@dataclass(frozen=True)
+class WithinSensitivity:
+    """Differential privacy itself: at most epsilon across any distance up to the sensitivity.
+
+    >>> dict(WithinSensitivity().allowed(1.0, 0.2, 0.1, dimension=1))
+    {(-2,): 1.0, (-1,): 1.0, (1,): 1.0, (2,): 1.0}
+    """
+
+    def allowed(
+        self, epsilon: float, sensitivity: float, spacing: float, dimension: int
+    ) -> Iterator[tuple[Offset, float]]:
+        furthest = sensitivity / spacing + _SLACK
+        for offset in product(range(-int(furthest), int(furthest) + 1), repeat=dimension):
+            if 0 < hypot(*offset) <= furthest:
+                yield offset, epsilon
+
+
+@dataclass(frozen=True)
+class PerDistance:
+    """What norms obey: at most epsilon / sensitivity per unit of any distance, however small.
+
+    Points up to `reach` grid steps apart are compared: with more of them, paths come closer to straight lines.
+
+    >>> dict(PerDistance().allowed(1.0, 0.2, 0.1, dimension=1))
+    {(-1,): 0.5, (1,): 0.5}
+    """
+
+    reach: int = 3
+
+    def __post_init__(self) -> None:
+        validate.count(at_most=16, reach=self.reach)
+
+    def allowed(
+        self, epsilon: float, sensitivity: float, spacing: float, dimension: int
+    ) -> Iterator[tuple[Offset, float]]:
+        for offset in product(range(-self.reach, self.reach + 1), repeat=dimension):
+            if gcd(*offset) == 1:  # the others are several of these in a row
+                yield offset, hypot(*offset) * spacing * epsilon / sensitivity
+
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -149,3 +210,39 @@ def _before(offset: Offset, shape: tuple[int, ...]) -> tuple[slice, ...]:
 
 def _after(offset: Offset, shape: tuple[int, ...]) -> tuple[slice, ...]:
     return _before(tuple(-by for by in offset), shape)
+
+
+_FAMILIES = {"weighted Laplace": weighted_laplace, "isotropic": isotropic, "best blocks": best_blocks}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What a family costs, and a cost that nothing can be below.
+
+    >>> Gap("isotropic", cost=1.1, optimum_at_least=1.0).share
+    0.10000000000000009
+    """
+
+    family: str
+    cost: float
+    optimum_at_least: float
+
+    @property
+    def share(self) -> float:
+        """By which share of the optimum the family costs more, at most."""
+        return self.cost / self.optimum_at_least - 1
+
+
+def gaps(problem: NoiseProblem, solved: Solved) -> tuple[Gap, ...]:
+    """The gap of each family.
+
+    >>> problem = NoiseProblem((1.0, 0.3), epsilon=1.0, sensitivity=1.0)
+    >>> [round(gap.cost, 3) for gap in gaps(problem, problem.solve(spacing=1.0))]
+    [1.743, 1.655, 1.655]
+    """
+    if isinstance(problem.cost, SignedCost):
+        raise UsageError("a gap needs a cost that has an optimum, got SignedCost.")
+    weights, lipschitz = torch.tensor(problem.weights, dtype=torch.float64), problem.epsilon / problem.sensitivity
+    cost = problem.cost
+    costs = {name: fit(weights, lipschitz, cost).expected_cost(weights, cost) for name, fit in _FAMILIES.items()}
+    return tuple(Gap(name, reached, solved.cost) for name, reached in costs.items())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sordino._input.strict_toml import Table
 from sordino.data import Facts
-from sordino.data.inputs import load_inputs
+from sordino.data.loading import load_inputs
 from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.recipes.methods import method_of

@@ -1,12 +1,18 @@
-"""A recipe with nothing left open, and what it is about to use: data, network and features."""
+"""A recipe with its data, network and features prepared for training, and its verification on synthetic rows.
+
+A recipe with nothing left open, and what it is about to use: data, network and features.
+
+A recipe put to the test before it is trained: its own plan and network, on synthetic rows of the public shape.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import DataSet, Facts, Split, load
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.models import Built
@@ -15,6 +21,9 @@ from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import Public
+from sordino.verification import Verdict, verify
+from sordino.verification.hidden_state import NOT_CHECKED, lasting_kernel, verify_hidden_state
+from sordino.verification.noise_histogram import NoisePicture, noise_picture
 
 _REHEARSED = 16  # synthetic rows
 
@@ -98,3 +107,34 @@ def _records(inputs: Tensor, data: DataSet) -> Records:
     if data.train.owners is None:
         return as_records(rows)
     return by_user(rows, data.train.owners, rows_per_user=data.rows_per_user or 1)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found about a recipe, its noise, and what no run can show."""
+
+    recipe: Recipe
+    verdict: Verdict
+    noise: NoisePicture = field(repr=False)
+    not_checked: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.model} on {self.recipe.data} by {self.recipe.method}"
+
+
+def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
+    """Tries to refute what a training by this recipe would promise. No private row is looked at.
+
+    >>> verify_recipe(Recipe("digits", "linear", epsilon=3.0, delta=1e-4)).verdict.says
+    'not refuted'
+    """
+    rehearsed = rehearse(recipe)
+    plan, module, records = method_of(recipe).plan(rehearsed), rehearsed.built.module, rehearsed.records
+    if isinstance(plan, NoisyCGD):
+        outputs = rehearsed.data.facts.num_classes or 1
+        verdict = verify_hidden_state(plan, records, outputs=outputs, delta=rehearsed.delta, seed=seed)
+        noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
+        return Verified(rehearsed.recipe, verdict, noise, NOT_CHECKED)
+    verdict = verify(plan, module, records, delta=rehearsed.delta, seed=seed)
+    return Verified(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())

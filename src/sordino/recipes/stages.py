@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.encodings import Combined, Freeze, RandomSparsify
-from sordino.encodings.freeze_by_magnitude import equal_stages
+from sordino.encodings.freeze import equal_stages
 from sordino.errors import UsageError
 from sordino.kernel.augmentation import Crop, Flip, Jitter, Transform, Views
 from sordino.kernel.clipping import ClipByNorm

@@ -30,11 +30,10 @@ from sordino.kernel.noise import ROUNDED_EXACTLY, Gaussian, Noise, check_tail
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import BoundedSum, Layout
 from sordino.optimized_noise.block_norm import BlockNorm
-from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost
+from sordino.optimized_noise.costs import AbsoluteCost, Cost, SquaredCost, usable_weights
 from sordino.optimized_noise.fits import best_blocks
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
-from sordino.optimized_noise.weights import usable_weights
 
 _SENSITIVITY = "the sensitivity is as the caller says: nobody checked how the vector was made"
 _EXACT_MULTIPLES = 2.0**52  # of the lattice's spacing: up to here float64 counts them one by one

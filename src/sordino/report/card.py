@@ -9,20 +9,19 @@ from pathlib import Path
 
 from sordino._input.files import write_atomically
 from sordino.errors import DataError
-from sordino.report import effects, inference, measured, promise, provenance, spending
+from sordino.report import accuracy, effects, promise, provenance, spending
 from sordino.report.evidence import Evidence
 from sordino.report.markup import shortened
-from sordino.report.page import page
-from sordino.report.sections import Maker, sections_of
+from sordino.report.sections import Maker, page, sections_of
 
 FORMAT = 1
 SECTIONS: tuple[Maker, ...] = (
     promise.guarantee,
     promise.limits,
     spending.spending,
-    measured.measured,
+    accuracy.measured,
     effects.effects,
-    inference.inference,
+    promise.inference,
     provenance.settings,
     provenance.data,
     provenance.origin,

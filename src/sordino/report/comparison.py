@@ -15,13 +15,23 @@ from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UsageError
 from sordino.report.card import FORMAT, write_report
 from sordino.report.evidence import Evidence
-from sordino.report.markup import Html, element, joined, paragraphs, shortened, table
-from sordino.report.page import page
-from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture
+from sordino.report.markup import (
+    ACCENT,
+    INK,
+    Html,
+    element,
+    gallery,
+    in_percent,
+    joined,
+    paragraphs,
+    picture,
+    shortened,
+    table,
+)
 from sordino.report.promise import OBSERVERS
 from sordino.report.provenance import SAID_ELSEWHERE, settings_of
 from sordino.report.quality import Accuracy, Errors, Unmeasured
-from sordino.report.sections import Section
+from sordino.report.sections import Section, page
 
 _MARKERS = {Adjacency.ZERO_OUT: "o", Adjacency.ADD_OR_REMOVE: "s", Adjacency.REPLACE_ONE: "^"}
 _HEADINGS = ("", "run", "ε", "δ", "adjacency", "unit", "observer sees", "on public test rows")

@@ -15,8 +15,19 @@ from sordino._input import strict_json
 from sordino._input.files import read_bytes
 from sordino.errors import DataError, StateError, UsageError
 from sordino.report.evidence import Evidence
-from sordino.report.markup import Html, element, joined, paragraphs, shortened, table
-from sordino.report.pictures import ACCENT, INK, gallery, in_percent, picture
+from sordino.report.markup import (
+    ACCENT,
+    INK,
+    Html,
+    element,
+    gallery,
+    in_percent,
+    joined,
+    paragraphs,
+    picture,
+    shortened,
+    table,
+)
 from sordino.report.sections import Section
 
 FILE = "effects.json"

@@ -1,4 +1,8 @@
-"""All that a card is made of, read off the folder of a finished run, and checked against itself.
+"""Evidence of a card: what the folder of a finished run holds, checked and accounted for again.
+
+An event as privacy.json writes it down, read back. Nothing is run: a name that is no known event is refused.
+
+All that a card is made of, read off the folder of a finished run, and checked against itself.
 
 What privacy.json claims is not copied: the event that it names is accounted for again, and a promise that the event
 does not prove is refused. So nobody signs a number that was typed in.
@@ -6,25 +10,104 @@ does not prove is refused. So nobody signs a number that was typed in.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+)
 
 from sordino._input.files import open_regular
-from sordino.accounting import Adjacency, Guarantee, PrivacyCurve, Unit, View, privacy_of
-from sordino.accounting.events import flatten
+from sordino.accounting import (
+    Adjacency,
+    Guarantee,
+    PrivacyCurve,
+    PureDpEvent,
+    RandomAllocationDpEvent,
+    Unit,
+    View,
+    privacy_of,
+)
+from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
 from sordino.recipes import Saved
 from sordino.recipes.planning import Question, SamplerName, make_sampler
-from sordino.report.events import parse_event
 from sordino.report.quality import Quality, quality_of
+
+_EVENTS: dict[str, type[DpEvent]] = {
+    kind.__name__: kind
+    for kind in (
+        ComposedDpEvent,
+        GaussianDpEvent,
+        HiddenStateDpEvent,
+        LaplaceDpEvent,
+        NoOpDpEvent,
+        PoissonSampledDpEvent,
+        PureDpEvent,
+        RandomAllocationDpEvent,
+        RepeatAndSelectDpEvent,
+        SampledWithoutReplacementDpEvent,
+        SelfComposedDpEvent,
+        TruncatedSubsampledGaussianDpEvent,
+    )
+}
+_LONGEST = 100_000
+
+
+def parse_event(text: str, *, what: str) -> DpEvent:
+    """The event of which `text` is the `repr`. `what` names it in messages.
+
+    >>> parse_event("SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)", what="the event")
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
+    >>> parse_event("__import__('os')", what="the event")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.StateError: the event does not describe what was released.
+    """
+    refusal = StateError(f"{what} does not describe what was released.")
+    if len(text) > _LONGEST:
+        raise refusal
+    try:
+        event = _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise refusal from None
+    if not isinstance(event, DpEvent):
+        raise refusal
+    return event
+
+
+def _value(node: ast.expr) -> object:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if name in _EVENTS:
+            return _EVENTS[name](**{str(each.arg): _value(each.value) for each in keywords})
+        case ast.List(elts=elements):
+            return [_value(element) for element in elements]
+        case ast.Tuple(elts=elements):
+            return tuple(_value(element) for element in elements)
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.Constant(value=number) if isinstance(number, Real) and not isinstance(number, bool):
+            return number
+        case _:
+            raise ValueError("no event")
+
 
 _PIECE = 1 << 20
 _SEED = "the seed stays secret"  # how the assumption of a seed begins, in folders of every version

@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sordino.data.adult import adult_schema
 from sordino.data.columns import Category, Number
 from sordino.data.schema import Schema
+from sordino.data.standard import adult_schema
 from sordino.errors import SordinoError, StateError
 from sordino.report.evidence import Evidence
 from sordino.report.markup import Html, element, joined, pairs, shortened

@@ -1,16 +1,116 @@
-"""How good a finished model is on the public test rows, as whole numbers from which intervals follow."""
+"""Accuracy of a finished model on public test rows, as whole numbers from which intervals follow.
+
+The test rows that a run was measured on. They are public by declaration; training rows stay closed where they can.
+
+Guarantee: where test rows lie in files of their own, no other file of the data set is opened.
+
+Public test rows beside what a finished model says about them.
+
+How good a finished model is on the public test rows, as whole numbers from which intervals follow.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sordino.errors import SordinoError
-from sordino.recipes import Saved
-from sordino.report.judged import judge
+from sordino._input.files import read_bytes
+from sordino._input.strict_toml import LARGEST_TEXT
+from sordino.data import Facts, Split, load
+from sordino.data.image_folder import load_pictures
+from sordino.data.published import SOURCES
+from sordino.data.schema import Schema
+from sordino.data.standard import NAMES, adult_schema, read_batches, read_digits, read_pictures, read_rows, root
+from sordino.data.table import read_split
+from sordino.errors import DataError, SordinoError
+from sordino.recipes import Recipe, Saved
 from sordino.training.evaluation import Regression, correctness, wilson
+
+
+def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:
+    """The public rows of the data set, or a refusal that says why there are none. `schema` is the run's own copy.
+
+    >>> recipe = Recipe("digits", "linear", epsilon=1.0, delta=1e-4)
+    >>> len(public_rows(recipe, Facts("digits", (1, 8, 8), 10), None).target)
+    360
+    """
+    path = Path(recipe.data)
+    if recipe.data in SOURCES:
+        return _published(recipe.data)
+    if recipe.data not in NAMES and schema is not None and path.suffix.lower() in (".csv", ".parquet"):
+        return _of_table(recipe, schema)
+    if recipe.data not in NAMES and path.is_dir():
+        return _of_folder(path / "test", facts)
+    found = load(recipe.data, schema=recipe.schema).test  # one file, or none, holds both parts
+    if found is None:
+        raise DataError("the data set has no test rows.")
+    return found
+
+
+def _published(name: str) -> Split:
+    folder = root() / name
+    files = [file for source in SOURCES[name] for file in source.kept]
+    match name:
+        case "cifar10":
+            return read_batches([files[-1].verify(folder)])
+        case "svhn":
+            return read_digits(files[-1].verify(folder))
+        case "adult":
+            return read_rows(files[-1].verify(folder), adult_schema())
+        case _:
+            pictures, labels = files[-2:]
+            return read_pictures(pictures.verify(folder), labels.verify(folder))
+
+
+def _of_table(recipe: Recipe, copy: Path) -> Split:
+    said = Path(recipe.schema or copy)  # the test rows are named from where the schema lay
+    text = read_bytes(copy, at_most=LARGEST_TEXT)
+    schema = Schema.parse(text, shown=repr(str(copy)), name=said.stem, folder=said.parent)
+    if schema.test is None:
+        raise DataError("the schema of the table names no test rows.")
+    return read_split(schema.test, replace(schema, user=None, units=None))
+
+
+def _of_folder(folder: Path, facts: Facts) -> Split:
+    if not folder.is_dir():
+        raise DataError("the data set has no folder of test pictures.")
+    classes = [(label, folder / name) for label, name in enumerate(facts.class_names) if (folder / name).is_dir()]
+    if not classes:
+        raise DataError(f"{str(folder)!r} has no pictures of the classes that the model knows.")
+    pictures = [load_pictures(path, facts.input_shape) for _, path in classes]
+    labels = [torch.full((len(some),), label) for (label, _), some in zip(classes, pictures, strict=True)]
+    return Split(torch.cat(pictures), torch.cat(labels))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows that can be judged: those that can be read and have a label, as in training. `outputs` are the model's."""
+
+    rows: Split = field(repr=False)
+    outputs: Tensor = field(repr=False)
+
+
+def judge(saved: Saved, recipe: Recipe | None = None) -> Judged:
+    """Applies the model to the public rows of its own recipe, or of another.
+
+    Guarantee: nothing here is computed from training rows.
+    """
+    recipe = recipe or saved.recipe
+    rows = public_rows(recipe, saved.facts, saved.folder.schema)
+    found, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape
+    if found != expected:
+        raise DataError(f"the test rows have shape {found}, the model takes {expected}.")
+    outputs = saved.outputs(rows.inputs)
+    judged = rows.inputs.flatten(1).isfinite().all(dim=1)
+    if saved.facts.num_classes is not None:
+        judged &= rows.target >= 0
+    if not bool(judged.any()):
+        raise DataError("no test row can be judged.")
+    groups = {name: labels[judged] for name, labels in rows.groups.items()}
+    return Judged(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""Sections of a privacy card. `register_section` adds one of your own to every card."""
+"""Sections of a card, and the self-contained page that they make up.
+
+Sections of a privacy card. `register_section` adds one of your own to every card.
+
+One HTML file that needs nothing else: no script, no font, no image from anywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sordino.report.evidence import Evidence
-from sordino.report.markup import Html
+from sordino.report.markup import Html, rendered
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,12 @@ def sections_of(run: Evidence, makers: Iterable[Maker] = ()) -> list[Section]:
     """The sections of `makers`, and those that were registered, in order."""
     said = (maker(run) for maker in (*makers, *_makers))
     return sorted((section for section in said if section is not None), key=lambda section: section.order)
+
+
+def page(kind: str, title: str, headline: Html, sections: Iterable[Section]) -> str:
+    """The whole page. `kind` says what it is, `title` of what.
+
+    >>> "&lt;b&gt;" in page("Privacy card", "<b>", Html(""), [])
+    True
+    """
+    return str(rendered("page.html", kind=kind, title=title, headline=headline, sections=sections)) + "\n"

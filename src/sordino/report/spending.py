@@ -17,8 +17,7 @@ from sordino.errors import UnsupportedEvent, UsageError
 from sordino.kernel.sampling import Sampler
 from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.evidence import Evidence
-from sordino.report.markup import Html, element, joined
-from sordino.report.pictures import ACCENT, DASHES, INK, decimal_logarithmic, gallery, picture
+from sordino.report.markup import ACCENT, DASHES, INK, Html, decimal_logarithmic, element, gallery, joined, picture
 from sordino.report.sections import Section
 
 _MARKS = 8

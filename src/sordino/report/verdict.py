@@ -14,11 +14,21 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from sordino.report.card import write_report
-from sordino.report.markup import Html, bullets, element, joined, paragraphs, table
-from sordino.report.page import page
-from sordino.report.pictures import ACCENT, FAINT, INK, gallery, picture
-from sordino.report.sections import Section
-from sordino.verification.noise_picture import NoisePicture
+from sordino.report.markup import (
+    ACCENT,
+    FAINT,
+    INK,
+    Html,
+    bullets,
+    element,
+    gallery,
+    joined,
+    paragraphs,
+    picture,
+    table,
+)
+from sordino.report.sections import Section, page
+from sordino.verification.noise_histogram import NoisePicture
 from sordino.verification.verdict import Verdict
 
 _MOST_NAMES = 40

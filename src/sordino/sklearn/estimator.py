@@ -1,6 +1,13 @@
-"""What the private estimators share: arrays in, a network trained with noise, and what that promises."""
+"""Base of the private scikit-learn estimators, and the budget of one fit.
 
-# mypy: allow-untyped-calls
+The budget of one fit, within the budget of the data that several fits share.
+
+Theorem. Let each fold of a cross-validation be some of the units of one data set, chosen without looking at their
+values. A unit that a fold leaves out changes nothing there, so each fit is as private for the whole data set as for its
+own fold, and all of them together are their sequential composition, in which each may depend on those before.
+
+What the private estimators share: arrays in, a network trained with noise, and what that promises.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +19,68 @@ from typing import Any
 
 import numpy as np
 import torch
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.accounting import Guarantee
+from sordino.accounting import Adjacency, Guarantee
 from sordino.errors import UsageError
-from sordino.kernel.budget import Budget
+from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.clipping import Clip
 from sordino.kernel.records import Records, as_records, by_user
-from sordino.sklearn.one_fit import OneFit
 from sordino.training.evaluation import evaluating
 from sordino.training.fit import MakeOptimizer, fit
+
+
+class OneFit(Budget):
+    """Holds the rows of one fit. Whatever is charged here is charged to the `shared` budget first, which may refuse.
+
+    >>> import torch
+    >>> from dp_accounting import GaussianDpEvent
+    >>> from sordino.kernel.records import as_records
+    >>> shared = Budget((torch.zeros(9, 2), torch.zeros(9)))
+    >>> for fold in (range(0, 6), range(3, 9)):
+    ...     rows = as_records((torch.zeros(len(fold), 2), torch.zeros(len(fold))))
+    ...     OneFit(rows, shared).charge(GaussianDpEvent(5.0), Adjacency.ZERO_OUT, what="training run")
+    0
+    1
+    >>> shared.releases
+    ('training run', 'training run')
+    """
+
+    def __init__(self, records: Records, shared: Budget | None) -> None:
+        super().__init__(records)
+        if shared is not None:
+            validate.instance(Budget, budget=shared)
+            if shared.records.unit is not records.unit:
+                raise UsageError(
+                    f"one budget has one unit: it protects each {shared.records.unit}, this fit each {records.unit}."
+                )
+            self._addresses = shared._addresses
+        self._shared = shared
+
+    def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
+        """Numbered by the shared budget, so that fits with one `random_state` draw noise of their own."""
+        if self._shared is None:
+            return super().charge(event, adjacency, what=what, run=run)
+        number = self._shared.charge(event, adjacency, what=what, run=run)
+        super().charge(event, adjacency, what=what, run=run)
+        return number
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee of this fit leaves out."""
+        if self._shared is None or len(self._shared.releases) == 1:
+            return ()
+        releases = len(self._shared.releases)
+        return (f"this fit is counted alone: its budget holds {releases} releases, and has a guarantee",)
+
+
+# mypy: allow-untyped-calls
+
 
 MakeModule = Callable[[int, int], nn.Module]
 

@@ -41,7 +41,7 @@ from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.accounting import Guarantee, privacy_of
 from sordino.errors import DataError, StateError, UsageError
 from sordino.gradients.agreement import at_synthetic_weights
-from sordino.gradients.surroundings import device_of, rounded_products
+from sordino.gradients.torch_state import device_of, rounded_products
 from sordino.kernel.budget import RunIdentity
 from sordino.kernel.contribution import Contribution
 from sordino.kernel.randomness import Key

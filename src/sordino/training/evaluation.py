@@ -28,11 +28,11 @@ from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import BudgetError, DataError, UsageError
 from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.surroundings import device_of, original, pinned, working_dtype
+from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import fixed_values, trained_values
-from sordino.gradients.watching import one_line
 from sordino.kernel.budget import Budget
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.randomness import Key

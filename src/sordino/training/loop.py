@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sordino.encodings.resting import Rest, rest_of, step_at_rest
+from sordino.encodings.freeze import Rest, rest_of, step_at_rest
 from sordino.errors import Interrupted, StateError, UsageError
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private

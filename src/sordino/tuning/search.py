@@ -17,10 +17,18 @@ from sordino.accounting.selection import check_number_of_trials
 from sordino.errors import DataError, StateError, UsageError
 from sordino.kernel.encoding import Encoding
 from sordino.recipes import Recipe
-from sordino.tuning.candidates import Candidate, Grid, Stage, check_factors, check_momenta
-from sordino.tuning.number import NegativeBinomialNumber, PoissonNumber
-from sordino.tuning.payments import Compose, Payment, Repeat
-from sordino.tuning.rule import FACTORS, MOMENTA, Optimizer, clip_momentum
+from sordino.tuning.candidates import (
+    FACTORS,
+    MOMENTA,
+    Candidate,
+    Grid,
+    Optimizer,
+    Stage,
+    check_factors,
+    check_momenta,
+    clip_momentum,
+)
+from sordino.tuning.payments import Compose, NegativeBinomialNumber, Payment, PoissonNumber, Repeat
 
 RULES = ("clip-momentum",)
 PUBLIC = "public"

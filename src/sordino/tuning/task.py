@@ -1,27 +1,96 @@
-"""What all trials have in common, and one trial carried out."""
+"""One trial of a search, and the score by which the best trial is chosen.
+
+By what the best trial is known: a score on public rows, or on private ones as a part of the trial's own release.
+
+What all trials have in common, and one trial carried out.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, NoOpDpEvent
 from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.noise import Gaussian
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging
-from sordino.training.evaluation import Public
+from sordino.training.evaluation import Charged, Public
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant, Schedule
-from sordino.tuning.candidates import Candidate
-from sordino.tuning.prepaid import Trial
-from sordino.tuning.rule import Optimizer
-from sordino.tuning.scores import Score
+from sordino.tuning.candidates import Candidate, Optimizer
+from sordino.tuning.payments import Trial
+
+
+@runtime_checkable
+class Score(Protocol):
+    """How good a trial is: the larger, the better."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What one score is worth."""
+        ...
+
+    def of(self, training: Training, trial: Trial) -> float: ...
+
+
+@dataclass(frozen=True)
+class PrivateAccuracy:
+    """Accuracy on the private rows themselves, with noise of this multiplier on the number of units that are right.
+
+    >>> PrivateAccuracy(noise_multiplier=20.0).event
+    GaussianDpEvent(noise_multiplier=20.0)
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        Gaussian(self.noise_multiplier)
+
+    @property
+    def event(self) -> DpEvent:
+        return Gaussian(self.noise_multiplier).event
+
+    def of(self, training: Training, trial: Trial) -> float:
+        sampler = training.run.plan.sampler
+        expected: int | None = getattr(sampler, "expected_examples", None)
+        measure = Charged(
+            trial.budget,
+            self.noise_multiplier,
+            evaluations=1,
+            adjacency=sampler.adjacency,
+            expected_examples=expected,
+            key=trial.key,
+        )
+        return training.measure(measure)["accuracy"]
+
+
+@dataclass(frozen=True)
+class PublicScore:
+    """Accuracy, or less error where the target is a number, on rows that are declared public.
+
+    It costs nothing by itself. The trials that are compared by it cost what they do.
+    """
+
+    rows: Public
+
+    def __post_init__(self) -> None:
+        validate.instance(Public, rows=self.rows)
+
+    @property
+    def event(self) -> DpEvent:
+        return NoOpDpEvent()
+
+    def of(self, training: Training, trial: Trial) -> float:
+        found = training.measure(self.rows)
+        value = found["accuracy"] if "accuracy" in found else -found.get("mse", math.inf)
+        return value if math.isfinite(value) else -math.inf
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,79 @@
-"""Tuning that is paid for: what is promised counts every trial, whether or not it was the best."""
+"""`tune`: a search whose guarantee counts every trial, and the smallest noise for its target.
+
+The smallest noise for which all trials of a tuning together stay within a target.
+
+Tuning that is paid for: what is promised counts every trial, whether or not it was the best.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import attr
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import nn
 
 from sordino._input import validate
-from sordino.accounting import SEED_STAYS_SECRET, Guarantee
+from sordino.accounting import SEED_STAYS_SECRET, Guarantee, privacy_of, smallest
+from sordino.accounting.guarantee import rounded_up
 from sordino.errors import BudgetError, UsageError
-from sordino.kernel.budget import Budget
+from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.calibration import check_delta_for, check_target
+from sordino.kernel.noise import check_tail
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data
 from sordino.training.evaluation import Public
-from sordino.tuning.calibration import calibrated, multiplier_of
 from sordino.tuning.candidates import Candidate, Stage
-from sordino.tuning.payments import Compose, Payment
-from sordino.tuning.prepaid import Trials
-from sordino.tuning.standing import Keeper, Standing
+from sordino.tuning.payments import Compose, Payment, Trials
+from sordino.tuning.search_state import Keeper, Standing
 from sordino.tuning.task import Task
+
+
+def calibrated(
+    task: Task,
+    payment: Payment,
+    sizes: Sequence[int],
+    *,
+    epsilon: float,
+    delta: float,
+    budget: Budget,
+    run: RunIdentity | None = None,
+) -> Task:
+    """The task with the smallest noise for which all trials, and what the budget holds, stay within the target.
+
+    If the budget holds this very tuning, as `run`, it counts once.
+    """
+    single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+    held = budget.event_beside(run)
+
+    def event(noise_multiplier: float) -> DpEvent:
+        trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
+        return ComposedDpEvent([held, payment.event(trial, sizes)])
+
+    _check_scores(task, payment, sizes, epsilon=epsilon, delta=delta)
+    found = task.with_noise(smallest(event, task.plan.adjacency, epsilon=epsilon, delta=delta))
+    all_steps = math.ceil(task.plan.steps * payment.expected_trials(sizes))
+    check_tail(found.plan.noise, task.plan.adjacency, steps=all_steps, delta=delta)
+    return found
+
+
+def _check_scores(task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float) -> None:
+    """Where scores by themselves spend the target, no noise on gradients helps."""
+    spent = privacy_of(payment.event(task.score.event, sizes), task.plan.adjacency).epsilon(delta)
+    if spent >= epsilon:
+        raise UsageError(
+            f"the scores of the trials alone would cost epsilon {rounded_up(spent)} of {epsilon:g}: "
+            "put more noise on them (--score-std), or plan fewer trials."
+        )
+
+
+def multiplier_of(task: Task) -> float:
+    """Of the noise in each step of a trial."""
+    release: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+    return float(release.noise_multiplier)
 
 
 @dataclass(frozen=True)

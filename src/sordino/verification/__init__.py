@@ -13,7 +13,7 @@ from torch import nn
 from sordino._input import validate
 from sordino.kernel.records import Data, as_records
 from sordino.kernel.step import Plan
-from sordino.verification import ledger, noise_statistics, sampler_statistics, sensitivity
+from sordino.verification import neighbor_replay, noise_checks, sampler_checks, step_count
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict
 
@@ -36,11 +36,11 @@ def verify(plan: Plan, model: nn.Module, data: Data, *, delta: float = 1e-5, see
 
 def _findings(plan: Plan, model: nn.Module, data: Data, delta: float, seed: int) -> Iterator[Finding]:
     records = as_records(data)
-    yield from sensitivity.compare_gradients(plan, model, records)
-    yield from sensitivity.replay(plan, model, records, seed=seed)
-    yield from noise_statistics.examine(plan, model, records, seed=seed, delta=delta)
-    yield from sampler_statistics.examine(plan.sampler, seed=seed)
-    yield from ledger.count_steps(plan, model, records, seed=seed)
-    yield from ledger.compare_constants(plan, model, records, seed=seed)
-    yield from ledger.compare_releases(plan, model, records, seed=seed)
-    yield from ledger.compare_golden_epsilons()
+    yield from neighbor_replay.compare_gradients(plan, model, records)
+    yield from neighbor_replay.replay(plan, model, records, seed=seed)
+    yield from noise_checks.examine(plan, model, records, seed=seed, delta=delta)
+    yield from sampler_checks.examine(plan.sampler, seed=seed)
+    yield from step_count.count_steps(plan, model, records, seed=seed)
+    yield from step_count.compare_constants(plan, model, records, seed=seed)
+    yield from step_count.compare_releases(plan, model, records, seed=seed)
+    yield from step_count.compare_golden_epsilons()

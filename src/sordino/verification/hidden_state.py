@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.convex.fading import Fading
 from sordino.convex.hidden_run import kernel_plan
-from sordino.convex.noisy_cgd import NoisyCGD
+from sordino.convex.noisy_cgd import Fading, NoisyCGD
 from sordino.errors import UsageError
 from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.step import Plan

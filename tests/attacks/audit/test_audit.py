@@ -9,12 +9,11 @@ import typer
 from typer.testing import CliRunner
 
 import sordino as so
-from sordino.attacks.audit.audit import audit
+from sordino.attacks.audit.audit import audit, write_audit
 from sordino.attacks.audit.black_box import InputCanaries, black_box_values, from_worst_start
-from sordino.attacks.audit.boxes import InGradients, InLastIterate, InRows
 from sordino.attacks.audit.last_iterate import last_iterate_scores, on_canaries_alone
-from sordino.attacks.audit.methods import GAUSSIAN, METHODS
-from sordino.attacks.audit.pages import write_audit
+from sordino.attacks.audit.lower_bounds import GAUSSIAN, METHODS
+from sordino.attacks.audit.threat_models import InGradients, InLastIterate, InRows
 from sordino.cli.checks import audit as command
 from sordino.convex import Linear, NoisyCGD
 from sordino.errors import SordinoError, UsageError
@@ -88,7 +87,7 @@ def test_scores_of_several_trainings_are_taken_beside_one_another():
 
 
 def test_a_worst_case_start_knows_the_public_rows(monkeypatch):
-    monkeypatch.setattr("sordino.effects.plain_training._FEWEST_STEPS", 1000)  # other tests train for fewer
+    monkeypatch.setattr("sordino.effects.rare_examples._FEWEST_STEPS", 1000)  # other tests train for fewer
     prepared = prepare(replace(SMALL, seed=0), progress=False)
     first, started = prepared.built.module, from_worst_start(prepared, 0).built.module
     public = prepared.public_rows()
@@ -172,7 +171,7 @@ def test_without_a_number_there_are_as_many_canaries_as_fit_and_never_more_than_
 
 
 def test_more_canaries_than_fit_are_refused_before_anything_is_prepared(monkeypatch):
-    monkeypatch.setattr("sordino.attacks.audit.boxes.prepare", lambda *_, **__: pytest.fail("was prepared"))
+    monkeypatch.setattr("sordino.attacks.audit.threat_models.prepare", lambda *_, **__: pytest.fail("was prepared"))
     with pytest.raises(UsageError, match="canaries must be a whole number from 4 to 650, got 651"):
         audit(SMALL, canaries=651)
 

@@ -9,13 +9,9 @@ from known_scores import shifted
 from scipy.stats import binom
 
 from sordino.accounting.curves import GaussianCurve
-from sordino.attacks.audit.f_dp import FDp, contradicts
-from sordino.attacks.audit.guesses import CANDIDATES, FIXED, Guesses, Shares
-from sordino.attacks.audit.intervals import clopper_pearson
-from sordino.attacks.audit.methods import CLOPPER_PEARSON, F_DP, GAUSSIAN, METHODS, ONE_RUN
-from sordino.attacks.audit.one_run import OneRun, p_value
-from sordino.attacks.audit.scores import Scores
-from sordino.attacks.audit.simulated import simulated_scores
+from sordino.attacks.audit.lower_bounds import CLOPPER_PEARSON, F_DP, GAUSSIAN, METHODS, ONE_RUN, clopper_pearson
+from sordino.attacks.audit.one_run import CANDIDATES, FIXED, FDp, Guesses, OneRun, Shares, contradicts, p_value
+from sordino.attacks.audit.scores import Scores, simulated_scores
 from sordino.errors import UsageError
 
 RUNS, MOST_ABOVE = 600, 43

@@ -9,10 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from sordino.attacks.audit.canaries import Disjoint, GradientCanaries
-from sordino.attacks.audit.coins import coins
-from sordino.attacks.audit.places import followed_by
-from sordino.attacks.audit.simulated import simulated_scores
+from sordino.attacks.audit.canaries import Disjoint, GradientCanaries, coins, followed_by
+from sordino.attacks.audit.scores import simulated_scores
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.encodings import RandomSparsify
 from sordino.errors import DataError, UsageError

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from sordino.attacks.membership.attack import attack
-from sordino.attacks.membership.confidence import logits_of_labels
-from sordino.attacks.membership.suspects import Suspects
-from sordino.effects.plain_training import train_plainly
+from sordino.attacks.membership.lira import logits_of_labels
+from sordino.attacks.membership.references import Suspects
+from sordino.effects.rare_examples import train_plainly
 from sordino.errors import UsageError
 
 ROWS, INPUTS = 120, 300

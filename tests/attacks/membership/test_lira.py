@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from sordino.attacks.membership import lira
+from sordino.attacks.membership.references import halves
 from sordino.attacks.membership.roc import Roc
-from sordino.attacks.membership.suspects import halves
 from sordino.errors import UsageError
 
 SHIFT, SPREAD = 1.5, 2.0

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from sordino.attacks.membership.references import halves
 from sordino.attacks.membership.rmia import Rmia
-from sordino.attacks.membership.suspects import halves
 from sordino.errors import UsageError
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.attacks.membership.pages import write_internal
-from sordino.attacks.membership.run_attack import attack_run
+from sordino.attacks.membership.attack import attack_run, write_internal
 from sordino.cli.attacks import AttackName, members
 from sordino.errors import DataError, Interrupted, StateError, UsageError
 from sordino.recipes import Recipe, carry_out

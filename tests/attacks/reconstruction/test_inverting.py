@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from sordino.attacks.reconstruction import Inverting, Known, Likeness, observe, public_pictures
+from sordino.attacks.reconstruction.attack import known_network
+from sordino.attacks.reconstruction.gallery import Sent, mean_error, reconstruct
 from sordino.attacks.reconstruction.inverting import Wanted, read_label
-from sordino.attacks.reconstruction.known import known_network
-from sordino.attacks.reconstruction.reconstructed import Sent, mean_error, reconstruct
 from sordino.data import root
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sordino.attacks.reconstruction import FirstLayer, Likeness, observe
-from sordino.attacks.reconstruction.linear import by_best_row, by_least_squares
+from sordino.attacks.reconstruction.linear_layer import by_best_row, by_least_squares
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 

@@ -8,9 +8,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from sordino.attacks.reconstruction import Likeness, observe
-from sordino.attacks.reconstruction.likeness import structural_similarity
+from sordino.attacks.reconstruction.similarity import structural_similarity
 from sordino.encodings import RandomSparsify
-from sordino.encodings.rates import ConstantRate
+from sordino.encodings.sparsify import ConstantRate
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Dense, Layout

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from sordino.attacks.reconstruction import Inverting
-from sordino.attacks.reconstruction.linear import FirstLayer
+from sordino.attacks.reconstruction.linear_layer import FirstLayer
 from sordino.cli.attacks import reconstruct as attack_reconstruct
 from sordino.errors import DataError, UsageError
 from sordino_papers.attacks.reconstruction import BENCHES, RECONSTRUCTION

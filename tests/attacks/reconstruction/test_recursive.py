@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from sordino.attacks.reconstruction import Likeness, Recursive, observe, public_pictures
-from sordino.attacks.reconstruction.convolution import gradient_matrix, output_matrix
-from sordino.attacks.reconstruction.known import known_network
-from sordino.attacks.reconstruction.recursive import margins
+from sordino.attacks.reconstruction.attack import known_network
+from sordino.attacks.reconstruction.r_gap import gradient_matrix, margins, output_matrix
 from sordino.data import root
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mutants.planting import Mutant, Patches, Plant
-from sordino.accounting import Adjacency, answer
-from sordino.accounting.visible import visible
+from sordino.accounting import Adjacency, tightest
+from sordino.accounting.accountant_views import visible
 from sordino.gradients import blocks
-from sordino.gradients.linear import Linear
+from sordino.gradients.layers import Linear
 from sordino.gradients.norms import Lengths
 from sordino.gradients.norms import lengths_of_products as honest_lengths
 from sordino.gradients.taped import Taped
@@ -34,12 +34,12 @@ from sordino.kernel.states import BoundedSum, Dense, Private
 from sordino.kernel.step import Begun
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
-from sordino.verification import ledger, sampler_statistics, sensitivity
-from sordino.verification.noise_findings import INDEPENDENCE, SCALE, TAIL
+from sordino.verification import neighbor_replay, sampler_checks, step_count
+from sordino.verification.noise_checks import INDEPENDENCE, SCALE, TAIL
 
-SENSITIVITY, SAMPLER, ACCOUNTANT = sensitivity.NAME, sampler_statistics.NAME, ledger.ACCOUNTANT
-LEDGER, CONSTANTS, RELEASES = ledger.STEPS, ledger.CONSTANTS, ledger.RELEASES
-GRADIENTS = sensitivity.GRADIENTS
+SENSITIVITY, SAMPLER, ACCOUNTANT = neighbor_replay.NAME, sampler_checks.NAME, step_count.ACCOUNTANT
+LEDGER, CONSTANTS, RELEASES = step_count.STEPS, step_count.CONSTANTS, step_count.RELEASES
+GRADIENTS = neighbor_replay.GRADIENTS
 
 Draw = Callable[[Stream, int, int, int], NDArray[Any]]
 
@@ -293,7 +293,7 @@ def _batches_of_one_size_accounted_as_poisson(patch: Patches) -> None:
 
 @mutant("replacing one is accounted as leaving one out", ACCOUNTANT)
 def _replacing_one_is_accounted_as_leaving_one_out(patch: Patches) -> None:
-    patch.set(answer, "visible", lambda event, adjacency: visible(event, Adjacency.ZERO_OUT))
+    patch.set(tightest, "visible", lambda event, adjacency: visible(event, Adjacency.ZERO_OUT))
 
 
 @mutant("one rule is wrong", GRADIENTS)

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sordino.cli.models import pretrain
+from sordino.cli.data import pretrain
 from sordino.errors import UsageError
 from sordino.training.transfer import Pretrained
 

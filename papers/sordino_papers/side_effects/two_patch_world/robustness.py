@@ -14,8 +14,7 @@ from math import pi, sqrt
 import torch
 
 from sordino._input import validate
-from sordino.effects.attacks import Attack
-from sordino.effects.victim import Victim
+from sordino.effects.input_attacks import Attack, Victim
 from sordino_papers.side_effects.two_patch_world.descent import PatchDescent
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import PatchRows
@@ -64,10 +63,10 @@ EVERYWHERE = 1e30  # patches have no range to stay in
 def move_to_high_loss(network: PatchNetwork, rows: PatchRows, attack: Attack) -> PatchRows:
     """Moves each row to the point with the highest loss along projected gradient ascent from the row.
 
-    Unlike `sordino.effects.attacks.pgd`, it does not stop when a row is misclassified: it is used for adversarial
+    Unlike `sordino.effects.input_attacks.pgd`, it does not stop when a row is misclassified: it is used for adversarial
     losses.
 
-    >>> from sordino.effects.attacks import L2
+    >>> from sordino.effects.input_attacks import L2
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
     >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(5, Key.from_seed(0).stream("rows"))

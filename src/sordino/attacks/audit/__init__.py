@@ -1,9 +1,9 @@
 """Attacks by canaries that bound epsilon from below, beside the proof that bounds it from above."""
 
-from sordino.attacks.audit.methods import CLOPPER_PEARSON as CLOPPER_PEARSON
-from sordino.attacks.audit.methods import F_DP as F_DP
-from sordino.attacks.audit.methods import GAUSSIAN as GAUSSIAN
-from sordino.attacks.audit.methods import METHODS as METHODS
-from sordino.attacks.audit.methods import ONE_RUN as ONE_RUN
+from sordino.attacks.audit.lower_bounds import CLOPPER_PEARSON as CLOPPER_PEARSON
+from sordino.attacks.audit.lower_bounds import F_DP as F_DP
+from sordino.attacks.audit.lower_bounds import GAUSSIAN as GAUSSIAN
+from sordino.attacks.audit.lower_bounds import METHODS as METHODS
+from sordino.attacks.audit.lower_bounds import ONE_RUN as ONE_RUN
 from sordino.attacks.audit.scores import Scores as Scores
 from sordino.attacks.audit.white_box import white_box_scores as white_box_scores

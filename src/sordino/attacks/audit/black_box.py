@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.attacks.audit.coins import coins
-from sordino.attacks.audit.places import followed_by
+from sordino.attacks.audit.canaries import coins, followed_by
 from sordino.convex.losses import Squared
-from sordino.effects.plain_training import train_plainly
+from sordino.effects.rare_examples import train_plainly
 from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.randomness import Key, Stream
 from sordino.recipes.methods import method_of

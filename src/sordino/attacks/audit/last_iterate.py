@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.attacks.audit.coins import coins
+from sordino.attacks.audit.canaries import coins
 from sordino.attacks.audit.scores import Scores
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.model import Linear

@@ -17,11 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.attacks.audit.canaries import GradientCanaries
-from sordino.attacks.audit.coins import coins
-from sordino.attacks.audit.likelihood import Ratios, law_of
-from sordino.attacks.audit.places import with_empty_places
-from sordino.attacks.audit.scores import Scores
+from sordino.attacks.audit.canaries import GradientCanaries, coins, with_empty_places
+from sordino.attacks.audit.scores import Ratios, Scores, law_of
 from sordino.kernel.encoding import decoded_without_noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data, as_records

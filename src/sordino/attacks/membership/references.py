@@ -1,4 +1,8 @@
-"""Reference models: trained by the recipe of a run itself, on its rows, of which some suspects were exchanged.
+"""Reference models of a membership attack, and the rows that are attacked.
+
+The rows under attack: members, others of the same distribution, and a population to compare with.
+
+Reference models: trained by the recipe of a run itself, on its rows, of which some suspects were exchanged.
 
 They are trained the private way. LiRA then compares the model with what such a training gives with a row and without.
 References without noise would be sure of all that they learnt, and the model, which is not, would look like that of a
@@ -8,7 +12,7 @@ stranger.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +20,67 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.attacks.membership.suspects import FEWEST, Suspects
+from sordino._input import validate
 from sordino.data import Split
-from sordino.errors import DataError, Interrupted
+from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.records import as_records
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs
 from sordino.recipes.prepared import Prepared
 from sordino.training.run_folder import RunFolder
+
+FEWEST = 20  # rows of a kind
+_MOST_REFERENCES = 256
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Rows as a network is given them. Nobody of the population is a member, or a suspect.
+
+    Assumption: members and others are drawn from one distribution. Otherwise an attack tells the distributions apart,
+    and may exceed what a guarantee bounds.
+    """
+
+    inputs: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+    is_member: NDArray[np.bool_] = field(repr=False)
+    population_inputs: Tensor = field(repr=False)
+    population_target: Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        members = int(self.is_member.sum())
+        if not 0 < members < len(self.is_member):
+            found = f"{members} members and {len(self.is_member) - members} others"
+            raise UsageError(f"an attack needs rows of both kinds, members and others, got {found}.")
+        if not len(self.population_target):
+            raise UsageError("an attack compares with rows of the population, got none.")
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+def check_references(references: int) -> None:
+    validate.count(at_least=2, at_most=_MOST_REFERENCES, references=references)
+    if references % 2:
+        raise UsageError(f"references must be an even number, because each has its opposite: got {references}.")
+
+
+def halves(rows: int, references: int, *, seed: int) -> NDArray[np.bool_]:
+    """Which rows each reference learns from: a random half, and for every second reference the other half.
+
+    So each row is learnt from by exactly half of the references, however few they are.
+
+    >>> halves(4, 2, seed=0).sum(axis=0)
+    array([1, 1, 1, 1])
+    """
+    check_references(references)
+    validate.count(at_least=2, rows=rows)
+    generator = np.random.default_rng(seed)
+    chosen = np.zeros((references, rows), dtype=bool)
+    for place in range(0, references, 2):
+        chosen[place, generator.permutation(rows)[: rows // 2]] = True
+        chosen[place + 1] = ~chosen[place]
+    return chosen
 
 
 @dataclass(frozen=True)

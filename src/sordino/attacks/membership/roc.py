@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sordino._input import validate
-from sordino.attacks.audit.intervals import clopper_pearson
+from sordino.attacks.audit.lower_bounds import clopper_pearson
 from sordino.errors import UsageError
 
 Numbers = NDArray[np.float64]

@@ -1,15 +1,187 @@
-"""An attack: from a gradient, and what everybody knows, to the picture."""
+"""Reconstruction attacks on gradients: what an attacker knows, what they observe, and the protocol of an attack.
+
+What everybody who trains together knows: the network, the loss, and the shape and the range of its inputs.
+
+What somebody on the line sees of a gradient: all of it, or with noise, or the coordinates that a mask lets through.
+
+No epsilon goes with it. The gradient is that of one row without a clip, as in the papers on these attacks, and noise of
+a standard deviation on what has no bound promises nothing.
+
+An attack: from a gradient, and what everybody knows, to the picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from sordino.attacks.reconstruction.known import Known
-from sordino.attacks.reconstruction.observed import Observed
-from sordino.kernel.randomness import Stream
+from sordino import models
+from sordino._input import validate
+from sordino.attacks.reconstruction.cnn6 import cnn6, logistic_loss
+from sordino.data import Facts, load
+from sordino.encodings import RandomSparsify
+from sordino.encodings.sparsify import ConstantRate
+from sordino.errors import DataError, UsageError
+from sordino.kernel.randomness import Key, Stream
+from sordino.kernel.states import Layout
+from sordino.training.evaluation import evaluating
+
+BATCHNORM = "-batchnorm"
+
+RowLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A network, used in eval mode. It is given pixels from 0 to 1, less `mean`, over `std`, one for each channel.
+
+    >>> known = Known(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
+    >>> known.gradient(torch.zeros(1, 3, 1, 1), torch.tensor([0])).shape
+    torch.Size([8])
+    """
+
+    model: nn.Module = field(repr=False)
+    loss: RowLoss = field(repr=False)
+    input_shape: tuple[int, ...]
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not Layout.of(self.model).size:
+            raise UsageError("model must have parameters that are trained, got none: it has no gradient.")
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.model)
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """In the order of the layout."""
+        return tuple(parameter for parameter in self.model.parameters() if parameter.requires_grad)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parameters[0].dtype
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Pixels from 0 to 1 as the network is given them."""
+        return (pixels.to(self.dtype) - self._by_channel(self.mean)) / self._by_channel(self.std)
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """The way back, within the range of pixels."""
+        return (inputs * self._by_channel(self.std) + self._by_channel(self.mean)).clamp(0, 1).to(torch.float32)
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """The lowest and the highest input of each channel."""
+        zero = torch.zeros(1, *self.input_shape)
+        return self.normalised(zero), self.normalised(zero + 1)
+
+    def gradients(self, inputs: Tensor, target: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
+        """Of the loss of one row, by each parameter."""
+        with evaluating(self.model):
+            loss = self.loss(self.model(inputs), target)
+        return torch.autograd.grad(loss, self.parameters, create_graph=differentiable, materialize_grads=True)
+
+    def gradient(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The same, flat."""
+        return torch.cat([part.flatten() for part in self.gradients(inputs, target)])
+
+    def _by_channel(self, constants: tuple[float, ...]) -> Tensor:
+        return torch.tensor(constants, dtype=self.dtype).reshape(1, -1, *(1,) * (len(self.input_shape) - 1))
+
+
+def known_network(name: str, facts: Facts, *, seed: int) -> Known:
+    """A network of `sordino.models` by name, or `cnn6`, with first weights from a seed.
+
+    With `-batchnorm` after its name, GroupNorm is BatchNorm, which in eval mode is a map of its own for each channel.
+    """
+    if len(facts.input_shape) != 3:
+        raise UsageError(f"data must be pictures, got inputs of shape {facts.input_shape}.")
+    mean, std = facts.mean or (0.0,), facts.std or (1.0,)
+    if name == "cnn6":
+        if facts.input_shape != (3, 32, 32):
+            raise UsageError(f"'cnn6' needs colour pictures of 32 pixels, got shape {facts.input_shape}.")
+        return Known(cnn6(seed=seed), logistic_loss, facts.input_shape, mean, std)
+    if name.startswith(("scatter", "h-cnn")):
+        raise UsageError(f"{name!r} is given scattering features, not pixels: choose another model.")
+    module = models.build(name.removesuffix(BATCHNORM), facts, seed=seed).module
+    network = with_batchnorm(module) if name.endswith(BATCHNORM) else module
+    return Known(network, F.cross_entropy, facts.input_shape, mean, std)
+
+
+def with_batchnorm(module: nn.Module) -> nn.Module:
+    """The same network with a fresh BatchNorm in place of each GroupNorm, as the papers on these attacks have it.
+
+    In eval mode its statistics are constants, so that rows are not mixed; training it with privacy is another matter.
+
+    >>> type(with_batchnorm(nn.Sequential(nn.GroupNorm(2, 4)))[0]).__name__
+    'BatchNorm2d'
+    """
+    for name, child in module.named_children():
+        fresh = nn.BatchNorm2d(child.num_channels) if isinstance(child, nn.GroupNorm) else with_batchnorm(child)
+        setattr(module, name, fresh)
+    return module
+
+
+def public_pictures(data: str, count: int) -> tuple[Tensor, Tensor, Facts]:
+    """The first public pictures of a data set with pixels from 0 to 1, their labels, and its facts."""
+    validate.count(pictures=count)
+    loaded = load(data)
+    facts = loaded.facts
+    if loaded.test is None:
+        raise DataError(f"{facts.name} has no public rows, and only those are attacked.")
+    if facts.input_range is None or len(facts.input_shape) != 3:
+        raise UsageError(f"data must be pictures with a public range, got inputs of shape {facts.input_shape}.")
+    if count > len(loaded.test.target):
+        raise UsageError(f"pictures must be at most {len(loaded.test.target)} for {facts.name}, got {count}.")
+    low, high = facts.input_range
+    return (loaded.test.inputs[:count].float() - low) / (high - low), loaded.test.target[:count], facts
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A gradient as it was sent: `value` where `keep`, both of shape (d,). Elsewhere nothing was sent, and it is 0."""
+
+    value: Tensor = field(repr=False)
+    keep: Tensor = field(repr=False)
+    layout: Layout = field(repr=False)
+    noise_std: float
+    rate: float
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By parameter, in its shape."""
+        return self.layout.split(self.value)
+
+    def kept(self) -> dict[str, Tensor]:
+        """Which entries of each parameter were sent."""
+        return self.layout.split(self.keep)
+
+
+def observe(
+    gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: float = 0.0, seed: int = 0, row: int = 0
+) -> Observed:
+    """The flat gradient with normal noise on each coordinate, and then without those that a mask of `rate` drops.
+
+    The mask is that of `RandomSparsify`, at a rate that does not change. One seed gives each `row` one noise, and
+    masks that grow with the rate: what is seen at a higher one is a part of what is seen at a lower one.
+
+    >>> seen = observe(torch.ones(10), Layout(("w",), ((10,),)), rate=0.8)
+    >>> int(seen.keep.sum()), float(seen.value.sum())
+    (2, 2.0)
+    """
+    validate.between(0, 1e30, noise_std=noise_std)
+    sparsify = RandomSparsify(rate, epochs=1, steps_per_epoch=1, schedule=ConstantRate())
+    key = Key.from_seed(seed)
+    keep = sparsify.mask(row, layout, key.stream("coding"))
+    noise = torch.from_numpy(key.stream("noise").normals(layout.size, step=row)).to(gradient.dtype)
+    return Observed((gradient + noise_std * noise).where(keep, 0.0), keep, layout, noise_std, rate)
+
 
 Tick = Callable[[], None]
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.attacks.reconstruction.attack import Tick, unwatched
-from sordino.attacks.reconstruction.known import Known
-from sordino.attacks.reconstruction.observed import Observed
+from sordino.attacks.reconstruction.attack import Known, Observed, Tick, unwatched
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
 

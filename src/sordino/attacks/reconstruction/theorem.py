@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._input import validate
-from sordino.attacks.reconstruction.estimated import Estimated
+from sordino.attacks.reconstruction.gallery import Estimated
 from sordino.encodings import RandomSparsify
-from sordino.encodings.rates import ConstantRate
+from sordino.encodings.sparsify import ConstantRate
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout

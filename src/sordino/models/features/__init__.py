@@ -1,8 +1,8 @@
 """Public transforms of single records, computed once: they have no parameters and cost no privacy."""
 
 from sordino.models.features.cache import cached as cached
-from sordino.models.features.pixels import Pixels as Pixels
 from sordino.models.features.prepared import GroupedScattering as GroupedScattering
+from sordino.models.features.prepared import Pixels as Pixels
 from sordino.models.features.prepared import ScatteringFeatures as ScatteringFeatures
 from sordino.models.features.prepared import StandardisedScattering as StandardisedScattering
 from sordino.models.features.prepared import scattering_features as scattering_features

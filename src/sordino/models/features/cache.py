@@ -1,4 +1,8 @@
-"""Features on disk, so that they are computed once. Features of private data are private: only their owner reads them.
+"""Features computed once, in parallel, and cached on disk.
+
+Work on rows that do not depend on each other, by as many threads as torch has.
+
+Features on disk, so that they are computed once. Features of private data are private: only their owner reads them.
 
 Blocks of rows are kept under a hash of the transform and of their own inputs. So other inputs are never mistaken for
 these, a stopped computation goes on where it was, and no more than a block is held twice.
@@ -7,6 +11,8 @@ these, a stopped computation goes on where it was, and no more than a block is h
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass
 from math import prod
 from pathlib import Path
@@ -21,6 +27,27 @@ from sordino._input.files import read_bytes, write_atomically
 from sordino.data import root
 from sordino.errors import DataError, UsageError
 from sordino.training.progress import progress_bar
+
+
+def side_by_side(work: Callable[[int], None], starts: Iterable[int]) -> None:
+    """Calls `work` with each number, every call on one thread alone.
+
+    Threads that share one small product wait for each other at its end, and on a busy machine for long. And since no
+    product is ever shared, results are the same for any number of threads.
+
+    >>> squares = torch.zeros(4)
+    >>> side_by_side(lambda i: squares[i].fill_(i * i), range(4))
+    >>> squares
+    tensor([0., 1., 4., 9.])
+    """
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(work, starts):  # raises what a thread raised
+                pass
+    finally:
+        torch.set_num_threads(threads)
+
 
 _BLOCK_BYTES = 64 << 20
 _HEADER_BYTES = 1 << 16

@@ -1,4 +1,13 @@
-"""What a linear layer is given in place of a picture: scattering coefficients on a logarithmic scale, normalised.
+"""Inputs prepared for a network by public facts: pixels, opponent colors, normalized scattering coefficients.
+
+Colours by the axes along which they vary in photographs: brightness, red against blue, green against both.
+
+Red, green and blue mostly rise and fall together, so that what sets a colour apart is lost beside its brightness. Along
+these axes it is not (Ohta, Kanade and Sakai 1980). They are as public as the colours of photographs at large.
+
+Pixels on the scale that networks are made for, by public facts alone.
+
+What a linear layer is given in place of a picture: scattering coefficients on a logarithmic scale, normalised.
 
 Each row is prepared from itself and from public constants, so the preparation costs no privacy.
 """
@@ -16,12 +25,75 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.data.dataset import Facts
-from sordino.data.dead_leaves import DeadLeaves
+from sordino.data.synthetic import DeadLeaves
 from sordino.errors import UsageError
-from sordino.models.features.opponent import opponent
-from sordino.models.features.pixels import Pixels
+from sordino.models.features.cache import side_by_side
 from sordino.models.features.scattering import Scattering2D
-from sordino.models.features.side_by_side import side_by_side
+
+_MEAN = (0.485, 0.456, 0.406)  # of red, green and blue in photographs at large, on the scale from 0 to 1
+_AXES = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 2.0, -1.0))
+# Of colours along the axes, in that of brightness: the roots of the variances that are published for ImageNet along
+# its principal axes of colour, which are nearly these (0.2175, 0.0188 and 0.0045), rounded.
+_SPREAD = (1.0, 0.3, 0.15)
+
+
+def opponent(pixels: Tensor) -> Tensor:
+    """Red, green and blue [n, 3, ...] on the scale from 0 to 1, along the three axes, about as wide along each.
+
+    >>> grey, red = torch.full((3, 1), 0.5), torch.tensor([[1.0], [0.0], [0.0]])
+    >>> opponent(torch.stack([grey, red])).squeeze().round(decimals=1)
+    tensor([[ 0.1000, -0.2000, -0.1000],
+            [-0.2000,  2.2000, -2.8000]])
+    """
+    axes = torch.tensor(_AXES)
+    axes = axes / axes.norm(dim=1, keepdim=True) / torch.tensor(_SPREAD)[:, None]
+    mean = torch.tensor(_MEAN).reshape(3, *(1,) * (pixels.ndim - 2))
+    return torch.einsum("ac,nc...->na...", axes, pixels - mean)
+
+
+_BYTES = (0.0, 255.0)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Inputs brought from their public range to [0, 1], then normalised by public constants, as float32.
+
+    Bytes without a declared range are from 0 to 255; other inputs without one stay as they are. `mean` and `std` are on
+    the scale from 0 to 1, one for each channel or one for all.
+
+    >>> Pixels(mean=(0.5,), std=(0.25,))(torch.tensor([[0, 255]], dtype=torch.uint8))
+    tensor([[-2.,  2.]])
+    """
+
+    input_range: tuple[float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_range is not None:
+            validate.interval(-3e38, 3e38, input_range=self.input_range)
+        validate.instance((tuple, list, type(None)), mean=self.mean, std=self.std)
+        validate.positive(**{f"std[{channel}]": std for channel, std in enumerate(self.std or ())})
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        low, high = self.input_range or (_BYTES if inputs.dtype == torch.uint8 else (0.0, 1.0))
+        pixels = inputs.to(torch.float32, copy=True)
+        if self.input_range is not None:
+            pixels.clamp_(low, high)  # the range is public, whatever a record holds
+        pixels.sub_(low).div_(high - low)
+        if self.mean is not None:
+            pixels.sub_(_by_channel(self.mean, pixels))
+        if self.std is not None:
+            pixels.div_(_by_channel(self.std, pixels))
+        return pixels
+
+
+def _by_channel(constants: tuple[float, ...], pixels: Tensor) -> Tensor:
+    """[1, channels, 1, ...]"""
+    if len(constants) not in (1, pixels.shape[1]):
+        raise UsageError(f"there must be a constant for each of {pixels.shape[1]} channels, got {len(constants)}.")
+    return torch.tensor(constants).reshape(1, -1, *(1,) * (pixels.ndim - 2))
+
 
 _SMALLEST = 0.02  # a coefficient below this counts as nearly none
 _GROUPS = 27

@@ -1,4 +1,17 @@
-"""The scattering transform: what a picture looks like in wavelets, up to small shifts and bends. It has no parameters.
+"""The scattering transform: wavelet coefficients of images, by matrix products.
+
+Fourier transforms of many small pictures at once, as products with matrices of cosines and sines.
+
+At 40 places and less such products take half the time of a fast transform, and they leave all signals side by side in
+the last axis, where filters want them. Letters: `m`, `n` rows and columns, `k`, `l` their frequencies, `c` real and
+imaginary part, `p` signals. Transforms are not scaled; inverse ones are divided by the number of places.
+
+The Morlet wavelets and the Gaussian average of the scattering transform, on a periodic grid.
+
+Bruna and Mallat (2013), with the constants of Andreux et al., "Kymatio" (2020): a wavelet at scale 2^j is as wide as
+0.8 * 2^j, oscillates at 3/4 pi / 2^j and is stretched by L / 4 along its crests; the average is 0.8 * 2^(J-1) wide.
+
+The scattering transform: what a picture looks like in wavelets, up to small shifts and bends. It has no parameters.
 
 Letters: `b` picture, `t` angle, `p` signal (a picture at an angle), `m`, `n` rows and columns, `k`, `l` frequencies,
 `c` real and imaginary part, `a` aliases. Signals lie side by side in the last axis: [m, n, p].
@@ -6,8 +19,9 @@ Letters: `b` picture, `t` angle, `p` signal (a picture at an angle), `m`, `n` ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +29,119 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.models.features import filters
-from sordino.models.features.fourier import Grid
-from sordino.models.features.side_by_side import side_by_side
+from sordino.models.features.cache import side_by_side
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Even numbers of rows and columns, with the transforms of signals on them.
+
+    >>> signals = torch.rand(4, 6, 10)
+    >>> spectra = Grid(4, 6).half_spectra(signals).reshape(3, 2, 6, 10)
+    >>> torch.allclose(spectra[:, 0], torch.fft.fft2(signals, dim=(0, 1))[:3].real, atol=1e-5)
+    True
+    """
+
+    rows: int
+    columns: int
+
+    def half_spectra(self, signals: Tensor) -> Tensor:
+        """Real signals [m, n, p] to their spectra [k c l, p] with k up to rows / 2. The rest is their mirror image."""
+        count = signals.shape[2]
+        rows_done = self._row_analysis @ signals.reshape(self.rows, -1)  # [k c, n p]
+        return torch.matmul(self._column_analysis, rows_done.reshape(-1, 2 * self.columns, count)).reshape(-1, count)
+
+    def modulus(self, spectra: Tensor) -> Tensor:
+        """Whole spectra [k c l, p] to the absolute values of their signals [m, n, p]."""
+        count = spectra.shape[1]
+        rows_done = self._row_synthesis @ spectra.reshape(2 * self.rows, -1)  # [m c, l p]
+        pairs = torch.matmul(self._column_synthesis, rows_done.reshape(self.rows, 2 * self.columns, count))
+        real, imaginary = pairs.reshape(self.rows, 2, self.columns, count).unbind(dim=1)
+        return torch.hypot(real, imaginary)
+
+    def in_half(self, k: Tensor, c: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        """Where a half spectrum holds part `c` of frequency (k, l), and the sign that it has there."""
+        mirrored = k > self.rows // 2
+        k, column = torch.where(mirrored, self.rows - k, k), torch.where(mirrored, -column % self.columns, column)
+        return (2 * k + c) * self.columns + column, torch.where(mirrored & (c == 1), -1.0, 1.0)
+
+    @cached_property
+    def _row_analysis(self) -> Tensor:
+        """[k c, m]"""
+        angles = _angles(self.rows // 2 + 1, self.rows, -self.rows)
+        return torch.stack([angles.cos(), angles.sin()], dim=1).flatten(0, 1).to(torch.float32)
+
+    @cached_property
+    def _column_analysis(self) -> Tensor:
+        """[c' l, c n]"""
+        return _turning(_angles(self.columns, self.columns, -self.columns)).to(torch.float32)
+
+    @cached_property
+    def _row_synthesis(self) -> Tensor:
+        """[m c', k c]"""
+        turning = _turning(_angles(self.rows, self.rows, self.rows)).reshape(2, self.rows, 2, self.rows)
+        return (turning.permute(1, 0, 3, 2).reshape(2 * self.rows, 2 * self.rows) / self.rows).to(torch.float32)
+
+    @cached_property
+    def _column_synthesis(self) -> Tensor:
+        """[c' n, c l]"""
+        return (_turning(_angles(self.columns, self.columns, self.columns)) / self.columns).to(torch.float32)
+
+
+def _angles(outputs: int, inputs: int, period: int) -> Tensor:
+    return 2 * math.pi * torch.outer(torch.arange(outputs).double(), torch.arange(inputs).double()) / period
+
+
+def _turning(angles: Tensor) -> Tensor:
+    """The matrix that multiplies by e^(i angle), on real parts and then imaginary parts."""
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat([torch.cat([cosines, -sines], dim=1), torch.cat([sines, cosines], dim=1)])
+
+
+_PERIODS = range(-2, 3)  # beyond two periods nothing is left of any filter
+
+
+def morlet_wavelets(size: tuple[int, int], scale: int, angles: int) -> Tensor:
+    """The Fourier transforms of the wavelets at scale 2^`scale`, one per angle. They are real: [angle, row, column].
+
+    >>> morlet_wavelets((36, 36), scale=1, angles=8).shape
+    torch.Size([8, 36, 36])
+    """
+    turns = [(angles // 2 - 1 - i) * math.pi / angles for i in range(angles)]
+    in_space = [_morlet(size, 0.8 * 2**scale, turn, 0.75 * math.pi / 2**scale, 4 / angles) for turn in turns]
+    spectra: Tensor = torch.fft.fft2(torch.stack(in_space)).real
+    return spectra
+
+
+def averaging_filter(length: int, scale: int) -> Tensor:
+    """The Fourier transform of a Gaussian in one dimension. The average is separable: rows, then columns."""
+    width = 0.8 * 2 ** (scale - 1)
+    places = torch.arange(length, dtype=torch.float64)
+    bells = [torch.exp(-((places + period * length) ** 2) / (2 * width**2)) for period in _PERIODS]
+    spectrum: Tensor = torch.fft.fft(torch.stack(bells).sum(dim=0) / (width * math.sqrt(2 * math.pi))).real
+    return spectrum
+
+
+def lowest_frequencies(spectrum: Tensor, length: int, axis: int) -> Tensor:
+    """The lowest `length` frequencies: the same filter for signals on a coarser grid."""
+    half = length // 2
+    return torch.cat([spectrum.narrow(axis, 0, length - half), spectrum.narrow(axis, -half, half)], dim=axis)
+
+
+def _morlet(size: tuple[int, int], width: float, turn: float, frequency: float, slant: float) -> Tensor:
+    """A wave under a Gaussian, less as much of the Gaussian as makes its mean zero."""
+    wave, bell = torch.zeros(size, dtype=torch.complex128), torch.zeros(size, dtype=torch.complex128)
+    for row_period in _PERIODS:
+        for column_period in _PERIODS:
+            rows = (torch.arange(size[0], dtype=torch.float64) + row_period * size[0])[:, None]
+            columns = (torch.arange(size[1], dtype=torch.float64) + column_period * size[1])[None, :]
+            across = rows * math.cos(turn) + columns * math.sin(turn)
+            along = columns * math.cos(turn) - rows * math.sin(turn)
+            envelope = torch.exp(-(across**2 + (slant * along) ** 2) / (2 * width**2))
+            bell += envelope
+            wave += torch.polar(envelope, frequency * across)
+    return (wave - wave.sum() / bell.sum() * bell) * slant / (2 * math.pi * width**2)
+
 
 _CHUNK = 16  # pictures of 40 by 40 pixels whose second order stays in cache
 
@@ -135,9 +259,9 @@ def _bank(J: int, L: int, padded: tuple[int, int]) -> _Bank:
     grids = tuple(Grid(padded[0] >> j, padded[1] >> j) for j in range(J))
     wavelets = {}
     for scale in range(J):
-        spectra = filters.wavelets(padded, scale, L)
+        spectra = morlet_wavelets(padded, scale, L)
         for grid in range(scale + 1):
-            coarse = filters.lowest(filters.lowest(spectra, grids[grid].rows, 1), grids[grid].columns, 2)
+            coarse = lowest_frequencies(lowest_frequencies(spectra, grids[grid].rows, 1), grids[grid].columns, 2)
             wavelets[grid, scale] = _aliased(coarse, grids[grid], grids[scale])
     averages = tuple((_averaging(padded[0], grid, J), _averaging(padded[1], grid, J)) for grid in range(J))
     return _Bank(grids, wavelets, averages)
@@ -156,6 +280,6 @@ def _aliased(spectra: Tensor, fine: Grid, coarse: Grid) -> tuple[Tensor, Tensor]
 def _averaging(length: int, grid: int, scale: int) -> Tensor:
     """The matrix that averages a signal on `grid` and keeps every 2^scale-th place but the first and the last."""
     coarse = length >> grid
-    kernel: Tensor = torch.fft.ifft(filters.lowest(filters.average(length, scale), coarse, 0)).real
+    kernel: Tensor = torch.fft.ifft(lowest_frequencies(averaging_filter(length, scale), coarse, 0)).real
     kept = torch.arange(length >> scale)[1:-1] * 2 ** (scale - grid)
     return kernel[(kept[:, None] - torch.arange(coarse)) % coarse].to(torch.float32)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.models.features.pixels import Pixels
+from sordino.models.features.prepared import Pixels
 
 _ROWS = 4096
 _MIDDLE_GREY = 0.5

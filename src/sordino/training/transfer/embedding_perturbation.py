@@ -22,7 +22,7 @@ from sordino.models import Built
 from sordino.training.evaluation import Evaluation, Public
 from sordino.training.fit import Fitted, fit
 from sordino.training.schedules import Step
-from sordino.training.transfer.made_up_rows import made_up_rows
+from sordino.training.transfer.pretraining import made_up_rows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,16 @@
-"""What private rows train of a pre-trained network: its last layer, its biases, or all of it.
+"""Parts of a pretrained network that are trained privately, and normalization of its inputs.
+
+What private rows train of a pre-trained network: its last layer, its biases, or all of it.
 
 Noise falls on what is trained and on nothing else, so fewer parameters get less of it; more of them can learn more. The
 rest has `requires_grad` off, and a plan does not see it.
+
+Inputs brought to mean 0 and variance 1 by channel, with moments that were released and paid for.
+
+Tramèr and Boneh (2021) normalise scattering features so, and clip what each row adds at the median of the private rows'
+norms. That median is itself a statistic of private rows, of which no noise hides anything, so the published method is
+not private. Here the bound is a public range: `release_moments` holds every input to it, and charges the budget before
+a row is read. The training that follows is charged to the same budget.
 """
 
 from __future__ import annotations
@@ -14,8 +23,8 @@ from torch import Tensor, nn
 
 from sordino.data import Facts
 from sordino.models import Built
-from sordino.training.transfer.made_up_rows import made_up_rows
-from sordino.training.transfer.pretrained import Pretrained, head
+from sordino.releases.moments import Moments
+from sordino.training.transfer.pretraining import Pretrained, head, made_up_rows
 
 _ROWS_AT_A_TIME = 500
 _MADE_UP_ROWS, _MADE_UP_SEED = 512, 20_251
@@ -111,3 +120,29 @@ def _before_the_last_layer(built: Built, rows: Tensor) -> Tensor:
     for layer in list(built.module.children())[:-1]:
         rows = layer(rows)
     return rows
+
+
+_SMALLEST_VARIANCE = 1e-5
+
+
+class InputNormalisation(nn.Module):
+    """The first layer of a network: subtracts the released means and divides by the released deviations.
+
+    Both are constants: nothing of it is trained, and rows do not mix.
+
+    >>> layer = InputNormalisation(Moments(mean=(1.0, 0.0), std=(2.0, 1.0)))
+    >>> layer(torch.tensor([[5.0, 3.0]]))
+    tensor([[2.0000, 3.0000]])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, moments: Moments) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(moments.mean))
+        self.register_buffer("std", torch.tensor(moments.std).square().add(_SMALLEST_VARIANCE).sqrt())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        by_channel = (-1, *(1,) * (inputs.ndim - 2))
+        return (inputs.float() - self.mean.reshape(by_channel)) / self.std.reshape(by_channel)

@@ -1,0 +1,188 @@
+"""The tightest valid bound wins, and is named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, RepeatAndSelectDpEvent
+
+from sordino._input import validate
+from sordino.accounting.accountant_views import Sight, Visible, visible
+from sordino.accounting.adjacency import Adjacency
+from sordino.accounting.balls_in_bins import TightAllocation
+from sordino.accounting.curves import SMALLEST_DELTA, GaussianCurve, PrivacyCurve, deltas_of
+from sordino.accounting.dominating_pairs import Pair, Reals
+from sordino.accounting.events import HiddenStateDpEvent, RandomAllocationDpEvent, Repeated, flatten
+from sordino.accounting.pld import PairsCurve, PldCurve, answers, dominating_pairs
+from sordino.accounting.pure import AdvancedComposition, PureComposition, pure_curves
+from sordino.accounting.rdp import RdpCurve
+from sordino.accounting.selection import BestOf, has_selection, selection_curve
+from sordino.errors import UsageError
+
+EXACT, ALLOCATION, UNAMPLIFIED = "exact-gaussian", "random-allocation", "composition-without-amplification"
+HIDDEN = "hidden-state"
+
+Seen = list[tuple[Visible, int]]
+_QUICK = GaussianCurve | RdpCurve | PureComposition | AdvancedComposition
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An epsilon, and the accountant that proves it."""
+
+    epsilon: float
+    accountant: str
+
+
+@dataclass(frozen=True)
+class TightestCurve:
+    """The smallest of several valid curves, at each query. Each is a bound, so their minimum is one."""
+
+    curves: tuple[PrivacyCurve, ...]
+    name: str = "tightest"
+
+    def answer(self, delta: float) -> Answer:
+        """The smallest epsilon proved at `delta`, and who proves it."""
+        return min(_answers(self.curves, delta), key=lambda each: each.epsilon)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether it proves something at delta 0."""
+        return bool(_answering_at_zero(self.curves))
+
+    @property
+    def quick(self) -> TightestCurve:
+        """The same without the curves that take a Fourier transform for each answer."""
+        return TightestCurve(tuple(curve for curve in self.curves if isinstance(curve, _QUICK)))
+
+    def epsilon(self, delta: float) -> float:
+        return self.answer(delta).epsilon
+
+    def delta(self, epsilon: float) -> float:
+        validate.between(0, math.inf, epsilon=epsilon)
+        return min(curve.delta(epsilon) for curve in self.curves)
+
+    def deltas(self, epsilons: Reals) -> Reals:
+        """The deltas at many epsilons that rise."""
+        return np.asarray(np.min([deltas_of(curve, epsilons) for curve in self.curves], axis=0))
+
+
+def privacy_of(event: DpEvent, adjacency: Adjacency, *, tight: bool = False) -> TightestCurve:
+    """The privacy curve of an event: at each query the tightest of the bounds that hold for it.
+
+    >>> from dp_accounting.dp_event import SelfComposedDpEvent
+    >>> ten_gaussians = SelfComposedDpEvent(GaussianDpEvent(5.0), 10)
+    >>> privacy_of(ten_gaussians, Adjacency.REPLACE_ONE).answer(1e-5)  # doctest: +ELLIPSIS
+    Answer(epsilon=5.759..., accountant='exact-gaussian')
+    """
+    curves = _curves(event, adjacency, tight=tight)
+    return TightestCurve(curves[:1] if curves[0].name in (EXACT, HIDDEN) else curves)
+
+
+def opinions(event: DpEvent, adjacency: Adjacency, delta: float) -> list[Answer]:
+    """What every accountant says, tightest first, with composition that forgets the sampling for comparison.
+
+    >>> from dp_accounting.dp_event import SelfComposedDpEvent
+    >>> [each.accountant for each in opinions(SelfComposedDpEvent(GaussianDpEvent(5.0), 10), Adjacency.ZERO_OUT, 1e-5)]
+    ['exact-gaussian', 'pld', 'rdp']
+    """
+    best: dict[str, float] = {}
+    for answer in _answers(_curves(event, adjacency, tight=False), delta):
+        best[answer.accountant] = min(answer.epsilon, best.get(answer.accountant, math.inf))
+    return sorted((Answer(epsilon, name) for name, epsilon in best.items()), key=lambda each: each.epsilon)
+
+
+def check_delta(delta: float, *, is_pure: bool = False) -> None:
+    """Delta is a probability, and above 0 unless what is released `is_pure`, which Gaussian noise never is."""
+    if delta == 0 and delta is not False:
+        if not is_pure:
+            interval = f"[{SMALLEST_DELTA:g}, 1)"
+            raise UsageError(
+                f"delta must be in {interval} unless all that is released is pure, got {validate.shown(delta)}."
+            )
+    else:
+        validate.between(SMALLEST_DELTA, 1, high_open=True, delta=delta)
+
+
+def _answers(curves: tuple[PrivacyCurve, ...], delta: float) -> list[Answer]:
+    pure = _answering_at_zero(curves)
+    check_delta(delta, is_pure=bool(pure))
+    return [Answer(curve.epsilon(delta), curve.name) for curve in (curves if delta else pure)]
+
+
+def _answering_at_zero(curves: tuple[PrivacyCurve, ...]) -> tuple[PrivacyCurve, ...]:
+    return tuple(curve for curve in curves if isinstance(curve, PureComposition))
+
+
+def _curves(event: DpEvent, adjacency: Adjacency, *, tight: bool) -> tuple[PrivacyCurve, ...]:
+    """All curves that hold. An exact one comes first."""
+    validate.instance(Adjacency, adjacency=adjacency)
+    parts = flatten(event)
+    if has_selection(parts):
+        return _selection_curves(parts, adjacency)
+    if not parts:
+        return (PureComposition(0.0),)
+    seen = [(visible(part.mechanism, adjacency), part.count) for part in parts]
+    plain = [(each.plain, count) for each, count in seen]
+    if any(sight.event.noise_multiplier == 0 for sight, _ in plain):
+        return (GaussianCurve(math.inf),)
+    is_sampled = any(each.is_sampled for each, _ in seen)
+    curves: list[PrivacyCurve] = []
+    if all(isinstance(sight.event, GaussianDpEvent) for sight, _ in plain):
+        mu = math.sqrt(math.fsum(count / sight.event.noise_multiplier**2 for sight, count in plain))
+        exact = HIDDEN if any(isinstance(part.mechanism, HiddenStateDpEvent) for part in parts) else EXACT
+        curves.append(GaussianCurve(mu, UNAMPLIFIED if is_sampled else exact))
+    elif is_sampled:
+        curves += [PldCurve.of(plain, UNAMPLIFIED), RdpCurve.of(plain, UNAMPLIFIED)]
+    if any(each.rdp for each, _ in seen):
+        curves.append(_renyi_curve(seen))
+    losses = [(each.pld or each.plain, count) for each, count in seen]
+    curves += pure_curves(losses)
+    if any(each.pld for each, _ in seen):
+        curves.append(PldCurve.of(losses))
+    curves += _allocation_curves(seen, tight=tight)
+    return tuple(curves)
+
+
+def _selection_curves(parts: tuple[Repeated, ...], adjacency: Adjacency) -> tuple[PrivacyCurve, ...]:
+    """Renyi divergences, and the curves of the trials: of a selection by itself, or as pairs that compose."""
+    renyi = selection_curve(parts, adjacency)
+    match parts:
+        case [Repeated(mechanism=RepeatAndSelectDpEvent() as selection, count=1)]:
+            return renyi, _best_of(selection, adjacency)
+    pairs = [_pairs(part.mechanism, adjacency) for part in parts]
+    known = tuple(each for each in pairs if each)
+    if len(known) < len(parts):
+        return (renyi,)
+    return renyi, PairsCurve(known, tuple(part.count for part in parts), BestOf.name)
+
+
+def _best_of(selection: RepeatAndSelectDpEvent, adjacency: Adjacency) -> BestOf:
+    return BestOf(privacy_of(selection.event, adjacency), selection.mean, selection.shape)
+
+
+def _pairs(mechanism: DpEvent, adjacency: Adjacency) -> tuple[Pair, Pair] | None:
+    """The worst-case pairs of a mechanism in both directions, or nothing where it has too little noise for them."""
+    if isinstance(mechanism, RepeatAndSelectDpEvent):
+        pair = _best_of(mechanism, adjacency).pair()
+        return (pair, pair) if pair else None
+    seen = visible(mechanism, adjacency)
+    sight = seen.pld or seen.plain
+    return dominating_pairs(sight) if answers(sight) else None
+
+
+def _renyi_curve(seen: Seen) -> RdpCurve:
+    sights = [(each.rdp or each.plain, count) for each, count in seen]
+    allocated = any(isinstance(sight.event, RandomAllocationDpEvent) for sight, _ in sights)
+    return RdpCurve.of(sights, ALLOCATION if allocated else "rdp")
+
+
+def _allocation_curves(seen: Seen, *, tight: bool) -> list[PrivacyCurve]:
+    """What is known of random allocation by itself, and not in the company of other releases."""
+    match seen:
+        case [(Visible(rdp=Sight(event=RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins))), epochs)]:
+            return [TightAllocation(multiplier, bins, epochs)] if tight else []
+        case _:
+            return []

@@ -1,0 +1,286 @@
+"""Lower bounds on epsilon from the scores of canaries.
+
+How far a share that was counted in some trials could be another one: exact intervals (Clopper and Pearson 1934).
+
+The two errors of an attacker who says "in" from some score on: what they are at most, and what that is worth.
+
+Here canaries count as independent of one another, which they are if each is scored by noise of its own: the white box
+with orthogonal canaries, or one canary in each of many trainings.
+
+The ways to bound epsilon from below by scores. What has to be chosen is chosen on canaries that are not judged.
+
+A threshold, or a number of guesses, that is chosen because it looks good on the same canaries makes the bound too large
+more often than it says. So half of them are held out for the choice, and the theorem is applied to the others alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import beta, binomtest
+
+from sordino._input import validate
+from sordino.accounting.curves import GaussianCurve
+from sordino.accounting.tightest import check_delta
+from sordino.attacks.audit.one_run import CANDIDATES, FIXED, GAUSSIAN_TRADE_OFF, FDp, Guesses, OneRun, Shares
+from sordino.attacks.audit.scores import Scores
+
+Counts = NDArray[np.int64]
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
+    """Both ends for the chance of a success. Each is missed with a chance of at most (1 - confidence) / 2.
+
+    A bound to one side with this confidence is an end of the interval with confidence 2 * confidence - 1.
+
+    >>> low, high = clopper_pearson(8, 10, 0.95)
+    >>> round(low, 4), round(high, 4)
+    (0.4439, 0.9748)
+    """
+    validate.count(trials=trials)
+    validate.count(at_least=0, at_most=trials, successes=successes)
+    validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
+    found = binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    return float(found.low), float(found.high)
+
+
+def largest_chance(successes: int | Counts, trials: int | Counts, missed: float) -> NDArray[np.float64]:
+    """The upper end, above which the chance lies at most with a chance of `missed`. Counts may be arrays.
+
+    >>> largest_chance(np.array([0, 10]), 10, 0.05).round(4)
+    array([0.2589, 1.    ])
+    """
+    failures = np.maximum(np.asarray(trials) - successes, 1)  # of none, the chance may be 1
+    found: NDArray[np.float64] = np.where(
+        np.asarray(successes) < trials, beta.ppf(1 - missed, np.asarray(successes) + 1.0, failures), 1.0
+    )
+    return found
+
+
+INDEPENDENT = "canaries that do not disturb one another"
+Rates = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The chances of accusing one who was out and of missing one who was in, at most: arrays, one entry per cut."""
+
+    false_positive: Rates
+    false_negative: Rates
+
+
+def errors_at(cuts: Rates, scores: Scores, confidence: float) -> Errors:
+    """With each cut's canaries at or above it called "in". Either bound fails with a chance of (1 - confidence) / 2.
+
+    >>> scores = Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True]))
+    >>> errors_at(np.array([2.5]), scores, 0.9).false_positive.round(4)  # 1 - sqrt(0.05)
+    array([0.7764])
+    """
+    inside, outside = np.sort(scores.values[scores.included]), np.sort(scores.values[~scores.included])
+    accused = len(outside) - np.searchsorted(outside, cuts, side="left")
+    missed = np.searchsorted(inside, cuts, side="left")
+    one_side = (1 - confidence) / 2
+    return Errors(largest_chance(accused, len(outside), one_side), largest_chance(missed, len(inside), one_side))
+
+
+class OfErrors(Protocol):
+    """A lower bound on epsilon that follows from the two errors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def assumes(self) -> str: ...
+
+    def strength(self, errors: Errors, delta: float) -> Rates:
+        """For each cut, a number that rises with epsilon. Never negative."""
+        ...
+
+    def epsilon(self, strength: float, delta: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class ClopperPearson:
+    """What (epsilon, delta)-DP says of the errors (Kairouz, Oh and Viswanath 2015), both ways round."""
+
+    name: ClassVar[str] = "clopper-pearson"
+    assumes: ClassVar[str] = INDEPENDENT
+
+    def strength(self, errors: Errors, delta: float) -> Rates:
+        """Epsilon itself.
+
+        >>> ClopperPearson().strength(Errors(np.array([0.1]), np.array([0.5])), 0.0).round(4)  # log 5
+        array([1.6094])
+        """
+        one, other = errors.false_positive, errors.false_negative
+        found: Rates = np.maximum(_log_ratio(1 - other - delta, one), _log_ratio(1 - one - delta, other))
+        return found
+
+    def epsilon(self, strength: float, delta: float) -> float:
+        return strength
+
+
+@dataclass(frozen=True)
+class GaussianTradeOff:
+    """The Gaussian mechanism with such errors (Nasr et al. 2023): a bound only if training has a Gaussian trade-off.
+
+    Errors that add up to one or more are no better than guessing, and show nothing: mu is 0 there, not its size.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    assumes: ClassVar[str] = f"{GAUSSIAN_TRADE_OFF}, {INDEPENDENT}"
+
+    def strength(self, errors: Errors, delta: float) -> Rates:
+        """The mu of that mechanism.
+
+        >>> GaussianTradeOff().strength(Errors(np.array([0.5, 0.9]), np.array([0.1587, 0.9])), 1e-5).round(2)
+        array([1., 0.])
+        """
+        found: Rates = np.maximum(-ndtri(errors.false_positive) - ndtri(errors.false_negative), 0.0)
+        return found
+
+    def epsilon(self, strength: float, delta: float) -> float:
+        return GaussianCurve(strength).epsilon(delta)
+
+
+def _log_ratio(above: Rates, below: Rates) -> Rates:
+    found: Rates = np.log(np.maximum(above / below, 1.0))
+    return found
+
+
+class Method(Protocol):
+    """A lower bound on epsilon, too large with a chance of at most 1 - confidence, if what it `assumes` holds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def assumes(self) -> str: ...
+
+    def bound(self, scores: Scores, randomness: np.random.Generator, *, delta: float, confidence: float) -> float:
+        """With a random half of the canaries held out for what has to be chosen."""
+        ...
+
+    def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
+        """What would be found if nobody were taken for another: no audit with so many canaries shows more."""
+        ...
+
+
+class Named(Protocol):
+    """A statistic by name, and what it takes for granted."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def assumes(self) -> str: ...
+
+
+class OfGuesses(Named, Protocol):
+    """A lower bound on epsilon that follows from a number of right guesses."""
+
+    def epsilon(self, guesses: Guesses, *, delta: float, confidence: float) -> float: ...
+
+
+Statistic = TypeVar("Statistic", bound=Named)
+Choice = TypeVar("Choice")
+
+
+class _OnHalves(ABC, Generic[Statistic, Choice]):
+    """Chooses on one half, and judges the other by what was chosen."""
+
+    statistic: Statistic
+
+    @property
+    def name(self) -> str:
+        return self.statistic.name
+
+    @property
+    def assumes(self) -> str:
+        return self.statistic.assumes
+
+    def bound(self, scores: Scores, randomness: np.random.Generator, *, delta: float, confidence: float) -> float:
+        held_out, judged = scores.halves(randomness)
+        chosen = self.chosen(held_out, delta=delta, confidence=confidence)
+        return self.bound_at(chosen, judged, delta=delta, confidence=confidence)
+
+    @abstractmethod
+    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Choice:
+        """What shows most on these canaries."""
+
+    @abstractmethod
+    def bound_at(self, choice: Choice, scores: Scores, *, delta: float, confidence: float) -> float:
+        """All canaries are judged. The choice must have been made before anybody saw their scores."""
+
+
+@dataclass(frozen=True)
+class ByGuesses(_OnHalves[OfGuesses, Shares]):
+    """Guesses who was in and who was out, and abstains where it is not sure. How often is chosen on the other half.
+
+    >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
+    >>> round(ONE_RUN.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
+    3.44
+    """
+
+    statistic: OfGuesses
+
+    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Shares:
+        return max(CANDIDATES, key=lambda shares: self.bound_at(shares, held_out, delta=delta, confidence=confidence))
+
+    def bound_at(self, choice: Shares, scores: Scores, *, delta: float, confidence: float) -> float:
+        _check(delta, confidence)
+        return self.statistic.epsilon(choice.of(scores), delta=delta, confidence=confidence)
+
+    def bound_without_split(self, scores: Scores, *, delta: float, confidence: float) -> float:
+        """All canaries are judged at shares that are fixed here, once and for all."""
+        return self.bound_at(FIXED, scores, delta=delta, confidence=confidence)
+
+    def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
+        _check(delta, confidence)
+        judged = canaries - canaries // 2
+        return self.statistic.epsilon(Guesses(judged, judged, judged), delta=delta, confidence=confidence)
+
+
+@dataclass(frozen=True)
+class ByCut(_OnHalves[OfErrors, float]):
+    """Calls canaries from a score on "in", and bounds both errors. The score is chosen on the other half.
+
+    >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
+    >>> round(CLOPPER_PEARSON.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
+    3.3
+    """
+
+    statistic: OfErrors
+
+    def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> float:
+        _check(delta, confidence)
+        cuts = np.unique(held_out.values)
+        return float(cuts[int(np.argmax(self.statistic.strength(errors_at(cuts, held_out, confidence), delta)))])
+
+    def bound_at(self, choice: float, scores: Scores, *, delta: float, confidence: float) -> float:
+        _check(delta, confidence)
+        strength = self.statistic.strength(errors_at(np.array([choice]), scores, confidence), delta)
+        return self.statistic.epsilon(float(strength[0]), delta)
+
+    def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
+        """Without an error, at the luckiest number of canaries that were out."""
+        _check(delta, confidence)
+        judged, one_side = canaries - canaries // 2, (1 - confidence) / 2
+        outside = np.arange(1, max(2, judged))
+        none = Errors(largest_chance(0, outside, one_side), largest_chance(0, judged - outside, one_side))
+        return self.statistic.epsilon(float(self.statistic.strength(none, delta).max()), delta)
+
+
+ONE_RUN, F_DP = ByGuesses(OneRun()), ByGuesses(FDp())
+GAUSSIAN, CLOPPER_PEARSON = ByCut(GaussianTradeOff()), ByCut(ClopperPearson())
+METHODS: dict[str, Method] = {method.name: method for method in (ONE_RUN, F_DP, GAUSSIAN, CLOPPER_PEARSON)}
+
+
+def _check(delta: float, confidence: float) -> None:
+    check_delta(delta, is_pure=False)
+    validate.between(0.5, 1, low_open=True, high_open=True, confidence=confidence)

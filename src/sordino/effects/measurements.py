@@ -1,0 +1,190 @@
+"""All that public rows say about a finished model: who is served how well, how sure it is, and what attacks do to it.
+
+Guarantee: nothing here is computed from private rows. The model is released, the rows are public, and the reference is
+an ensemble that learnt from public rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data import Split
+from sordino.effects.bootstrap import DRAWS, Interval, mean_of
+from sordino.effects.calibration import BINS, CalibrationError, calibration_error
+from sordino.effects.groups import (
+    Disparity,
+    GroupAccuracy,
+    Grouping,
+    accuracies,
+    demographic_parity,
+    equalized_odds,
+    groupings,
+    who_lost,
+)
+from sordino.effects.rare_examples import (
+    MEMBERS,
+    SCORE,
+    Harmed,
+    PublicEnsemble,
+    by_decile,
+    most_harmed,
+    train_public_ensemble,
+)
+from sordino.effects.robustness import Curve, FromUnit, MaskingSigns, Pictures, range_of, unit_pixels
+from sordino.errors import DataError, SordinoError, UsageError
+from sordino.recipes import Recipe, Saved
+from sordino.recipes.methods import method_of
+from sordino.report.effects import FORMAT, KIND
+from sordino.report.evidence import model_sha256
+from sordino.report.quality import Judged, judge
+from sordino.training.evaluation import correctness
+
+HARMED = 12
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What was measured. `notes` say what was not, and why. Losses are beside networks that learnt from public rows."""
+
+    data: str
+    model_sha256: str
+    rows: int
+    headline: str
+    overall: Interval
+    groups: tuple[GroupAccuracy, ...]
+    deciles: tuple[GroupAccuracy, ...]
+    disparities: tuple[Disparity, ...]
+    calibration: CalibrationError | None
+    curves: tuple[Curve, ...]
+    masking: MaskingSigns | None
+    harmed: tuple[Harmed, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """For programs, with what the numbers mean."""
+        about = {
+            "format": FORMAT,
+            "kind": KIND,
+            "intervals": f"95 %, bootstrap of the rows with {DRAWS} draws, of each group by itself",
+            "score_of_deciles": SCORE,
+            "calibration_bins": BINS,
+            "signs_of_masking": [] if self.masking is None else list(self.masking.found),
+        }
+        return about | asdict(self)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished model and the public rows that it is judged on, in groups."""
+
+    saved: Saved = field(repr=False)
+    rows: Split = field(repr=False)
+    judged: Judged = field(repr=False)
+    groupings: tuple[Grouping, ...]
+    data: str
+
+    @classmethod
+    def of(cls, saved: Saved, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
+        """Reads the public rows of the run's data set, or of another with the same inputs and classes."""
+        if saved.facts.num_classes is None:
+            raise UsageError(f"effects are about classes, and the target of {saved.facts.name!r} is a number.")
+        recipe = saved.recipe
+        if data is not None and data != recipe.data:
+            recipe = Recipe(data=data, model=recipe.model, epsilon=recipe.epsilon, delta=recipe.delta)
+        judged = judge(saved, recipe)
+        if int(judged.rows.target.max()) >= saved.facts.num_classes:
+            raise DataError(f"the public rows of {recipe.data!r:.80} have classes that the model does not know.")
+        return cls(saved, judged.rows, judged, groupings(judged.rows, saved, columns), recipe.data)
+
+    @property
+    def right(self) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = correctness(self.judged.outputs, self.rows.target).numpy()
+        return found
+
+    @property
+    def likelihoods(self) -> NDArray[np.float64]:
+        """How likely its own label is to the model, for each row; 0 or 1 where the model gives no probabilities."""
+        if not method_of(self.saved.recipe).has_probabilities:
+            return self.right
+        labels = self.rows.target[:, None]
+        found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
+        return found
+
+    def pictures(self, most: int) -> Pictures:
+        """So many rows at most to attack, spread over all of them."""
+        pixels, facts = unit_pixels(self.rows.inputs, self.saved.facts), self.saved.facts
+        chosen = np.linspace(0, len(pixels) - 1, min(most, len(pixels))).astype(np.int64)
+        return Pictures(pixels[chosen], self.rows.target[chosen], facts, FromUnit(self.saved.built, range_of(facts)))
+
+
+def public_ensemble(subject: Subject, *, seed: int = 0) -> PublicEnsemble:
+    """The reference of all that is public."""
+    return train_public_ensemble(subject.saved, subject.rows.inputs, subject.rows.target, seed=seed)
+
+
+def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, seed: int = 0) -> Effects:
+    """Measures everything that applies. With `attacked` = 0 no row is attacked; otherwise so many at most."""
+    saved, rows, right = subject.saved, subject.rows, subject.right
+    notes = [_nobody(grouping) for grouping in subject.groupings if grouping.empty]
+    groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
+    beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
+    calibration = None
+    if method_of(saved.recipe).has_probabilities:
+        calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)
+    else:
+        notes.append("no calibration error: the outputs of this network are scores, no logarithms of odds.")
+    curves, masking = _under_attack(subject, attacked, seed, notes)
+    return Effects(
+        data=subject.data,
+        model_sha256=model_sha256(saved.folder.path),
+        rows=len(right),
+        headline=who_lost(groups, beside),
+        overall=mean_of(right, seed=seed),
+        groups=tuple(groups),
+        deciles=accuracies(by_decile(ensemble.margins), right, seed=seed),
+        disparities=_disparities(subject, seed, notes),
+        calibration=calibration,
+        curves=curves,
+        masking=masking,
+        harmed=most_harmed(ensemble.likelihoods, subject.likelihoods, right < 1, HARMED),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _nobody(grouping: Grouping) -> str:
+    return f"no public row is of {grouping.by} {'; '.join(grouping.empty)}: nothing is said about these."
+
+
+def _disparities(subject: Subject, seed: int, notes: list[str]) -> tuple[Disparity, ...]:
+    people = subject.groupings[1:]
+    if people and subject.saved.facts.num_classes != 2:
+        notes.append("demographic parity and equalized odds are about two classes, and there are more.")
+        return ()
+    names = subject.saved.facts.class_names or ("0", "1")
+    target, predicted = subject.rows.target.numpy(), subject.judged.outputs.argmax(dim=1).numpy()
+    found = []
+    for grouping in people:
+        for asked in (demographic_parity, equalized_odds):
+            try:
+                found.append(asked(grouping, target, predicted, names[1], seed=seed))
+            except DataError as reason:
+                notes.append(str(reason))
+    return tuple(found)
+
+
+def _under_attack(
+    subject: Subject, attacked: int, seed: int, notes: list[str]
+) -> tuple[tuple[Curve, ...], MaskingSigns | None]:
+    if attacked == 0:
+        return (), None
+    module = subject.saved.built.module
+    try:
+        pictures = subject.pictures(attacked)
+        return pictures.curves(module, seed=seed), pictures.signs(module, seed=seed)
+    except SordinoError as reason:
+        notes.append(f"no accuracy under attack: {reason}")
+        return (), None

@@ -1,0 +1,162 @@
+"""Rare examples: how hard a public ensemble finds each row, and accuracy by that.
+
+Training as one does it without privacy. What it is given decides what its result may be shown to.
+
+A small ensemble that learns from public rows only: what is easy, and what a network without noise can reach.
+
+Rows are split in two, and each member learns from one half. A row is judged by the members that have not seen it.
+
+Who is rare: accuracy by how hard a public ensemble finds a row, and the pictures that lose most.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.effects.groups import Group, Grouping
+from sordino.errors import DataError
+from sordino.recipes import Saved
+from sordino.recipes.networks import build, network_inputs
+from sordino.training.evaluation import correctness
+
+_BATCH, _LR = 128, 3e-3
+_EPOCHS, _FEWEST_STEPS = 10, 1000
+WORDS = f"Adam at {_LR:g} falling to 0, batches of {_BATCH}, {_EPOCHS} epochs and at least {_FEWEST_STEPS} steps"
+
+
+def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int) -> nn.Module:
+    """Trains the model on these rows, without a clip and without noise, and gives it back in eval mode.
+
+    >>> rows, model = 9 * torch.eye(4).repeat(50, 1), nn.Linear(4, 4)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> model = train_plainly(model, rows, torch.arange(4).repeat(50), seed=0)
+    >>> model(rows[:4]).argmax(dim=1)
+    tensor([0, 1, 2, 3])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    per_epoch = math.ceil(len(target) / _BATCH)
+    epochs = max(_EPOCHS, math.ceil(_FEWEST_STEPS / per_epoch))
+    optimizer = torch.optim.Adam(model.parameters(), _LR)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs * per_epoch)
+    model.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of dropout
+        for _ in range(epochs):
+            for rows in torch.split(torch.randperm(len(target), generator=generator), _BATCH):
+                optimizer.zero_grad()
+                torch.autograd.backward(F.cross_entropy(model(inputs[rows].float()), target[rows]))
+                optimizer.step()
+                schedule.step()
+    return model.eval()
+
+
+MEMBERS = 2  # of each half
+_FEWEST = 20
+
+
+@dataclass(frozen=True)
+class PublicEnsemble:
+    """What the members say about each public row that they have not seen: probabilities [members, rows, classes]."""
+
+    probabilities: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+
+    @property
+    def right(self) -> NDArray[np.float64]:
+        """The share of the members that have each row right."""
+        found: Tensor = torch.stack([correctness(each, self.target) for each in self.probabilities]).mean(dim=0)
+        return found.numpy()
+
+    @property
+    def likelihoods(self) -> NDArray[np.float64]:
+        """How likely its own label is to the members, for each row."""
+        found: NDArray[np.float64] = self._of_labels.squeeze(2).mean(dim=0).double().numpy()
+        return found
+
+    @property
+    def margins(self) -> NDArray[np.float64]:
+        """The probability of each row's label less that of the likeliest other class, on average over the members.
+
+        >>> PublicEnsemble(torch.tensor([[[0.9, 0.1]], [[0.3, 0.7]]]), torch.tensor([0])).margins.round(3)
+        array([0.2])
+        """
+        others = self.probabilities.scatter(2, self._answer, -torch.inf).amax(dim=2)
+        found: NDArray[np.float64] = (self._of_labels.squeeze(2) - others).mean(dim=0).double().numpy()
+        return found
+
+    @property
+    def _answer(self) -> Tensor:
+        return self.target[:, None].expand(len(self.probabilities), -1, 1)
+
+    @property
+    def _of_labels(self) -> Tensor:
+        return self.probabilities.gather(2, self._answer)
+
+
+def train_public_ensemble(saved: Saved, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
+    """Networks like that of the run, trained on public rows as one does without privacy."""
+    if len(target) < _FEWEST:
+        raise DataError(f"an ensemble needs at least {_FEWEST} public rows, got {len(target)}.")
+    inputs = network_inputs(saved.built, saved.facts, raw)
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    said = torch.zeros(MEMBERS, len(target), saved.facts.num_classes or 0)
+    for fold, (seen, unseen) in enumerate((halves, halves[::-1])):
+        for member in range(MEMBERS):
+            own = seed + 1 + MEMBERS * fold + member
+            network = build(saved.recipe.model, saved.facts, seed=own, gates=saved.recipe.gates).module
+            train_plainly(network, inputs[seen], target[seen], seed=own)
+            with torch.no_grad():
+                outputs = torch.cat([network(rows.float()) for rows in torch.split(inputs[unseen], 1024)])
+            said[member, unseen] = outputs.softmax(dim=1)
+    return PublicEnsemble(said, target)
+
+
+DECILES = 10
+SCORE = "margin under an ensemble that learnt from other public rows"
+
+
+def by_decile(margins: NDArray[np.float64]) -> Grouping:
+    """Ten groups of rows as equal as can be, from the smallest margins to the largest.
+
+    >>> [group.rows.tolist() for group in by_decile(np.array([0.5, -0.2, 0.9])).groups]
+    [[1], [0], [2]]
+    """
+    order = np.argsort(margins, kind="stable")
+    parts = np.array_split(order, min(DECILES, len(order)))
+    groups = tuple(Group("tenth", _name(number, len(parts)), rows) for number, rows in enumerate(parts, start=1))
+    return Grouping("tenth", groups)
+
+
+@dataclass(frozen=True)
+class Harmed:
+    """A public row, and how likely its label is to a reference and to the model."""
+
+    row: int
+    reference: float
+    model: float
+
+
+def most_harmed(
+    reference: NDArray[np.float64], model: NDArray[np.float64], wrong: NDArray[np.bool_], count: int
+) -> tuple[Harmed, ...]:
+    """Of the rows that the model has wrong, those whose own label lost most likelihood. Nobody who gained is named.
+
+    >>> most_harmed(np.array([0.9, 0.5, 0.8]), np.array([0.1, 0.4, 0.7]), np.array([True, True, False]), 2)
+    (Harmed(row=0, reference=0.9, model=0.1), Harmed(row=1, reference=0.5, model=0.4))
+    """
+    loss = np.where(wrong, reference - model, 0.0)
+    order = np.argsort(-loss, kind="stable")[:count]
+    return tuple(Harmed(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
+
+
+def _name(number: int, parts: int) -> str:
+    ends = {1: " (hardest)", parts: " (easiest)"}
+    return f"tenth {number}{ends.get(number, '')}"

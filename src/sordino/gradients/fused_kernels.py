@@ -1,0 +1,242 @@
+"""Cross-entropy, max pooling and attention of all rows at once, by the kernels of plain training instead of `vmap`.
+
+Cross-entropy of all rows by the kernel of plain training: `vmap` would take it apart into a dozen operations.
+
+The loss of an example is a sum over its labels, and those of a batch are apart: what torch gives without a reduction,
+added up within each row, is what it gives for the rows one by one.
+
+Max pooling of pictures by the kernel that is fast: torch's with channels last takes a fifth of the time.
+
+Pooling acts on each picture of a batch alone, so that `vmap` of it over rows is pooling of a batch of pictures.
+
+Scaled dot-product attention of all rows at once, by the kernels of plain training.
+
+They never hold a number per pair of places, as `vmap`'s own way does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sordino.gradients.one_pass import Noting
+from sordino.gradients.operations import Operation
+from sordino.gradients.rowwise import apply, merged, on_rows
+
+_CROSS_ENTROPY_ARGUMENTS = (
+    "input",
+    "target",
+    "weight",
+    "size_average",
+    "ignore_index",
+    "reduce",
+    "reduction",
+    "label_smoothing",
+)
+
+
+class CrossEntropyOfRows(Noting):
+    """While active, a summed `cross_entropy` of a batch of one inside `vmap` is computed for all rows at once."""
+
+    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function is not F.cross_entropy:
+            return function(*args, **kwargs)
+        given = dict(zip(_CROSS_ENTROPY_ARGUMENTS, args, strict=False)) | kwargs
+        outputs, target = given.pop("input"), given.pop("target")
+        is_sum = given.get("reduction") == "sum" and given.get("size_average") is None and given.get("reduce") is None
+        if not is_sum or outputs.ndim < 2 or len(outputs) != 1:
+            return function(*args, **kwargs)
+        return apply(
+            _Summed,
+            lambda x, labels, reduction: F.cross_entropy(x, labels, **{**given, "reduction": reduction}),
+            outputs,
+            target,
+        )
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
+        return loss(outputs, target, "sum")
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Any) -> None:
+        """Never differentiated: under `vmap` torch differentiates what `vmap` below computes."""
+
+    @staticmethod
+    def vmap(
+        info: Any, axes: tuple[int | None, ...], loss: Callable[..., Tensor], outputs: Tensor, target: Tensor
+    ) -> tuple[Tensor, int]:
+        _, of_outputs, of_target = axes
+        if of_outputs is None or of_target is None:
+            each = torch.vmap(lambda x, labels: loss(x, labels, "sum"), in_dims=(of_outputs, of_target))
+            return each(outputs, target), 0
+        outputs, target = (x.movedim(axis, 0).flatten(0, 1) for x, axis in ((outputs, of_outputs), (target, of_target)))
+        return loss(outputs, target, "none").reshape(info.batch_size, -1).sum(dim=1), 0
+
+
+aten = torch.ops.aten
+_NUMBERS_AT_A_TIME = 1 << 19  # a copy of this size is made in cache
+
+_POOLING_ARGUMENTS = {
+    "input": None,
+    "kernel_size": None,
+    "stride": None,
+    "padding": 0,
+    "dilation": 1,
+    "ceil_mode": False,
+}
+_BIND = Operation(_POOLING_ARGUMENTS | {"return_indices": False}, lambda *_: None).bind
+
+
+def max_pool(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """What `max_pool2d` gives, or None where this is another function or its indices are wanted."""
+    if function is not F.max_pool2d and function is not torch.max_pool2d:
+        return None
+    given = _BIND(args, kwargs)
+    if given["return_indices"] or given["input"].ndim != 4:
+        return None
+    kernel, padding, dilation = (_pair(given[name]) for name in ("kernel_size", "padding", "dilation"))
+    stride = _pair(given["stride"]) if given["stride"] else kernel
+    settings = kernel, stride, padding, dilation, bool(given["ceil_mode"])
+
+    def pool(x: Tensor) -> Tensor:
+        pooled: Tensor = _MaxPool.apply(x, settings)  # type: ignore[no-untyped-call]
+        return pooled
+
+    pooled: Tensor = on_rows(pool, merged(pool, batched_axes=4), given["input"])
+    return pooled
+
+
+def _pair(setting: int | tuple[int, ...] | list[int]) -> list[int]:
+    values = [setting] if isinstance(setting, int) else list(setting)
+    return values * (2 // len(values))
+
+
+class _MaxPool(torch.autograd.Function):
+    """The largest value of each window. Its gradient goes where it came from.
+
+    Pieces of the batch go through torch's kernels one by one. Between the passes a place within a picture takes two
+    bytes, or four, where torch has eight: of a network with small convolutions they would be half of the memory.
+    """
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, settings: tuple[Any, ...]) -> Tensor:
+        pictures, values, places = _pictures_at_a_time(x), torch.empty(0), torch.empty(0)
+        for start in range(0, max(1, len(x)), pictures):
+            piece = x[start : start + pictures].contiguous(memory_format=torch.channels_last)
+            of_values, of_places = aten.max_pool2d_with_indices(piece, *settings)
+            if start == 0:
+                shape = len(x), *of_values.shape[1:]
+                values, places = x.new_empty(shape), x.new_empty(shape, dtype=_smallest_for(x[:1, :1].numel()))
+            values[start : start + pictures] = of_values
+            places[start : start + pictures] = of_places
+        context.settings = settings
+        context.save_for_backward(x, places)
+        return values
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        x, places = context.saved_tensors
+        returned = torch.empty_like(x, memory_format=torch.contiguous_format)
+        pieces = (torch.split(tensor, _pictures_at_a_time(x)) for tensor in (x, gradient, places, returned))
+        for piece, of_gradient, of_places, out in zip(*pieces, strict=True):
+            aten.max_pool2d_with_indices_backward.grad_input(
+                of_gradient.contiguous(), piece, *context.settings, of_places.long(), grad_input=out
+            )
+        return returned, None
+
+
+def _smallest_for(numbers: int) -> torch.dtype:
+    return torch.int16 if numbers <= torch.iinfo(torch.int16).max else torch.int32
+
+
+def _pictures_at_a_time(x: Tensor) -> int:
+    return max(1, _NUMBERS_AT_A_TIME // max(1, x[:1].numel()))
+
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def fused(function: Any) -> Any:
+    """What stands in for a function of torch here, or None."""
+    return scaled_dot_product_attention if function is F.scaled_dot_product_attention else None
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As torch has it, but rows that have a batch axis become one batch. A kernel treats each entry of a batch alone.
+
+    Dropout is left to `vmap`: a kernel would draw for the whole batch, and each row has a seed of its own.
+    """
+    if dropout_p > 0 or not _are_batches(query, key, value, attn_mask):
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if attn_mask is not None:
+        with_batch_axis = attn_mask[(None,) * (query.ndim - attn_mask.ndim)]
+        attn_mask = with_batch_axis.expand(len(query), *[-1] * (query.ndim - 1))
+    result = apply(_OfBatch, query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return cast(Tensor, result)
+
+
+def _are_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether there is a batch axis in front of the last two, place and width, and the mask fits it."""
+    return (
+        query.ndim == key.ndim == value.ndim >= 3
+        and len(query) == len(key) == len(value)
+        and (mask is None or mask.ndim < query.ndim or (mask.ndim == query.ndim and len(mask) in (1, len(query))))
+    )
+
+
+class _OfBatch(torch.autograd.Function):
+    """Under `vmap` rows and batch become one axis; what is left is torch's to compute, to differentiate and to choose.
+
+    It takes a kernel that can do what is asked: few have a gradient for a mask, or values of another width.
+    """
+
+    @staticmethod
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        scale: float | None,
+        enable_gqa: bool,
+    ) -> Tensor:
+        with sdpa_kernel(_KERNELS):
+            return F.scaled_dot_product_attention(
+                query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Tensor) -> None:
+        """Outside of `vmap` only a survey calls it, which differentiates nothing."""
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        rows = info.batch_size
+        tensors: list[Any] = [_merged(x, axis, rows) for x, axis in zip(inputs[:4], axes, strict=False)]
+        output = _OfBatch.forward(*tensors, *inputs[4:])
+        return output.reshape(rows, -1, *output.shape[1:]), 0
+
+
+def _merged(x: Tensor | None, axis: int | None, rows: int) -> Tensor | None:
+    """Rows and batch as one axis in front."""
+    if x is None:
+        return None
+    return (x.expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)).flatten(0, 1)

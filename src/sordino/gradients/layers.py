@@ -1,0 +1,234 @@
+"""Per-example gradients of linear, embedding and normalization layers.
+
+`linear` on vectors and on sequences.
+
+Tables of vectors looked up by token: a gradient with a few rows in a large table, which is never formed.
+
+Layer, group, instance and root-mean-square normalisation: a scale and a shift after something without parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sordino.gradients.blocks import Block, Instantiated, held_in, weight_block, zero_unless
+from sordino.gradients.norms import Lengths, gram, lengths_of_products
+from sordino.gradients.rounding import PLACES_TOGETHER, TOGETHER, add_in_groups
+from sordino.gradients.rowwise import merged, on_rows
+from sordino.gradients.rules import MultipliesAsItRan, Tag
+
+
+@dataclass(frozen=True)
+class Linear(MultipliesAsItRan):
+    """y = x W^T + b, at one place per row or at many."""
+
+    names: tuple[str | None, str | None]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Linear:
+        return cls((name_of(arguments["weight"]), name_of(arguments["bias"])))
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        output = tag(on_rows(F.linear, F.linear, x, arguments["weight"], arguments["bias"]))
+        return output, x.to(output.dtype)
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        x = saved.reshape(len(saved), -1, saved.shape[-1])
+        g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
+        dtype = held_in(g.dtype)
+        bias = g[:, 0].to(dtype) if g.shape[1] == 1 else g.sum(dim=1, dtype=dtype)
+        return weight_block(g, x) if self.names[0] else None, Instantiated(bias) if self.names[1] else None
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """y[t] = W[token[t]]. A padding token is not trained."""
+
+    names: tuple[str | None]
+    padding: int | None
+    table: tuple[int, int]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Embedding | None:
+        if arguments["max_norm"] is not None or arguments["scale_grad_by_freq"] or arguments["sparse"]:
+            return None
+        weight, padding = arguments["weight"], arguments["padding_idx"]
+        if padding is not None and padding < 0:
+            padding += len(weight)
+        return cls((name_of(weight),), padding, (weight.shape[0], weight.shape[1]))
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        tokens = arguments["input"]
+        return tag(on_rows(F.embedding, F.embedding, tokens, arguments["weight"])), tokens
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        tokens = saved.reshape(len(saved), -1)
+        g = output_gradient.reshape(len(tokens), -1, self.table[1])
+        if self.padding is not None:
+            g = torch.where((tokens == self.padding)[..., None], g.new_zeros(()), g)
+        return (Scattered(tokens, g, self.table),)
+
+
+def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """A look-up with a padding token in a table that each row has a copy of, or None where this is something else.
+
+    `vmap` forgets that the padding token is not trained.
+    """
+    if function is not F.embedding:
+        return None
+    given = dict(zip(("input", "weight", "padding_idx"), args, strict=False)) | kwargs
+    padding, weight = given.get("padding_idx"), given["weight"]
+    if padding is None or given.get("max_norm") is not None:
+        return None
+    vectors = F.embedding(given["input"], weight)
+    is_padding = given["input"] == padding % len(weight)
+    return torch.where(is_padding[..., None], vectors.detach(), vectors)
+
+
+@dataclass(frozen=True, repr=False)
+class Scattered(Block):
+    """Gradient vectors `g[r, t]` that belong to the rows `tokens[r, t]` of a table."""
+
+    tokens: Tensor
+    g: Tensor
+    table: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        return self.table[0] * self.table[1]
+
+    def take(self, rows: slice) -> Scattered:
+        return Scattered(self.tokens[rows], self.g[rows], self.table)
+
+    def present(self, rows: Tensor) -> Scattered:
+        return Scattered(self.tokens, zero_unless(rows, self.g), self.table)
+
+    def squared_norms(self) -> Tensor:
+        return self.lengths().squares
+
+    def lengths(self) -> Lengths:
+        """Vectors of the same token add up before they are squared: the Gram matrix, where tokens are equal."""
+        same = self.tokens[:, :, None] == self.tokens[:, None, :]
+        return lengths_of_products(gram(self.g), same.double(), self.g.shape[2])
+
+    def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
+        """In float64, for the tokens that occur: that costs next to nothing, whatever cancels."""
+
+        def add(part: Tensor, rows: slice) -> None:
+            occurring, places = torch.unique(self.tokens[rows], return_inverse=True)
+            vectors = (weights[rows, None, None].double() * self.g[rows]).flatten(0, 1)
+            sums = vectors.new_zeros(len(occurring), self.table[1]).index_add_(0, places.flatten(), vectors)
+            part.view(self.table).index_copy_(0, occurring, sums.to(part.dtype))
+
+        together = max(1, min(TOGETHER, PLACES_TOGETHER // max(1, self.tokens.shape[1])))
+        add_in_groups(total, len(weights), together, add)
+
+    def add_to(self, total: Tensor, weights: Tensor) -> None:
+        weighted = weights[:, None, None] * self.g
+        total.view(self.table).index_add_(0, self.tokens.flatten(), weighted.flatten(0, 1))
+
+    def dense(self) -> Tensor:
+        gradients = self.g.new_zeros(len(self.g), *self.table)
+        rows = torch.arange(len(self.g), device=self.g.device)[:, None].expand_as(self.tokens)
+        return gradients.index_put_((rows, self.tokens), self.g, accumulate=True).flatten(1)
+
+    def masked(self, keep: Tensor) -> Scattered:
+        """Equal tokens have equal masks, so the vectors can be masked where they are."""
+        kept = F.embedding(self.tokens, keep.reshape(self.table).to(self.g.dtype))
+        return Scattered(self.tokens, self.g * kept, self.table)
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The parameters have the shape of the last axes."""
+
+    names: tuple[str | None, str | None]
+    shape: tuple[int, ...]
+    eps: float
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> LayerNorm:
+        names = name_of(arguments["weight"]), name_of(arguments["bias"])
+        return cls(names, tuple(arguments["normalized_shape"]), arguments["eps"])
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        return tag(on_rows(self._norm, self._norm, x, arguments["weight"], arguments["bias"])), x
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        """What is normalised is computed once more rather than kept, which would cost memory."""
+        g = output_gradient.reshape(len(saved), -1, prod(self.shape))
+        weight = Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)) if self.names[0] else None
+        return weight, Instantiated(g.sum(dim=1)) if self.names[1] else None
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        return F.layer_norm(x, self.shape, weight, bias, self.eps)
+
+
+@dataclass(frozen=True)
+class RMSNorm:
+    """The same without a mean and without a shift."""
+
+    names: tuple[str | None]
+    shape: tuple[int, ...]
+    eps: float | None
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> RMSNorm:
+        return cls((name_of(arguments["weight"]),), tuple(arguments["normalized_shape"]), arguments["eps"])
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        return tag(on_rows(self._norm, self._norm, x, arguments["weight"])), x
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        g = output_gradient.reshape(len(saved), -1, prod(self.shape))
+        return (Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)),)
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        return F.rms_norm(x, self.shape, weight, self.eps)
+
+
+@dataclass(frozen=True)
+class ChannelNorm:
+    """`group_norm`, and `instance_norm` without running statistics: one parameter per channel."""
+
+    names: tuple[str | None, str | None]
+    groups: int
+    eps: float
+
+    @classmethod
+    def recognise_group_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm:
+        names = name_of(arguments["weight"]), name_of(arguments["bias"])
+        return cls(names, arguments["num_groups"], arguments["eps"])
+
+    @classmethod
+    def recognise_instance_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm | None:
+        """Each channel is a group of its own. Statistics that a model keeps would not be those of the row."""
+        if not arguments["use_input_stats"] or arguments["running_mean"] is not None:
+            return None
+        names = name_of(arguments["weight"]), name_of(arguments["bias"])
+        return cls(names, arguments["input"].shape[1], arguments["eps"])
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x = arguments["input"]
+        of_rows = merged(self._norm, batched_axes=x.ndim)
+        return tag(on_rows(self._norm, of_rows, x, arguments["weight"], arguments["bias"])), x
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        """Axes of `g`: row, picture of the row, channel, place. Each picture has statistics of its own."""
+        g = output_gradient.reshape(*output_gradient.shape[:3], -1)
+        weight, bias = None, Instantiated(g.sum(dim=(1, 3))) if self.names[1] else None
+        if self.names[0]:
+            weight = Instantiated((self._norm(saved.flatten(0, 1)).reshape(g.shape) * g).sum(dim=(1, 3)))
+        return weight, bias
+
+    def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        return F.group_norm(x, self.groups, weight, bias, self.eps)

@@ -1,0 +1,137 @@
+"""Forward passes that leave the model as it was, and can remember what every layer was given and gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sordino.errors import UsageError
+from sordino.gradients.torch_state import device_of, original, working_dtype
+
+Kept = Callable[[Any], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer: every tensor that went in and came out."""
+
+    layer: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+def forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    """What the model gives, computed on copies of the parameters and buffers. No graph is left, and no layer's copy."""
+    _, outputs = _carried_out(model, inputs, lambda _: [])
+    return tree_map(_detached, outputs)
+
+
+def calls_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[LayerCall]:
+    """The calls of layers in such a pass, innermost first. All of them are in memory at once."""
+    return _carried_out(model, inputs, _copies)[0]
+
+
+def _carried_out(model: nn.Module, inputs: tuple[Tensor, ...], kept: Kept) -> tuple[list[LayerCall], Any]:
+    tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
+    dtype = working_dtype(model)
+    inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+    with _watched(model, kept) as calls, _own_generator(model):
+        try:
+            outputs = functional_call(model, tensors, inputs)
+        except UsageError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+            raise UsageError(
+                f"{layer_at_fault(model, error)} fails on synthetic inputs of shape {shapes}: {one_line(error)}"
+            ) from error
+    return calls, outputs
+
+
+@contextmanager
+def _watched(model: nn.Module, kept: Kept) -> Iterator[list[LayerCall]]:
+    """Hooks that record what is kept of every call of a layer, and refuse one that changes its own state."""
+    calls: list[LayerCall] = []
+    pending: list[tuple[list[Tensor], dict[str, Tensor]]] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def state_of(module: nn.Module) -> list[tuple[str, Tensor]]:
+        everything = module is model  # a layer may also change the state of another one
+        return [*module.named_parameters(recurse=everything), *module.named_buffers(recurse=everything)]
+
+    def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
+        pending.append((kept((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
+
+    def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        inputs, state = pending.pop()
+        for name, now in state_of(module):
+            if name not in state or not _identical(state[name], now):
+                raise UsageError(
+                    f"{called(names[module], module)} changes its own {name!r} when it is run: what it learns from "
+                    "examples would stay in the model. Freeze it (eval mode) or remove it."
+                )
+        calls.append(LayerCall(called(names[module], module), inputs, kept(output)))
+
+    hooks = []
+    for module in names:
+        hooks.append(module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
+        hooks.append(module.register_forward_hook(leaving, with_kwargs=True))
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _identical(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _copies(values: Any) -> list[Tensor]:
+    return [x.detach().clone() for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
+@contextmanager
+def _own_generator(model: nn.Module) -> Iterator[None]:
+    device = device_of(model)
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(0)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(0)
+        yield
+
+
+def layer_at_fault(model: nn.Module, error: BaseException) -> str:
+    """The innermost layer of `model` that was running when `error` was raised, as words for a message."""
+    names = {id(module): name for name, module in original(model).named_modules()}
+    found, frame = "the model or its loss", error.__traceback__
+    while frame is not None:
+        module = frame.tb_frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and id(module) in names:
+            found = called(names[id(module)], module)
+        frame = frame.tb_next
+    return found
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's own message."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
+
+
+def called(name: str, module: nn.Module) -> str:
+    """What a message calls a layer: its name and its class."""
+    return f"layer {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"

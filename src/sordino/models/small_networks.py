@@ -1,0 +1,148 @@
+"""Small networks: LeNet-5, CNNs with tanh, networks on scattering features, and perceptrons.
+
+LeNet-5.
+
+Convolutional networks with tanh on pixels, as private training likes them: bounded activations, no batch norm.
+
+Convolutional networks on scattering features: Tramèr and Boneh (2021).
+
+A linear layer on scattering features: Tramèr and Boneh (2021).
+
+Fully connected networks, from none to two hidden layers. Inputs of any shape are flattened.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+def lenet(channels: int = 1, size: int = 28, outputs: int = 10) -> nn.Module:
+    """LeNet-5 for pictures of 28 or 32 pixels: 61,706 parameters on grey and 62,006 on colour ones, with 10 outputs.
+
+    5x5 convolutions of 6 and 16 channels with tanh, each before a mean over 2x2, then layers of 120, 84 and `outputs`.
+    Pictures of 28 pixels are padded to 32. LeCun et al. (1998), with every map of the second layer seeing all of the
+    first.
+
+    >>> sum(p.numel() for p in lenet().parameters())
+    61706
+    """
+    first = [nn.Conv2d(channels, 6, 5, padding=(32 - size) // 2), nn.Tanh(), nn.AvgPool2d(2)]
+    second = [nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2)]
+    head = [nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, outputs)]
+    return nn.Sequential(*first, *second, *head)
+
+
+def dp_cnn(outputs: int = 10) -> nn.Module:
+    """DP-CNN for colour pictures of 32 pixels: 550,570 parameters with 10 outputs.
+
+    Six 3x3 convolutions of 32, 32, 64, 64, 128 and 128 channels, a maximum over 2x2 after every second, then layers of
+    128 and `outputs`. Papernot et al., "Tempered sigmoid activations" (2021).
+
+    >>> sum(p.numel() for p in dp_cnn().parameters())
+    550570
+    """
+    layers: list[nn.Module] = []
+    for depth, (inputs, width) in enumerate(pairwise([3, 32, 32, 64, 64, 128, 128])):
+        layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.Tanh()]
+        layers += [nn.MaxPool2d(2)] if depth % 2 else []
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, outputs))
+
+
+def dp_cnn_small(outputs: int = 10) -> nn.Module:
+    """DP-CNN/S for grey pictures of 28 pixels: 26,010 parameters with 10 outputs.
+
+    Convolutions of 16 channels (8x8, stride 2, padding 2) and 32 (4x4, stride 2), each before a maximum over 2x2 with
+    stride 1, then layers of 32 and `outputs`.
+
+    >>> sum(p.numel() for p in dp_cnn_small().parameters())
+    26010
+    """
+    first = [nn.Conv2d(1, 16, 8, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2, stride=1)]
+    second = [nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, stride=1)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, outputs))
+
+
+class Widened(nn.Module):
+    """Features are kept as float16; layers compute in float32."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.float() if features.dtype == torch.float16 else features
+
+
+def h_cnn(outputs: int = 10) -> nn.Module:
+    """H-CNN on the 243x8x8 features of colour pictures of 32 pixels: 187,210 parameters with 10 outputs.
+
+    Two 3x3 convolutions of 64 channels with tanh, a maximum over 2x2 after the first, and a linear layer.
+
+    >>> sum(p.numel() for p in h_cnn().parameters())
+    187210
+    """
+    first = [nn.Conv2d(243, 64, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(64, 64, 3, padding=1), nn.Tanh()]
+    return nn.Sequential(Widened(), *first, *second, nn.Flatten(), nn.Linear(1024, outputs))
+
+
+def h_cnn_small(outputs: int = 10) -> nn.Module:
+    """H-CNN/S on the 81x7x7 features of grey pictures of 28 pixels: 33,066 parameters with 10 outputs.
+
+    3x3 convolutions of 16 channels (stride 2) and 32 with tanh, then layers of 32 and `outputs`.
+
+    >>> sum(p.numel() for p in h_cnn_small().parameters())
+    33066
+    """
+    first = [nn.Conv2d(81, 16, 3, stride=2, padding=1), nn.Tanh()]
+    second = [nn.Conv2d(16, 32, 3, padding=1), nn.Tanh()]
+    head = [nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, outputs)]
+    return nn.Sequential(Widened(), *first, *second, *head)
+
+
+class ScatterLinear(nn.Module):
+    """One linear layer on prepared scattering features [81 C, M', N'], which `sordino.models.features` makes once.
+
+    39,700 parameters on grey pictures of 28 pixels and 10 outputs, 155,530 on colour pictures of 32 pixels.
+
+    >>> sum(p.numel() for p in ScatterLinear((81, 7, 7), 10).parameters())
+    39700
+    >>> sum(p.numel() for p in ScatterLinear((243, 8, 8), 10).parameters())
+    155530
+    """
+
+    def __init__(self, feature_shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(prod(feature_shape), outputs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        out: Tensor = self.out(features.flatten(1).to(self.out.weight.dtype))  # features are kept as float16
+        return out
+
+
+def linear(inputs: int, outputs: int) -> nn.Module:
+    """One linear layer: logistic or linear regression, inputs * outputs + outputs parameters.
+
+    >>> sum(p.numel() for p in linear(784, 10).parameters())
+    7850
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
+
+
+def two_layer(inputs: int, outputs: int, *, width: int = 512) -> nn.Module:
+    """The two-layer ReLU network: 407,050 parameters on 784 inputs with width 512 and 10 outputs.
+
+    >>> sum(p.numel() for p in two_layer(784, 10).parameters())
+    407050
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def table_network(inputs: int, outputs: int, *, width: int = 64) -> nn.Module:
+    """Two hidden layers of 64 with tanh, for tables: 11,010 parameters on 104 inputs with 2 outputs.
+
+    >>> sum(p.numel() for p in table_network(104, 2).parameters())
+    11010
+    """
+    hidden = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, outputs))

@@ -1,0 +1,130 @@
+"""How good the model is, overall, by class, and on its way there, on rows that are public."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from sordino.accounting import View
+from sordino.report.evidence import Evidence
+from sordino.report.markup import (
+    ACCENT,
+    DASHES,
+    FAINT,
+    INK,
+    Html,
+    element,
+    gallery,
+    in_percent,
+    joined,
+    picture,
+    shortened,
+)
+from sordino.report.quality import Accuracy, Errors, Share, Unmeasured
+from sordino.report.sections import Section
+
+_MOST_CLASSES = 20  # in the picture; report.json has all
+_NAME_LENGTH = 16
+
+
+def measured(run: Evidence) -> Section:
+    """What was measured on public rows."""
+    quality, end = run.quality, _end(run)
+    facts: dict[str, Any] = {"at_the_end_of_training": end}
+    figures: list[Html] = []
+    match quality:
+        case Accuracy():
+            overall, by_class = quality.overall, quality.by_class
+            words = f"Of {overall.rows:,} public test rows the model has {overall.text} right (95 % interval, Wilson)."
+            figures.append(_classes(by_class, overall))
+            facts |= {"test": overall.as_dict(), "by_class": {name: x.as_dict() for name, x in by_class.items()}}
+        case Errors(regression=errors, rows=rows):
+            words = (
+                f"On {rows:,} public test rows the mean squared error is {errors.mse:.4g}, and R² is {errors.r2:.3g}."
+            )
+            words += " The target is scaled to lie between -1 and 1. There are no classes to tell apart."
+            facts |= {"test": {"mse": errors.mse, "rows": rows}}
+        case Unmeasured(reason=reason):
+            words = f"{_recorded(end)} There is no interval and no accuracy by class: {reason}"
+            facts |= {"absent": reason}
+    course = _course(run)
+    facts["course"] = [dict(row) for row in course]
+    if course:
+        figures.append(_training_curve(course))
+    figures.append(element("p", _way(run, bool(course)), class_="small"))
+    html = joined((element("p", words), gallery(figures)))
+    return Section("measured", "How good the model is", html, facts, 40)
+
+
+def _end(run: Evidence) -> dict[str, Any]:
+    last = run.metrics[-1] if run.metrics else {}
+    return {name: value for name, value in last.items() if name.startswith(("test_", "validation_"))}
+
+
+def _recorded(end: dict[str, Any]) -> str:
+    said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in end.items() if isinstance(value, float))
+    return f"At the end of training: {said}." if said else "Nothing was measured at the end of training."
+
+
+def _course(run: Evidence) -> list[dict[str, Any]]:
+    """Measurements on the way. Where only the final model may be seen, there is no way to show."""
+    if run.guarantee.view is View.FINAL_MODEL:
+        return []
+    rows = [{name: value for name, value in row.items() if _is_drawn(name, value)} for row in run.metrics]
+    return [row for row in rows if "step" in row and len(row) > 1]
+
+
+def _is_drawn(name: str, value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (name == "step" or name.startswith("validation_"))
+
+
+def _way(run: Evidence, is_shown: bool) -> str:
+    if run.guarantee.view is View.FINAL_MODEL:
+        return "The guarantee is about the final model only, so nothing of the way there is shown."
+    if is_shown:
+        return "Measurements on the way were made on public rows, or paid for from the budget."
+    return "Nothing was measured on the way: there is no training curve, only its end."
+
+
+def _classes(by_class: dict[str, Share], overall: Share) -> Html:
+    shown = sorted(by_class.items(), key=lambda item: item[1].value)[:_MOST_CLASSES]
+    if len(shown) == len(by_class):
+        shown = list(by_class.items())
+    places = range(len(shown))[::-1]
+
+    def draw(axes: Axes) -> None:
+        axes.axvline(overall.value, color=FAINT, linewidth=0.8, linestyle="--")
+        for place, (_, share) in zip(places, shown, strict=True):
+            axes.plot(share.interval, (place, place), color=INK, linewidth=0.8)
+            axes.plot(share.value, place, "o", color=ACCENT, markersize=3.8)
+        axes.set_yticks(list(places), [shortened(name, _NAME_LENGTH) for name, _ in shown])
+        axes.tick_params(axis="y", length=0)
+        axes.set(xlabel="accuracy, with its 95 % interval", ylim=(-0.7, len(shown) - 0.3))
+        in_percent(axes.xaxis)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+
+    which = "each class" if len(shown) == len(by_class) else f"the {len(shown)} weakest of {len(by_class)} classes"
+    caption = f"Accuracy on test rows of {which}; dashed: all rows."
+    words = "Accuracy by class: " + "; ".join(f"{name} {share.text}" for name, share in shown) + "."
+    return picture("classes", draw, caption=caption, words=words, height=0.7 + 0.17 * max(6, len(shown)))
+
+
+def _training_curve(course: list[dict[str, Any]]) -> Html:
+    names = list(dict.fromkeys(name for row in course for name in row if name != "step"))
+    styles = ("-", *DASHES)
+
+    def draw(axes: Axes) -> None:
+        for name, style in zip(names, styles, strict=False):
+            rows = [row for row in course if name in row]
+            steps, values = [row["step"] for row in rows], [row[name] for row in rows]
+            label = name.removeprefix("validation_").replace("_", " ")
+            axes.plot(steps, values, color=ACCENT if style == "-" else INK, linestyle=style, label=label)
+        axes.set(xlabel="step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+    last = ", ".join(f"{name.replace('_', ' ')} {course[-1][name]:.4g}" for name in names if name in course[-1])
+    words = f"Measurements from step {course[0]['step']} to step {course[-1]['step']}, in the end {last}."
+    return picture("training", draw, caption="Validation on the way.", words=words, legend=True)

@@ -1,0 +1,275 @@
+"""Hyperparameter search for a recipe, into the folder of the best run.
+
+The training of a recipe, with clip norm and momentum left open.
+
+From a recipe and a search to the folder of the best run, whose promise counts every trial.
+
+RUN/tuning.json          the search; in the end the scores too, where they may be seen
+RUN/privacy.json         what is promised for all trials together, written before the first
+RUN.private/             the recipe with its seed, key and standing while it lasts, deleted at the end
+
+RUN/recipe.toml comes last: until then there is no run in the folder that another command would take up.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from sordino._input.files import read_bytes, write_atomically
+from sordino._input.strict_toml import LARGEST_TEXT
+from sordino.accounting import Guarantee
+from sordino.errors import StateError, UsageError
+from sordino.kernel.clipping import ClipByNorm
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.noise import Gaussian
+from sordino.kernel.randomness import Key
+from sordino.kernel.step import Plan
+from sordino.recipes.planning import make_sampler
+from sordino.recipes.prepared import Prepared, prepare
+from sordino.recipes.recipe import Recipe
+from sordino.recipes.run import carry_out, schema_of
+from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying
+from sordino.training.callbacks import CallOnEvaluation
+from sordino.training.checkpoint import Checkpoints, Progress, promised_fields
+from sordino.training.evaluation import Public
+from sordino.training.loop import stop_requests
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import parse as parse_schedule
+from sordino.tuning.candidates import Adam, Candidate, Optimizer, Sgd
+from sordino.tuning.search import PUBLIC, Search, shown
+from sordino.tuning.search_state import Kept
+from sordino.tuning.task import PrivateAccuracy, PublicScore, Score, Task
+from sordino.tuning.tune import Tuned, multiplier_of, sizes_of, tune, tune_on_public
+
+_OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {"sgd": Sgd, "adam": Adam}
+
+
+def task_of(prepared: Prepared, score: Score) -> Task:
+    """What the trials of a recipe have in common. The noise of its plan is still to be found."""
+    recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
+    sampler = make_sampler(recipe.question(examples, settings.batch_size))
+    encoding = sparsifying(prepared, sampler.steps) or Unchanged()
+    optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.learning_rate, recipe.weight_decay)
+    return Task(
+        lambda: copy.deepcopy(prepared.built.module),
+        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding),
+        optimizer,
+        score,
+        divisor=settings.batch_size,
+        schedule=parse_schedule(settings.schedule),
+        averaging=parse_averaging(settings.averaging),
+        test=prepared.public_rows(),
+        physical_batch_size=recipe.physical_batch_size or "auto",
+    )
+
+
+def start_of(prepared: Prepared) -> Candidate:
+    """Where a search starts: what the recipe says, or its defaults."""
+    return Candidate(prepared.settings.clip, prepared.settings.momentum)
+
+
+Then = Callable[[RunFolder], None]
+
+
+def tune_by_recipe(
+    recipe: Recipe, search: Search, out: Path, *, progress: bool = True, then: Then | None = None
+) -> RunFolder:
+    """Tunes into the folder `out`, which ends as that of a training with the best settings.
+
+    `then` is shown the folder once it is whole, before a signal that came too late to stop anything is passed on.
+
+    >>> import tempfile
+    >>> recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, batch_size=100, steps=2, seed=0)
+    >>> folder = tune_by_recipe(recipe, Search(momenta=(0.9,)), Path(tempfile.mkdtemp()) / "run", progress=False)
+    >>> 2.9 < folder.privacy()["epsilon"] <= 3.0
+    True
+    """
+    search.check(recipe)
+    folder = RunFolder(out)
+    if not folder.is_free:
+        raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the tuning that is there.")
+    if search.payment == PUBLIC:
+        try:
+            return _shown(_train_by_public_choice(recipe, search, folder, progress=progress), then)
+        except BaseException:
+            if not folder.is_begun:
+                folder.clear()
+            raise
+    folder.make()
+    try:
+        prepared = prepare(recipe, progress=progress)
+        folder.private.mkdir(mode=0o700)  # whoever makes it has the folder
+    except FileExistsError:
+        raise UsageError(
+            f"{str(folder.private)!r} is there already: another command tunes into {str(out)!r}."
+        ) from None
+    except BaseException:
+        folder.clear()
+        raise
+    try:
+        search.write(folder.path)
+        write_atomically(folder.private / "recipe.toml", prepared.recipe.text().encode(), private=True)
+        key = Key.fresh() if recipe.seed is None else Key.from_seed(recipe.seed)
+        with Checkpoints.begin(_standing(folder), key) as checkpoints:
+            _tune(prepared, search, folder, checkpoints, progress=progress, then=then)
+    except BaseException:
+        if not folder.is_begun:
+            _take_back(folder)
+        raise
+    return folder
+
+
+def resume_tuning(out: Path, *, progress: bool = True, then: Then | None = None) -> RunFolder:
+    """Goes on with a tuning that was stopped. One that is finished is as it is."""
+    folder, search = RunFolder(out), Search.read(out)
+    if folder.is_run and folder.is_finished:
+        shutil.rmtree(folder.private, ignore_errors=True)
+        return _shown(folder, then)
+    path = folder.private / "recipe.toml"
+    if search.payment == PUBLIC:
+        raise UsageError(f"the search in {str(out)!r} is over: go on with `sordino train --resume {str(out)!r}`.")
+    if not path.is_file():
+        raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the tuning cannot be continued.")
+    recipe = Recipe.parse(read_bytes(path, at_most=LARGEST_TEXT), what=repr(str(path)))
+    with Checkpoints.open(_standing(folder)) as checkpoints:
+        _tune(prepare(recipe, progress=progress), search, folder, checkpoints, progress=progress, then=then)
+    return folder
+
+
+def _shown(folder: RunFolder, then: Then | None) -> RunFolder:
+    if then is not None:
+        then(folder)
+    return folder
+
+
+def _tune(
+    prepared: Prepared,
+    search: Search,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    *,
+    progress: bool,
+    then: Then | None,
+) -> None:
+    if prepared.data.facts.num_classes is None:
+        raise UsageError("trials are compared by their accuracy, and the target of this data is a number.")
+    recipe = prepared.recipe
+    task = task_of(prepared, PrivateAccuracy(noise_multiplier=search.score_std * prepared.examples))
+    stages = search.stages(task.optimizer, task.plan.encoding)
+    start = start_of(prepared)
+    sizes = sizes_of(stages, start)
+    visible_trials = sum(sizes) if search.paid.shows_trials else None
+    with stop_requests() as asked:
+        kept = Kept(checkpoints, asked)
+
+        def promise(guarantee: Guarantee, calibrated: Task) -> None:
+            kept.identity = _identity(prepared, calibrated, search, checkpoints)
+            kept.last()  # refuses what is not this tuning, whose promise then stays as it was
+            _write_promise(folder, prepared, calibrated, guarantee, search, sizes)
+
+        with _bar(visible_trials, wanted=progress) as advance:
+            tuned = tune(
+                task,
+                prepared.records,
+                stages,
+                start,
+                payment=search.paid,
+                epsilon=recipe.epsilon,
+                delta=prepared.delta,
+                key=checkpoints.key(Progress()),
+                keeper=kept,
+                on_promise=promise,
+                on_trial=advance,
+                allow_weak=recipe.allow_weak,
+                allow_large_delta=recipe.allow_large_delta,
+            )
+        _write_best(folder, prepared, task, tuned, search)
+        checkpoints.destroy()
+        shutil.rmtree(folder.private)
+        folder.tidy()
+        _shown(folder, then)
+
+
+def _write_promise(
+    folder: RunFolder, prepared: Prepared, task: Task, guarantee: Guarantee, search: Search, sizes: tuple[int, ...]
+) -> None:
+    numbers = {"examples": prepared.examples, "batch_size": task.divisor, "steps": task.plan.steps}
+    promised = promised_fields(task.plan.sampler, numbers, multiplier_of(task), guarantee)
+    about = {"rule": search.rule, "payment": search.payment, "candidates": list(sizes)}
+    folder.write_privacy(promised | {"tuning": about})
+
+
+def _identity(prepared: Prepared, task: Task, search: Search, checkpoints: Checkpoints) -> dict[str, str]:
+    """By which a tuning is told from others."""
+    stages = (task.plan.sampler, task.plan.noise, task.plan.encoding)
+    data = prepared.records.fingerprint(checkpoints.fingerprint_key())
+    return {"plan": repr(stages), "data": data, "recipe": prepared.recipe.text(), "search": repr(search)}
+
+
+def _write_best(folder: RunFolder, prepared: Prepared, task: Task, tuned: Tuned, search: Search) -> None:
+    """Every row has the epsilon of all trials: what the best one has spent by itself means nothing."""
+    recipe, steps = prepared.recipe, task.plan.steps
+    row = {
+        "step": steps,
+        "epoch": round(steps * task.divisor / prepared.examples, 4),
+        "epsilon": tuned.guarantee.epsilon,
+        "delta": tuned.guarantee.delta,
+        "validation_accuracy": tuned.score,
+    }
+    folder.forget_after(0)
+    folder.add_metrics(row | {f"test_{name}": value for name, value in tuned.measured.items()})
+    folder.write_facts(prepared.public_facts(), schema_of(recipe))
+    folder.write_model(tuned.model.state_dict())
+    search.write(folder.path, **shown(tuned.scores))
+    chosen = replace(recipe, clip=tuned.candidate.clip, momentum=tuned.candidate.momentum, seed=None)
+    folder.write_recipe(chosen.text())
+
+
+def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *, progress: bool) -> RunFolder:
+    """Tries candidates on public rows only, and trains on the private ones once, by the best of them."""
+    public = prepare(search.on_public_rows(recipe), progress=progress)
+    rows = public.public_rows()
+    if rows is None:
+        raise UsageError(f"{search.public_data!r:.80} has no test rows to compare candidates by.")
+    task = task_of(public, PublicScore(rows))
+    stages = search.stages(task.optimizer, task.plan.encoding)
+    target = {"epsilon": recipe.epsilon, "delta": public.delta if recipe.delta is None else recipe.delta}
+    chosen = tune_on_public(task, Public(public.records), stages, start_of(public), **target, seed=recipe.seed or 0)
+    best = recipe.changed(clip=chosen.candidate.clip, momentum=chosen.candidate.momentum)
+
+    def note(row: dict[str, object]) -> None:
+        search.write(folder.path, **shown(chosen.scores))
+
+    return carry_out(best, folder.path, progress=progress, callbacks=[CallOnEvaluation(note)])
+
+
+@contextmanager
+def _bar(trials: int | None, *, wanted: bool) -> Iterator[Callable[[], None] | None]:
+    """A bar over trials that may be seen. Where their number is secret there is none, or it would be seen to end."""
+    if trials is None or not wanted:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with ProgressBar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("trials", total=trials)
+        yield lambda: bar.advance(task)
+
+
+def _standing(folder: RunFolder) -> Path:
+    return folder.private / "standing"
+
+
+def _take_back(folder: RunFolder) -> None:
+    """Removes a tuning in which nothing was promised, so that no trial began."""
+    shutil.rmtree(folder.private, ignore_errors=True)
+    Search.remove(folder.path)
+    folder.clear()

@@ -1,0 +1,117 @@
+"""The noise of a plan as numbers to look at: its histogram, its quantiles out to the tail, its scale on each parameter.
+
+All are of releases minus sums, in units of the standard deviation that the event claims, on synthetic records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import nn
+
+from sordino._input import validate
+from sordino.errors import UsageError
+from sordino.kernel.noise import NormalNoise
+from sordino.kernel.records import Data, as_records
+from sordino.kernel.states import Layout
+from sordino.kernel.step import Plan
+from sordino.verification.noise_checks import generator_end, watch
+
+Numbers = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+_WIDEST, _BINS, _QUANTILES = 5.0, 50, 60
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """An ordered draw beside the normal quantile of its place, and where such a draw lies with 95 % chance."""
+
+    normal: float
+    drawn: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ParameterScale:
+    """The noise on one parameter: its standard deviation as a share of the claimed one, with a 95 % interval."""
+
+    name: str
+    draws: int
+    scale: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class NoisePicture:
+    """What was drawn. `edges` and `densities` are a histogram, `end` is the largest number that the generator has."""
+
+    draws: int
+    steps: int
+    edges: tuple[float, ...]
+    densities: tuple[float, ...]
+    quantiles: tuple[Quantile, ...]
+    scales: tuple[ParameterScale, ...]
+    end: float
+
+
+def noise_picture(plan: Plan, model: nn.Module, data: Data, *, seed: int = 0) -> NoisePicture:
+    """Draws the plan's noise for `model` as `verify` does, on synthetic records of the shape of `data`.
+
+    >>> import torch.nn.functional as F
+    >>> import sordino as so
+    >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(2.0), so.Gaussian(1.0)
+    >>> plan = so.Plan(so.Poisson(rate=0.1, steps=50), gradient, clip, noise)
+    >>> rows = torch.zeros(100, 20), torch.zeros(100, dtype=torch.int64)
+    >>> [(each.name, round(each.scale, 1)) for each in noise_picture(plan, nn.Linear(20, 5), rows).scales]
+    [('weight', 1.0), ('bias', 1.0)]
+    """
+    validate.instance(Plan, plan=plan)
+    if not isinstance(plan.noise, NormalNoise):
+        raise UsageError(f"noise must be normal to be drawn beside a normal law, got {type(plan.noise).__name__}.")
+    watched, noise_std = watch(plan, model, as_records(data), seed=seed), plan.noise.std(plan.clip.bound)
+    standard: Numbers = torch.stack([each.noise for each in watched.drawn]).double().numpy() / noise_std
+    everything = np.sort(standard.ravel())
+    densities, edges = np.histogram(everything, _BINS, (-_WIDEST, _WIDEST))
+    width = edges[1] - edges[0]
+    return NoisePicture(
+        draws=len(everything),
+        steps=len(standard),
+        edges=tuple(edges.tolist()),
+        densities=tuple((densities / (width * len(everything))).tolist()),
+        quantiles=_quantiles(everything),
+        scales=_scales(standard, watched.layout),
+        end=generator_end(plan, noise_std),
+    )
+
+
+def _quantiles(ordered: Numbers) -> tuple[Quantile, ...]:
+    """Of places that are dense in both tails. The k-th of n uniform numbers is Beta(k, n + 1 - k)."""
+    number = len(ordered)
+    widest = stats.norm.isf(1 / (number + 1))
+    wanted = stats.norm.cdf(np.linspace(-widest, widest, _QUANTILES))
+    places = np.unique(np.clip(np.rint(wanted * (number + 1)), 1, number).astype(np.int64))
+    ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    low, high = (stats.norm.ppf(stats.beta.ppf(end, places, number + 1 - places)) for end in ends)
+    normal = stats.norm.ppf(places / (number + 1))
+    columns = np.stack([normal, ordered[places - 1], low, high], axis=1)
+    return tuple(Quantile(*row) for row in columns.tolist())
+
+
+def _scales(standard: Numbers, layout: Layout) -> tuple[ParameterScale, ...]:
+    """A sum of n squares is chi-square with n degrees of freedom."""
+    starts, found = np.cumsum((0, *layout.sizes)), []
+    for name, start, stop in zip(layout.names, starts[:-1], starts[1:], strict=True):
+        square, draws = float((standard[:, start:stop] ** 2).sum()), standard[:, start:stop].size
+        if draws:
+            ends = (stats.chi2.ppf(share, draws) for share in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2))
+            low, high = (sqrt(square / end) for end in ends)
+            found.append(ParameterScale(name, draws, sqrt(square / draws), low, high))
+    return tuple(found)
