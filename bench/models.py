@@ -14,7 +14,7 @@ from sordino.convex.losses import Squared
 from sordino.convex.model import GatedReLU
 from sordino.kernel.sampling import Cyclic, FixedSize, Sampler
 from sordino.models import dp_cnn, dp_cnn_small, two_layer, vit
-from sordino.models.transformer import Block, Places, Transposed
+from sordino.models.transformer import Places, SwapLastAxes, TransformerBlock
 
 _CROSS_ENTROPY = partial(F.cross_entropy, reduction="sum")
 
@@ -53,8 +53,8 @@ def mlp(width: int = 512) -> nn.Module:
 
 def gpt() -> nn.Module:
     """Six blocks of width 256 on 128 tokens of a vocabulary of 1000, each predicting the next."""
-    blocks = [Block(256, 8, causal=True) for _ in range(6)]
-    out = [nn.LayerNorm(256), nn.Linear(256, 1000), Transposed()]
+    blocks = [TransformerBlock(256, 8, causal=True) for _ in range(6)]
+    out = [nn.LayerNorm(256), nn.Linear(256, 1000), SwapLastAxes()]
     return nn.Sequential(nn.Embedding(1000, 256), Places(128, 256), *blocks, *out)
 
 

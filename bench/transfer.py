@@ -19,7 +19,7 @@ from bench.step import origin
 from sordino.data import load
 from sordino.data.dataset import DataSet
 from sordino.training.evaluation import Evaluation, Public
-from sordino.training.transfer import LinearProbe, Pretrained, pretrain
+from sordino.training.transfer import LinearProbe, PretrainedNetwork, pretrain
 
 MODEL, SHAPE, PICTURES = "resnet-20", (3, 32, 32), 60_000
 TRAIN, TEST, EPSILON, DELTA, SEEDS = 4_000, 2_000, 2.0, 1e-5, (0, 1, 2)
@@ -34,13 +34,13 @@ def main() -> None:
         "model": MODEL,
         "pictures": PICTURES,
         "pretraining_seconds": round(seconds),
-        "random": accuracies(Pretrained.fresh(MODEL, SHAPE), data),
+        "random": accuracies(PretrainedNetwork.fresh(MODEL, SHAPE), data),
         "learnt": accuracies(learnt, data),
     }
     print(json.dumps(origin("bench.transfer") | found, indent=2))
 
 
-def accuracies(pretrained: Pretrained, data: DataSet) -> dict[str, object]:
+def accuracies(pretrained: PretrainedNetwork, data: DataSet) -> dict[str, object]:
     """On public test rows, without privacy and with it, by seed."""
     if data.test is None:
         raise SystemExit("CIFAR-10 has test rows.")
@@ -60,7 +60,7 @@ def accuracies(pretrained: Pretrained, data: DataSet) -> dict[str, object]:
 
 
 def _private(
-    pretrained: Pretrained, data: DataSet, rows: tuple[torch.Tensor, torch.Tensor], test: Public, seed: int
+    pretrained: PretrainedNetwork, data: DataSet, rows: tuple[torch.Tensor, torch.Tensor], test: Public, seed: int
 ) -> float:
     module = LinearProbe().built(pretrained, data.facts, seed=seed).module
     fitted = so.fit(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
+from sordino.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 from sordino.encodings import Combined, Freeze, MatchedBought, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Poisson
@@ -51,7 +51,7 @@ def alone(plan) -> nn.Module:
 
 
 @pytest.mark.parametrize("plan", [PLAN, SPARSE], ids=["dense", "sparse"])
-@pytest.mark.parametrize("wire", [Dense(), IndexCoded(), SeedCoded()], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("wire", [DenseFormat(), IndexFormat(), SeedFormat()], ids=lambda wire: wire.name)
 def test_clients_together_train_what_one_run_trains(plan, wire):
     got, expected = trained(plan, wire=wire).model.state_dict(), alone(plan).state_dict()
     for name, weights in expected.items():
@@ -86,14 +86,14 @@ def test_bytes_are_counted_up_and_down_for_every_client():
 
 
 def test_seed_coded_messages_shrink_as_the_rate_rises():
-    sent = trained(SPARSE, wire=SeedCoded())
+    sent = trained(SPARSE, wire=SeedFormat())
     kept = [SIZE - int(rate * SIZE) for rate in (0.0, 0.0, 0.45, 0.45, 0.9, 0.9)]
     assert [step.up for step in sent.traffic] == [7 * 4 * number for number in kept]
     assert sent.bytes_up == sent.bytes_down == sum(7 * 4 * number for number in kept)
 
 
 def test_which_coordinates_are_kept_is_told_once_for_each_mask():
-    sent = trained(SPARSE, wire=IndexCoded())
+    sent = trained(SPARSE, wire=IndexFormat())
     kept = [SIZE - int(rate * SIZE) for rate in (0.0, 0.0, 0.45, 0.45, 0.9, 0.9)]
     told = [4 + min(4 * number, -(-SIZE // 8)) if step % 2 == 0 else 0 for step, number in enumerate(kept)]
     assert [step.up for step in sent.traffic] == [
@@ -113,7 +113,7 @@ def test_what_is_frozen_is_not_moved_by_the_optimizer_either():
 
 def test_masks_of_two_encodings_are_sent_as_one():
     both = replace(PLAN, encoding=Combined(Freeze(["bias"]), RandomSparsify(0.9, epochs=3, steps_per_epoch=2)))
-    lengths = [step.up // (7 * 4) for step in trained(both, wire=SeedCoded()).traffic]
+    lengths = [step.up // (7 * 4) for step in trained(both, wire=SeedFormat()).traffic]
     assert lengths[:2] == [SIZE - 4] * 2 and lengths[0] > lengths[2] > lengths[4] > 0
 
 
@@ -121,7 +121,7 @@ def test_what_is_pruned_is_zero_at_the_end():
     model = network()
     pruning = Freeze.by_magnitude(model, stages=(2,), final=0.5, prune=True)
     federated_sgd(
-        replace(PLAN, encoding=pruning), model, DATA, clients=7, delta=1e-3, optimizer=adam, wire=SeedCoded(), seed=3
+        replace(PLAN, encoding=pruning), model, DATA, clients=7, delta=1e-3, optimizer=adam, wire=SeedFormat(), seed=3
     )
     assert sum(int((x == 0).sum()) for x in model.parameters()) == SIZE // 2
 
@@ -132,7 +132,7 @@ REFUSED = [
     ({"plan": replace(PLAN, encoding=MatchedBought())}, "type MatchedBought"),
     ({"plan": PLAN.event}, "plan must be a Plan"),
     ({"wire": "dense"}, "wire must be a Wire or NoneType, got str"),
-    ({"wire": Dense}, "wire must be a Wire or NoneType, got"),
+    ({"wire": DenseFormat}, "wire must be a Wire or NoneType, got"),
     ({"optimizer": None}, "optimizer must make one from parameters, got NoneType"),
     ({"delta": -1.0}, "delta must be"),
     ({"delta": float("nan")}, "delta must be"),

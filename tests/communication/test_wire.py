@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sordino.communication import Dense, IndexCoded, SeedCoded
+from sordino.communication import DenseFormat, IndexFormat, SeedFormat
 from sordino.errors import StateError
 
 SIZE = 1000
-WIRES = [Dense(), IndexCoded(), SeedCoded()]
+WIRES = [DenseFormat(), IndexFormat(), SeedFormat()]
 
 
 def mask(rate: float, seed: int = 0) -> torch.Tensor:
@@ -40,19 +40,21 @@ def test_the_length_of_a_message_does_not_depend_on_its_values(wire):
 
 
 def test_a_seed_coded_message_is_shorter_in_proportion_to_the_rate():
-    lengths = [len(SeedCoded().pack(update(mask(rate)), mask(rate))) for rate in (0.0, 0.5, 0.9)]
+    lengths = [len(SeedFormat().pack(update(mask(rate)), mask(rate))) for rate in (0.0, 0.5, 0.9)]
     assert lengths == [4000, 2000, 400]
 
 
 def test_saying_which_coordinates_are_sent_costs_a_bit_each_or_a_number_for_each_that_is_sent():
-    lengths = [len(IndexCoded().pack(update(mask(rate)), mask(rate))) for rate in (0.0, 0.5, 0.9, 0.99)]
+    lengths = [len(IndexFormat().pack(update(mask(rate)), mask(rate))) for rate in (0.0, 0.5, 0.9, 0.99)]
     assert lengths == [4 + 125 + 4000, 4 + 125 + 2000, 4 + 125 + 400, 4 + 40 + 40]
 
 
 def test_an_index_coded_message_needs_no_mask_at_the_other_end():
     keep = mask(0.99)
     other = torch.zeros(SIZE, dtype=torch.bool)
-    assert torch.equal(IndexCoded().unpack(IndexCoded().pack(update(keep), keep), other), update(keep).float().double())
+    assert torch.equal(
+        IndexFormat().unpack(IndexFormat().pack(update(keep), keep), other), update(keep).float().double()
+    )
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
@@ -76,14 +78,14 @@ def test_a_value_that_is_not_finite_is_refused(wire):
 
 def test_indices_out_of_range_or_twice_are_refused():
     keep = mask(0.99)
-    message = bytearray(IndexCoded().pack(update(keep), keep))
+    message = bytearray(IndexFormat().pack(update(keep), keep))
     twice, outside = bytes(message[:4] + message[4:8] + message[4:8] + message[12:]), bytearray(message)
     outside[40:44] = (SIZE).to_bytes(4, "little")
     for broken in (twice, bytes(outside)):
         with pytest.raises(StateError, match="does not have, or one of them twice"):
-            IndexCoded().unpack(broken, keep)
+            IndexFormat().unpack(broken, keep)
 
 
 def test_more_values_than_coordinates_are_refused():
     with pytest.raises(StateError, match="more values than the model has coordinates"):
-        IndexCoded().unpack((SIZE + 1).to_bytes(4, "little") + b"\0" * 100, mask(0.5))
+        IndexFormat().unpack((SIZE + 1).to_bytes(4, "little") + b"\0" * 100, mask(0.5))

@@ -18,7 +18,7 @@ from sordino.data import Facts, load
 from sordino.errors import DataError, UsageError
 from sordino.models import Built
 from sordino.models.features import ScatteringFeatures, Spectrum
-from sordino.recipes import Recipe, Saved, carry_out, names
+from sordino.recipes import Recipe, SavedRun, carry_out, names
 from sordino.recipes.networks import CONVEX_NAMES, build
 from sordino.report.evidence import Evidence
 from sordino.training.evaluation import Public
@@ -101,7 +101,7 @@ def test_a_card_is_made_of_batches_that_do_not_divide_the_examples(batch_size: i
 
 
 def test_what_a_run_says_about_classes_are_scores_and_no_probabilities(tmp_path: Path) -> None:
-    saved = Saved.read(carried_out(tmp_path).path)
+    saved = SavedRun.read(carried_out(tmp_path).path)
     first, *_ = saved.predict("digits")
     assert [name for name in first if name.startswith("score(")] == [f"score({label})" for label in range(10)]
     assert first[f"score({first['prediction']})"] == max(first[f"score({label})"] for label in range(10))
@@ -113,7 +113,7 @@ def test_dp_sgd_trains_the_same_networks(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("SORDINO_DATA", str(tmp_path / "sets"))
     folder = carried_out(tmp_path, method="dp-sgd", model=name, epochs=None, steps=4, momentum=0.9)
     assert folder.privacy()["view"] == "every-step"
-    first, *_ = Saved.read(folder.path).predict("digits")
+    first, *_ = SavedRun.read(folder.path).predict("digits")
     assert sum(value for key, value in first.items() if key.startswith("p(")) == pytest.approx(1)
 
 
@@ -166,7 +166,7 @@ def test_a_table_of_classes_is_learnt_with_an_offset(tmp_path: Path) -> None:
     folder = carried_out(tmp_path, **settings)
     assert folder.metrics()[-1]["test_accuracy"] > 0.85
     (tmp_path / "new.csv").write_text("sex,age\nf,5\nm,95\nf,unknown\n")
-    said = Saved.read(folder.path).predict(str(tmp_path / "new.csv"))
+    said = SavedRun.read(folder.path).predict(str(tmp_path / "new.csv"))
     assert [row["prediction"] for row in said] == ["no", "yes", ""]
 
 
@@ -176,7 +176,7 @@ def test_a_table_of_numbers_is_learnt_in_their_own_unit(method: str, tmp_path: P
     folder = carried_out(tmp_path, **(settings if method == "noisy-cgd" else settings | {"learning_rate": 0.5}))
     assert folder.metrics()[-1]["test_mse"] < 0.2
     (tmp_path / "new.csv").write_text("sex,age\nf,5\nm,95\n")
-    low, high = Saved.read(folder.path).predict(str(tmp_path / "new.csv"))
+    low, high = SavedRun.read(folder.path).predict(str(tmp_path / "new.csv"))
     assert low["prediction"] < 400 < 600 < high["prediction"]
 
 

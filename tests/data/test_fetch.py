@@ -11,7 +11,7 @@ import pytest
 
 from sordino.data import fetch
 from sordino.data.fetch import Download, fetch_source
-from sordino.data.published import SOURCES, PublishedFile, Source
+from sordino.data.published import SOURCES, FileSource, PublishedFile
 from sordino.errors import DataError, StateError, UsageError
 
 CONTENT = gzip.compress(bytes(range(256)) * 1000)
@@ -56,7 +56,7 @@ class Server:
 
     def publish(self, body=CONTENT, *, path="/a.gz", status=200, **headers):
         self.answers[path] = (status, headers, body)
-        return Source(self.address + path, published("a.gz", CONTENT))
+        return FileSource(self.address + path, published("a.gz", CONTENT))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_an_archive_is_kept_as_the_members_that_are_named(server, tmp_path):
     packed = tar_gz(**members)
     server.publish(packed, path="/set.tar.gz")
     wanted = tuple(published(f"{name}.bin", members[name]) for name in ("one", "two"))
-    source = Source(f"{server.address}/set.tar.gz", published("set.tar.gz", packed), wanted)
+    source = FileSource(f"{server.address}/set.tar.gz", published("set.tar.gz", packed), wanted)
     for _ in range(2):
         fetch_source(source, tmp_path, OVER_HTTP)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"one.bin": b"first", "two.bin": b"second"}
@@ -129,7 +129,7 @@ def test_an_archive_without_the_published_members_leaves_nothing(server, tmp_pat
     server.publish(packed, path="/set.tar.gz")
     wanted = (published("one.bin", b"first"),)
     with pytest.raises(error, match=message):
-        source = Source(f"{server.address}/set.tar.gz", published("set.tar.gz", packed), wanted)
+        source = FileSource(f"{server.address}/set.tar.gz", published("set.tar.gz", packed), wanted)
         fetch_source(source, tmp_path, OVER_HTTP)
     assert list(tmp_path.iterdir()) == []
 
@@ -153,7 +153,7 @@ def test_a_page_in_place_of_the_file_is_refused(server, folder):
 
 def test_a_missing_file_or_a_server_that_does_not_answer_is_one_line(server, folder):
     assert_refused_and_kept(DataError, "cannot be fetched: status 404", server.publish(status=404), folder)
-    nobody = Source("http://127.0.0.1:1/a.gz", published("a.gz", CONTENT))
+    nobody = FileSource("http://127.0.0.1:1/a.gz", published("a.gz", CONTENT))
     assert_refused_and_kept(DataError, "cannot be fetched: ConnectionError", nobody, folder)
 
 

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 import torch
 
-from sordino.data.columns import Category, Number
+from sordino.data.columns import Category, NumberColumn
 from sordino.data.schema import Schema, draft
 from sordino.errors import DataError, UsageError
 
@@ -50,19 +50,19 @@ def test_a_target_with_bounds_is_a_number_in_units_of_them(tmp_path):
 
 def test_numbers_are_clamped_and_scaled_by_public_bounds_only():
     cells = ["0", "25", "1e9", "-inf", "", "?", "abc", "nan", None, " 50 "]
-    encoded = Number(0, 100).encode(cells, frozenset({"", None, "?"}))[:, 0]
+    encoded = NumberColumn(0, 100).encode(cells, frozenset({"", None, "?"}))[:, 0]
     expected = [-1, -0.5, 1, torch.nan, 0, 0, torch.nan, torch.nan, 0, 0]
     torch.testing.assert_close(torch.from_numpy(encoded), torch.tensor(expected), equal_nan=True)
 
 
 def test_a_marker_of_missing_cells_that_reads_as_a_number_is_still_missing():
-    assert Number(0, 100).encode(["-999", "100"], frozenset({"-999"}))[:, 0].tolist() == [0.0, 1.0]
+    assert NumberColumn(0, 100).encode(["-999", "100"], frozenset({"-999"}))[:, 0].tolist() == [0.0, 1.0]
 
 
 def test_what_a_cell_becomes_does_not_depend_on_the_cells_around_it():
     cells, missing = ["12", "", "abc", "99", "inf"], frozenset({""})
-    together = torch.from_numpy(Number(0, 100).encode(cells, missing))
-    alone = torch.cat([torch.from_numpy(Number(0, 100).encode([cell], missing)) for cell in cells])
+    together = torch.from_numpy(NumberColumn(0, 100).encode(cells, missing))
+    alone = torch.cat([torch.from_numpy(NumberColumn(0, 100).encode([cell], missing)) for cell in cells])
     torch.testing.assert_close(together, alone, equal_nan=True, rtol=0, atol=0)
 
 
@@ -133,7 +133,7 @@ def test_a_draft_will_not_load_until_it_is_confirmed(tmp_path):
     with pytest.raises(UsageError, match="confirmed_public must be true"):
         schema_of(text, tmp_path)
     schema = schema_of(text.replace("confirmed_public = false", "confirmed_public = true"), tmp_path)
-    assert schema.columns == {"age": Number(0, 59), "colour": Category(("blue", "red"))}
+    assert schema.columns == {"age": NumberColumn(0, 59), "colour": Category(("blue", "red"))}
     assert schema.target.name == "ill" and schema.target.kind == Category(("0", "1"))
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from sordino.data import load
 from sordino.effects.measurements import Subject, measure, public_ensemble
-from sordino.recipes import Recipe, Saved, carry_out
+from sordino.recipes import Recipe, SavedRun, carry_out
 
 SCHEMA = """
 confirmed_public = true
@@ -88,6 +88,6 @@ def _people(seed):
 @pytest.fixture(scope="session")
 def measured(digits_run, short_trainings):
     """The subject, the public ensemble and what was measured, of the digits."""
-    subject = Subject.of(Saved.read(digits_run))
+    subject = Subject.of(SavedRun.read(digits_run))
     ensemble = public_ensemble(subject)
     return subject, ensemble, measure(subject, ensemble, attacked=60)

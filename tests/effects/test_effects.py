@@ -13,7 +13,7 @@ from sordino.effects.measurements import Subject, measure, public_ensemble
 from sordino.effects.pages import write_internal, write_public
 from sordino.effects.twin import NOT_PRIVATE, compare, train_twin
 from sordino.errors import DataError, StateError, UsageError
-from sordino.recipes import Saved
+from sordino.recipes import SavedRun
 from sordino.report import write_card
 
 
@@ -99,7 +99,7 @@ def test_the_same_run_gives_the_same_page(measured, digits_run, tmp_path):
 
 
 def test_groups_of_people_come_alone_and_together_and_say_what_is_missing(people_run):
-    subject = Subject.of(Saved.read(people_run))
+    subject = Subject.of(SavedRun.read(people_run))
     found = measure(subject, public_ensemble(subject), attacked=0)
     assert list(dict.fromkeys(group.by for group in found.groups)) == ["class", "colour", "status", "colour and status"]
     names = [group.name for group in found.groups]
@@ -111,7 +111,7 @@ def test_groups_of_people_come_alone_and_together_and_say_what_is_missing(people
 
 
 def test_columns_that_are_named_are_the_only_ones(people_run):
-    subject = Subject.of(Saved.read(people_run), columns=["status"])
+    subject = Subject.of(SavedRun.read(people_run), columns=["status"])
     assert [grouping.by for grouping in subject.groupings] == ["class", "status"]
 
 

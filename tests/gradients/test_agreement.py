@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import sordino as so
 from sordino.gradients import agreement
 from sordino.gradients.convolution import Convolution
-from sordino.gradients.layers import ChannelNorm, Embedding, LayerNorm, Linear
+from sordino.gradients.layers import ChannelNorm, EmbeddingOperation, LayerNorm, LinearOperation
 from sordino.gradients.recurrent import Recurrence
 from sordino.gradients.tape import why_given_up
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.contribution import SlowGradients
 from sordino.kernel.records import Records, as_records
 from sordino.training.checkpoint import gradient_fingerprint
@@ -65,11 +65,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "recurrent": (lambda: Pooled(nn.GRU(5, 4, batch_first=True)), lambda: torch.randn(ROWS, 6, 5)),
 }
 RULES = {
-    "linear": Linear,
+    "linear": LinearOperation,
     "convolution": Convolution,
     "group norm": ChannelNorm,
     "layer norm": LayerNorm,
-    "embedding": Embedding,
+    "embedding": EmbeddingOperation,
     "recurrent": Recurrence,
 }
 
@@ -97,7 +97,7 @@ def test_a_rule_that_is_wrong_is_left_unused_and_said_to_be(name: str, monkeypat
         GRADIENT.check(model, records_of(x))
     assert "differs from autograd's" in str(why_given_up(model))
     each = contributed(model, x)
-    assert not isinstance(each, Taped)
+    assert not isinstance(each, TapedGradients)
     if name != "group norm":  # whose dropout a loop cannot draw
         labels = torch.arange(ROWS) % CLASSES
         assert relative_error(rows_of(each), loop(model, F.cross_entropy, (x,), labels)) < 1e-5
@@ -107,15 +107,15 @@ def test_a_rule_that_is_wrong_is_left_unused_and_said_to_be(name: str, monkeypat
 def test_right_rules_are_used(name: str) -> None:
     model, x = network(name)
     GRADIENT.check(model, records_of(x))
-    assert why_given_up(model) is None and isinstance(contributed(model, x), Taped)
+    assert why_given_up(model) is None and isinstance(contributed(model, x), TapedGradients)
 
 
 def test_without_a_check_the_first_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(Linear, monkeypatch)
+    plant(LinearOperation, monkeypatch)
     model, x = network("linear")
     with pytest.warns(SlowGradients):
-        assert not isinstance(contributed(model, x), Taped)
-    assert not isinstance(contributed(model, x), Taped)  # and nothing is said twice
+        assert not isinstance(contributed(model, x), TapedGradients)
+    assert not isinstance(contributed(model, x), TapedGradients)  # and nothing is said twice
 
 
 def test_a_rule_below_a_layer_of_zeros_is_looked_at_with_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_only_a_copy_of_the_model_on_synthetic_rows_is_looked_at(monkeypatch: py
 
 
 def test_the_comparison_charges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(Linear, monkeypatch)
+    plant(LinearOperation, monkeypatch)
     model, x = network("linear")
     budget = so.Budget(records_of(x))
     plan = so.Plan(so.Poisson(0.5, 2), GRADIENT, so.ClipByNorm(1.0), so.Gaussian(4.0))
@@ -206,9 +206,9 @@ def test_a_model_that_has_no_copy_in_double_is_compared_as_it_is(
     right, x = make(), torch.randn(ROWS, 6)
     before = {name: value.clone() for name, value in right.state_dict().items()}
     GRADIENT.check(right, records_of(x))
-    assert isinstance(contributed(right, x), Taped)
+    assert isinstance(contributed(right, x), TapedGradients)
     assert all(torch.equal(value, before[name]) for name, value in right.state_dict().items())
-    plant(Linear, monkeypatch)
+    plant(LinearOperation, monkeypatch)
     with pytest.warns(SlowGradients):
         GRADIENT.check(make(), records_of(x))
 
@@ -218,7 +218,7 @@ def test_class_weights_in_single_precision_do_not_hinder_the_comparison(monkeypa
     model, x = network("linear")
     gradient.check(model, records_of(x))
     assert why_given_up(model) is None
-    plant(Linear, monkeypatch)
+    plant(LinearOperation, monkeypatch)
     with pytest.warns(SlowGradients):
         gradient.check(network("linear")[0], records_of(x))
 
@@ -227,10 +227,10 @@ def test_a_rule_that_fails_gives_the_tape_up(monkeypatch: pytest.MonkeyPatch) ->
     def failing(self: Any, saved: Tensor, gradient: Tensor) -> Any:
         raise RuntimeError("shape '[5, 2]' is invalid for input of size 15")
 
-    monkeypatch.setattr(Linear, "blocks", failing)
+    monkeypatch.setattr(LinearOperation, "blocks", failing)
     model, x = network("linear")
     GRADIENT.check(model, records_of(x))
-    assert not isinstance(contributed(model, x), Taped)
+    assert not isinstance(contributed(model, x), TapedGradients)
     assert why_given_up(model) == "the tape cannot follow it"
 
 
@@ -248,7 +248,7 @@ def test_a_model_is_told_again_by_its_gradients_whether_it_was_checked_before_or
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that goes on rehearses before anything was compared, and one that begins after."""
-    plant(Linear, monkeypatch)
+    plant(LinearOperation, monkeypatch)
     (one, x), (other, _) = network("linear"), network("linear")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)

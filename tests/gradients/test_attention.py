@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import sordino as so
 from sordino.gradients.fused_kernels import scaled_dot_product_attention
 from sordino.gradients.tape import survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 
@@ -249,7 +249,7 @@ def rows_of(each):
 class TestEveryKind:
     def test_it_is_taped_and_agrees_with_the_loop(self, name):
         each, expected = both(name)
-        assert isinstance(each, Taped)
+        assert isinstance(each, TapedGradients)
         torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("norm", [0.01, 1.0, 100.0])
@@ -290,7 +290,7 @@ class Seen(TorchDispatchMode):
 @pytest.mark.parametrize("name", FUSED_LAYERS)
 def test_whatever_torch_fuses_is_fused(name):
     with Seen() as step:
-        assert isinstance(of(model_with(LAYERS[name]), random(ROWS, PLACES, WIDTH)), Taped)
+        assert isinstance(of(model_with(LAYERS[name]), random(ROWS, PLACES, WIDTH)), TapedGradients)
     assert FUSED in step.operations
 
 
@@ -299,7 +299,7 @@ def test_what_the_kernel_cannot_do_never_reaches_it(name):
     model, inputs = model_with(LAYERS[name]), random(ROWS, PLACES, WIDTH)
     of(model, inputs)  # the survey asks for no gradients, so that the kernel may serve it, and comes first
     with Seen() as step:
-        assert isinstance(of(model, inputs), Taped)
+        assert isinstance(of(model, inputs), TapedGradients)
     assert FUSED not in step.operations
 
 
@@ -310,7 +310,7 @@ def test_a_number_per_pair_of_places_is_held_only_for_who_asks_for_weights(needs
     inputs = random(ROWS, places, WIDTH)
     of(model, inputs)
     with Seen() as step:
-        assert isinstance(of(model, inputs), Taped)
+        assert isinstance(of(model, inputs), TapedGradients)
     assert (step.largest >= ROWS * places**2) == holds_pairs
 
 
@@ -326,14 +326,14 @@ def test_a_packed_weight_may_be_frozen_without_its_bias_and_the_other_way_round(
         model = model_with(LAYERS["cross-attention"])
         model.get_parameter(f"1.layer.{frozen}").requires_grad_(False)
         each, expected = gradients(model, random(ROWS, PLACES, WIDTH))
-        assert isinstance(each, Taped)
+        assert isinstance(each, TapedGradients)
         torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_in_float64_the_gradients_are_those_of_the_loop_to_its_precision():
     model = Using(model_with(LAYERS["transformer"]).double(), lambda layer, x: layer(x.double()))
     each, expected = gradients(model, random(ROWS, PLACES, WIDTH))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-11, atol=1e-13)
 
 
@@ -348,7 +348,7 @@ def test_sequences_of_any_length_agree_with_the_loop(places, is_causal):
 
     model = model_with(lambda: Using(nn.Linear(WIDTH, WIDTH), attend))
     each, expected = gradients(model, random(3, max(places), WIDTH))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -359,7 +359,7 @@ def test_vectors_whose_numbers_lie_apart_in_memory_agree_with_the_loop():
 
     model = model_with(lambda: Using(nn.Linear(PLACES, PLACES), attend))
     each, expected = gradients(model, random(ROWS, PLACES, WIDTH))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -386,7 +386,7 @@ def test_several_sequences_in_a_row_agree_with_the_loop(mask, by_head):
 
     model = model_with(lambda: Using(nn.Linear(WIDTH, WIDTH), attend))
     each, expected = gradients(model, random(ROWS, PLACES, WIDTH))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -414,7 +414,7 @@ def test_attention_that_is_differentiated_twice_is_taken_row_by_row():
         each, expected = gradients(
             model_with(lambda: Using(nn.Linear(WIDTH, WIDTH), slope)), random(ROWS, PLACES, WIDTH)
         )
-    assert not isinstance(each, Taped)
+    assert not isinstance(each, TapedGradients)
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -428,7 +428,7 @@ def test_dropout_in_or_after_attention_draws_from_the_seed_of_the_row(attention,
         whole = of(model, inputs, seeds)
     batch = as_records((inputs, torch.arange(ROWS) % 3)).gather(torch.tensor([4]))
     alone = so.LossGradient(F.cross_entropy).of(model, batch, seeds[4:5])
-    assert isinstance(whole, Taped) and isinstance(alone, Taped)
+    assert isinstance(whole, TapedGradients) and isinstance(alone, TapedGradients)
     assert (FUSED in step.operations) == (is_fused and not need_weights)
     torch.testing.assert_close(rows_of(whole)[4:5], rows_of(alone), rtol=1e-4, atol=1e-6)
     assert float((rows_of(of(model, inputs, seeds + 100)) - rows_of(whole)).norm()) > 0.1
@@ -443,6 +443,6 @@ def test_a_row_whose_mask_hides_everything_has_the_gradient_of_torchs_formula():
     inputs[3, :, 0] = 10
     with sdpa_kernel(SDPBackend.MATH):
         each, expected = gradients(model, inputs)
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     assert bool(expected.isfinite().all())
     torch.testing.assert_close(rows_of(each), expected, rtol=1e-4, atol=1e-6)

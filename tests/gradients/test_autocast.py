@@ -9,11 +9,11 @@ from torch import nn
 import sordino as so
 from sordino.gradients.blocks import RoundedProducts
 from sordino.gradients.convolution import RoundedPatches
-from sordino.gradients.projections import Stacked
+from sordino.gradients.projections import StackedBlocks
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.rules import MultipliesAsItRan
 from sordino.gradients.tape import record, survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Dense
@@ -31,7 +31,7 @@ def gradients(model, inputs, autocast, classes=3):
 def test_mixed_precision_is_near_full_precision_and_is_used(name):
     model, inputs = make(name)
     full, mixed = (gradients(model, inputs, dtype) for dtype in (None, torch.bfloat16))
-    assert isinstance(mixed, Taped)
+    assert isinstance(mixed, TapedGradients)
     one, other = (torch.cat(list(each.rows(3))) for each in (full, mixed))
     error = float((one - other).norm() / one.norm())
     assert other.dtype == torch.float32
@@ -136,4 +136,4 @@ def test_products_in_half_precision_are_clipped_as_they_are_added(name):
 
 def leaves(blocks):
     for block in blocks:
-        yield from leaves(block.pieces) if isinstance(block, Stacked) else (block,)
+        yield from leaves(block.pieces) if isinstance(block, StackedBlocks) else (block,)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sordino.gradients.blocks import (
+    DenseBlock,
     GramProducts,
-    Instantiated,
-    Masked,
+    MaskedBlock,
     MaskedOuter,
     OfUnits,
     Outer,
@@ -24,8 +24,8 @@ from sordino.gradients.blocks import (
     gram_is_cheaper,
     weight_block,
 )
-from sordino.gradients.convolution import ChannelsLastPatches, GramPatches, Patches, RoundedPatches, Window
-from sordino.gradients.layers import Scattered
+from sordino.gradients.convolution import ChannelsLastPatches, GramPatches, RoundedPatches, Window, WindowBlock
+from sordino.gradients.layers import EmbeddingBlock
 from sordino.gradients.operations import tensors_in
 
 ROWS = 6
@@ -65,7 +65,7 @@ def scattered():
     tokens = torch.tensor([[0, 3, 3], [0, 1, 2], [0, 0, 0], [5, 5, 0], [4, 0, 4], [0, 6, 1]])
     g = random(ROWS, 3, 4)
     one_hot = F.one_hot(tokens, 7)
-    return Scattered(tokens, g, (7, 4)), sum_of_outer_products(one_hot, g)
+    return EmbeddingBlock(tokens, g, (7, 4)), sum_of_outer_products(one_hot, g)
 
 
 def convolution(kind, channels, outputs, sizes, kernel, *, stride=1, padding=0, dilation=1, groups=1, rows=ROWS):
@@ -85,7 +85,7 @@ def convolution(kind, channels, outputs, sizes, kernel, *, stride=1, padding=0, 
 
 
 def by_offset():
-    block, rows = convolution(Patches, 4, 6, (7, 6), (3, 2), stride=(2, 1), padding=1, groups=2)
+    block, rows = convolution(WindowBlock, 4, 6, (7, 6), (3, 2), stride=(2, 1), padding=1, groups=2)
     return block.formed(), rows
 
 
@@ -104,7 +104,7 @@ def several():
 def masked(make):
     block, rows = make()
     keep = kept(rows.shape[1], seed=3)
-    return Masked(block, keep, block.laid_out(keep)), rows * keep
+    return MaskedBlock(block, keep, block.laid_out(keep)), rows * keep
 
 
 def of_units(make, starts=(0, 1, 4, 6)):
@@ -120,8 +120,8 @@ def units_of(make, starts=(0, 2, 4, 6)):
 
 
 BLOCKS = {
-    "Instantiated": lambda: (Instantiated(random(ROWS, 9)), random(ROWS, 9).double()),
-    "Instantiated, longer than a piece": lambda: (Instantiated(random(3, 40_000)), random(3, 40_000).double()),
+    "Instantiated": lambda: (DenseBlock(random(ROWS, 9)), random(ROWS, 9).double()),
+    "Instantiated, longer than a piece": lambda: (DenseBlock(random(3, 40_000)), random(3, 40_000).double()),
     "Outer": outer,
     "MaskedOuter": masked_outer,
     "Products": lambda: products(Products),
@@ -146,14 +146,14 @@ BLOCKS = {
     "equal units of Scattered": lambda: units_of(scattered),
     "equal units of Patches": lambda: units_of(BLOCKS["Patches 2d, strided groups"]),
     "ByOffset": by_offset,
-    "Patches 1d": lambda: convolution(Patches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
-    "Patches 1d, by channel": lambda: convolution(Patches, 4, 8, (9,), (4,), padding=((1, 2),), groups=4),
-    "Patches 2d": lambda: convolution(Patches, 3, 4, (6, 7), (3, 2), padding=(1, 0)),
+    "Patches 1d": lambda: convolution(WindowBlock, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
+    "Patches 1d, by channel": lambda: convolution(WindowBlock, 4, 8, (9,), (4,), padding=((1, 2),), groups=4),
+    "Patches 2d": lambda: convolution(WindowBlock, 3, 4, (6, 7), (3, 2), padding=(1, 0)),
     "Patches 2d, strided groups": lambda: convolution(
-        Patches, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1), groups=2
+        WindowBlock, 4, 6, (9, 8), (3, 2), stride=(3, 2), padding=(1, 2), dilation=(2, 1), groups=2
     ),
     "Patches 3d": lambda: convolution(
-        Patches, 2, 4, (5, 6, 4), (2, 3, 1), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2
+        WindowBlock, 2, 4, (5, 6, 4), (2, 3, 1), stride=(2, 1, 3), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2
     ),
     "RoundedPatches 1d": lambda: convolution(RoundedPatches, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
     "RoundedPatches 2d": lambda: convolution(
@@ -295,7 +295,7 @@ def gram_of_tokens(g, x):
     """The same vectors, all of one token."""
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
     moved = x * g[:, :, :1].sign()
-    return Scattered(tokens, moved, (1, x.shape[2])), moved.double().sum(dim=1)
+    return EmbeddingBlock(tokens, moved, (1, x.shape[2])), moved.double().sum(dim=1)
 
 
 GRAMS = pytest.mark.parametrize("form", [gram_of_places, gram_of_patches, gram_of_tokens])
@@ -367,11 +367,11 @@ def test_units_of_equally_many_rows_need_no_gradient_per_row():
     g, x = random(ROWS, 4, 256), random(ROWS, 4, 256, seed=2)
     assert isinstance(Products(g, x).of_units((0, 2, 4, 6)), GramProducts)
     assert isinstance(Products(g, x).of_units((0, 1, 4, 6)), OfUnits)
-    assert isinstance(Instantiated(g[:, 0]).of_units((0, 3, 6)), Instantiated)
+    assert isinstance(DenseBlock(g[:, 0]).of_units((0, 3, 6)), DenseBlock)
 
 
 def test_units_of_many_rows_count_what_their_rows_take_while_they_are_formed():
-    block = OfUnits(Instantiated(random(ROWS, 5)), (0, 1, 4, 6))
+    block = OfUnits(DenseBlock(random(ROWS, 5)), (0, 1, 4, 6))
     assert block.numbers_formed == 3 * 5
 
 
@@ -391,9 +391,9 @@ def test_more_places_never_make_a_gram_matrix_cheaper(places, size, features, mo
 def test_a_convolution_of_few_pixels_and_many_channels_is_taken_by_its_gram_matrix():
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1)
     assert type(window.patches(random(2, 256, 3, 3), random(2, 256, 3, 3))) is GramPatches
-    assert type(window.patches(random(2, 3, 30, 30), random(2, 3, 30, 30))) is Patches
+    assert type(window.patches(random(2, 3, 30, 30), random(2, 3, 30, 30))) is WindowBlock
     grouped = replace(window, groups=2)
-    assert type(grouped.patches(random(2, 256, 3, 3), random(2, 256, 3, 3))) is Patches
+    assert type(grouped.patches(random(2, 256, 3, 3), random(2, 256, 3, 3))) is WindowBlock
 
 
 @pytest.mark.parametrize(

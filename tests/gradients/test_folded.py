@@ -13,7 +13,7 @@ from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
 import sordino as so
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 
@@ -175,7 +175,7 @@ def test_the_clipped_sum_is_that_of_a_loop_over_single_examples(name: str) -> No
     gradient.check(model, records)
     each = gradient.of(model, records.gather(units), units)
     expected = loop(model, F.cross_entropy, (inputs,), labels).double()
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     assert relative_error(rows_of(each).double(), expected) < 1e-5
     for norm in (0.3 * float(expected.norm(dim=1).median()), 1e6):
         clipped = (expected * (norm * SCALED_TO / expected.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
@@ -187,7 +187,7 @@ def test_frames_are_folded_in_half_precision_too() -> None:
     batch, units = as_records((inputs, labels)).gather(torch.arange(ROWS)), torch.arange(ROWS)
     halved = so.LossGradient(F.cross_entropy, torch.bfloat16).of(model, batch, units)
     expected = loop(model, F.cross_entropy, (inputs,), labels)
-    assert isinstance(halved, Taped)
+    assert isinstance(halved, TapedGradients)
     assert relative_error(rows_of(halved), expected) < 0.05
 
 
@@ -199,5 +199,5 @@ def test_views_of_folded_examples_are_averaged_before_the_clip() -> None:
     )
     each = so.LossGradient(F.cross_entropy).of(model, thrice.gather(units), torch.arange(3 * ROWS))
     expected = 3 * loop(model, F.cross_entropy, (inputs,), labels)
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     assert relative_error(rows_of(each), expected) < 1e-5

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sordino as so
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 
@@ -69,7 +69,7 @@ def test_clipped_sums_of_adapters_equal_the_loop(make, norm):
     model, (x, y) = make().eval(), tokens()  # without dropout, which the loop would draw otherwise
     batch = as_records((x, y)).gather(torch.arange(ROWS))
     each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(ROWS))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     trained = [p for p in model.parameters() if p.requires_grad]
     looped = 0
     for row in range(ROWS):

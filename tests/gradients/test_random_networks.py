@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import sordino as so
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records, by_user
 
@@ -257,7 +257,7 @@ def check(draw, model, records):
     for size in (1, 3, len(units)):
         batches = [records.gather(some) for some in torch.split(units, size)]
         parts = [so.LossGradient(F.cross_entropy).of(model, batch, batch.units) for batch in batches]
-        assert all(isinstance(part, Taped) for part in parts)
+        assert all(isinstance(part, TapedGradients) for part in parts)
         for clip in (so.ClipByNorm(norm) for norm in CLIP_NORMS):
             agree(clip, parts, *loops)
             agree(clip, [part.masked(keep) for part in parts], *(loop * keep for loop in loops))

@@ -15,7 +15,7 @@ import sordino as so
 from sordino.gradients.recurrent import Recurrence
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
@@ -246,7 +246,7 @@ def computed(name):
 def test_every_weight_is_taped(name):
     build, inputs = MODELS[name]
     assert survey(built(build, inputs), (inputs[:1],)).direct == ()
-    assert isinstance(computed(name)[0], Taped)
+    assert isinstance(computed(name)[0], TapedGradients)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -291,7 +291,7 @@ def test_random_recurrent_networks_agree_with_the_loop(data):
     with torch.no_grad():
         model(inputs[:1])
     each, expected = gradients(model, inputs)
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(torch.cat(list(each.rows(2))), expected, rtol=1e-3, atol=1e-5)
 
 
@@ -300,7 +300,7 @@ def test_only_a_trained_initial_state_is_differentiated_directly():
     model = TrainedStart()
     each, expected = gradients(model, SEQUENCES)
     assert survey(model, (SEQUENCES[:1],)).direct == ("hidden", "memory")
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(torch.cat(list(each.rows(3))), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -319,7 +319,7 @@ def test_gradients_go_through_a_layer_in_which_nothing_is_trained(kind):
         model(SEQUENCES[:1])
     assert not any(isinstance(use.rule, Recurrence) for use in survey(model, (SEQUENCES[:1],)).uses)
     each, expected = gradients(model, SEQUENCES)
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     torch.testing.assert_close(torch.cat(list(each.rows(3))), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -364,7 +364,7 @@ def test_dropout_between_layers_draws_from_the_seed_of_the_row(kind):
     of = so.LossGradient(F.cross_entropy).of
     each, again, other = (of(model, batch, s) for s in (seeds, seeds, seeds + 1))
     rows, same, different = (torch.cat(list(x.rows(ROWS))) for x in (each, again, other))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     assert torch.equal(rows, same)
     assert (rows != different).any(dim=1).all()
     alone = as_records((SEQUENCES, batch.target)).gather(torch.tensor([4]))
@@ -395,7 +395,7 @@ def test_what_cannot_be_recorded_is_right_all_the_same(name):
     with torch.no_grad():
         model(SEQUENCES[:1])
     each, expected = gradients(model, SEQUENCES)
-    assert not isinstance(each, Taped)
+    assert not isinstance(each, TapedGradients)
     torch.testing.assert_close(torch.cat(list(each.rows(3))), expected, rtol=1e-4, atol=1e-6)
 
 

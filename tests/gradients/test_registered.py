@@ -11,7 +11,7 @@ import sordino as so
 from sordino.gradients import agreement
 from sordino.gradients.rules import _gradients
 from sordino.gradients.tape import survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 
 ROWS = 6
 
@@ -61,7 +61,7 @@ class TestRegistered(PerExampleContract):
 
     def test_it_agrees_with_the_loop(self):
         each, expected = gradients(model(), random(ROWS, 6))
-        assert isinstance(each, Taped)
+        assert isinstance(each, TapedGradients)
         torch.testing.assert_close(torch.cat(list(each.rows(4))), expected, rtol=1e-4, atol=1e-6)
 
     def test_no_parameter_is_differentiated_directly(self):

@@ -19,7 +19,7 @@ from sordino.gradients.blocks import Outer, Products
 from sordino.gradients.convolution import GramPatches
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records
 
@@ -37,7 +37,7 @@ class TestTaped(PerExampleContract):
     def test_it_is_taped_and_agrees_with_the_loop(self, name):
         model, inputs = make(name)
         each, expected = gradients(model, *inputs, classes=9 if name == "tokens" else 3)
-        assert isinstance(each, Taped)
+        assert isinstance(each, TapedGradients)
         torch.testing.assert_close(torch.cat(list(each.rows(3))), expected, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("norm", [0.01, 1.0, 100.0])
@@ -78,7 +78,7 @@ def test_a_row_that_does_not_count_has_gradients_of_zeros():
     batch = as_records((poisoned, torch.tensor([0, 1, 2, 0, 99, 1, -1]))).gather(torch.arange(ROWS))
     each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(ROWS))
     rows = torch.cat(list(each.rows(ROWS)))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     assert rows.abs().sum(dim=1).gt(0).tolist() == [True, True, False, True, False, True, False]
     assert torch.equal(each.squared_norms().sum(dim=1) == 0, rows.abs().sum(dim=1) == 0)
 
@@ -94,9 +94,9 @@ def test_a_model_that_changes_its_mind_is_taken_row_by_row():
     model = Fickle(4, 3)
     batch = as_records((random(5, 4), torch.zeros(5, dtype=torch.int64))).gather(torch.arange(5))
     each = so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(5))
-    assert not isinstance(each, Taped)
+    assert not isinstance(each, TapedGradients)
     straight = so.LossGradient(F.cross_entropy).of(nn.Linear(4, 3), batch, torch.arange(5))
-    assert isinstance(straight, Taped)
+    assert isinstance(straight, TapedGradients)
 
 
 def test_dropout_on_the_tape_draws_from_the_seed_of_the_row():
@@ -108,7 +108,7 @@ def test_dropout_on_the_tape_draws_from_the_seed_of_the_row():
     alone = so.LossGradient(F.cross_entropy).of(
         model, as_records((batch.inputs[0], batch.target)).gather(torch.tensor([4])), seeds[4:5]
     )
-    assert isinstance(whole, Taped) and isinstance(alone, Taped)
+    assert isinstance(whole, TapedGradients) and isinstance(alone, TapedGradients)
     torch.testing.assert_close(torch.cat(list(whole.rows(6)))[4:5], torch.cat(list(alone.rows(1))))
 
 

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
 from sordino.attacks.audit.canaries import coins
-from sordino.communication import Dense, IndexCoded, SeedCoded, federated_sgd
+from sordino.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.least_squares import fit_adassp, fit_ssp
 from sordino.convex.losses import Squared
@@ -60,7 +60,7 @@ from sordino.kernel.clipping import Clip
 from sordino.kernel.encoding import Encoding
 from sordino.kernel.noise import Noise
 from sordino.kernel.sampling import Sampler
-from sordino.kernel.states import Dense as DenseRows
+from sordino.kernel.states import DenseFormat as DenseRows
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
@@ -757,9 +757,9 @@ def federated(encoding: Encoding | None = None, wire: object = None) -> Released
     return moved(model)
 
 
-CASES["federated/dense"] = lambda: federated(wire=Dense())
-CASES["federated/sparsified, index-coded"] = lambda: federated(EVERY_STEP, IndexCoded())
-CASES["federated/sparsified, seed-coded"] = lambda: federated(EVERY_STEP, SeedCoded())
+CASES["federated/dense"] = lambda: federated(wire=DenseFormat())
+CASES["federated/sparsified, index-coded"] = lambda: federated(EVERY_STEP, IndexFormat())
+CASES["federated/sparsified, seed-coded"] = lambda: federated(EVERY_STEP, SeedFormat())
 
 
 # Tuning: how many trials, which, and the best

@@ -44,7 +44,7 @@ from sordino.training.checkpoint import Checkpoints, Progress, RunWriter
 from sordino.training.evaluation import Charged
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
-from sordino.tuning.search_state import Kept
+from sordino.tuning.search_state import SearchCheckpoint
 
 ROWS = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(60) % 3
@@ -475,7 +475,7 @@ def test_a_stopped_tuning_that_goes_on_in_the_budget_that_holds_it_is_charged_on
         def stop_now() -> None:
             asked.to_stop = stop
 
-        keeper, key = Kept(checkpoints, asked), checkpoints.key(Progress())
+        keeper, key = SearchCheckpoint(checkpoints, asked), checkpoints.key(Progress())
         given = {"payment": Compose(), "epsilon": 4.0, "delta": 1e-3, "key": key, "keeper": keeper}
         return tune(task, budget, (Clips((2.0,)),), Candidate(0.5, 0.5), on_trial=stop_now, **given).scores
 

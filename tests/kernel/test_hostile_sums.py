@@ -20,13 +20,13 @@ from torch import Tensor, nn
 import sordino as so
 from sordino.convex.model import bounded
 from sordino.gradients import rounding
-from sordino.gradients.blocks import Block, GramProducts, Instantiated, Outer, Products, RoundedProducts, Several
-from sordino.gradients.convolution import GramPatches, Patches, Window
-from sordino.gradients.layers import Scattered
+from sordino.gradients.blocks import Block, DenseBlock, GramProducts, Outer, Products, RoundedProducts, Several
+from sordino.gradients.convolution import GramPatches, Window, WindowBlock
+from sordino.gradients.layers import EmbeddingBlock
 from sordino.gradients.norms import squared_norms
-from sordino.gradients.projections import Stacked
+from sordino.gradients.projections import StackedBlocks
 from sordino.gradients.rounding import AT_ONCE, OF_A_SUM, TOGETHER
-from sordino.gradients.taped import Taped, _counted
+from sordino.gradients.taped import TapedGradients, _counted
 from sordino.kernel.clipping import RELATIVE_ERROR, SCALED_TO
 from sordino.kernel.states import Layout
 from sordino.verification.synthetic import cancelling_places
@@ -37,12 +37,12 @@ THREE = Window((3,), (1,), ((1, 1),), (1,), 1)
 Make = Callable[[Tensor, Tensor], Block]  # of output gradients and inputs, (r, t, 4) and (r, t, 6)
 
 
-def tokens(g: Tensor, x: Tensor) -> Scattered:
+def tokens(g: Tensor, x: Tensor) -> EmbeddingBlock:
     """Every place has the same token; a factor of the output gradient is what the model multiplies it with."""
-    return Scattered(torch.zeros(x.shape[:2], dtype=torch.int64), g[..., :1] * x, (3, x.shape[2]))
+    return EmbeddingBlock(torch.zeros(x.shape[:2], dtype=torch.int64), g[..., :1] * x, (3, x.shape[2]))
 
 
-def pixels(kind: type[Patches]) -> Make:
+def pixels(kind: type[WindowBlock]) -> Make:
     return lambda g, x: kind(
         POINT, x.transpose(1, 2)[..., None].contiguous(), g.transpose(1, 2)[..., None].contiguous()
     )
@@ -69,22 +69,22 @@ KINDS: dict[str, Make] = {
     "masked linear": lambda g, x: kept(Outer(g.flatten(1), x.flatten(1))),
     "masked linear on places": lambda g, x: kept(GramProducts(g, x)),
     "convolution with a kernel of one pixel, by its Gram matrix": pixels(GramPatches),
-    "convolution with a kernel of one pixel, formed": pixels(Patches),
+    "convolution with a kernel of one pixel, formed": pixels(WindowBlock),
     "convolution of lines, by its Gram matrix": lambda g, x: GramPatches(THREE, x.mT.contiguous(), g.mT.contiguous()),
-    "convolution by channel": lambda g, x: Patches(replace(THREE, groups=2), x.mT.contiguous(), g.mT.contiguous()),
+    "convolution by channel": lambda g, x: WindowBlock(replace(THREE, groups=2), x.mT.contiguous(), g.mT.contiguous()),
     "masked convolution": lambda g, x: kept(pixels(GramPatches)(g, x)),
     "embedding": tokens,
     "masked embedding": lambda g, x: kept(tokens(g, x)),
-    "a bias": lambda g, x: Instantiated((g[..., :1] * x).sum(dim=1)),
+    "a bias": lambda g, x: DenseBlock((g[..., :1] * x).sum(dim=1)),
     "a layer and a table with one weight": lambda g, x: Several((Products(x[..., :3], g), tokens(x[..., :1], g))),
-    "queries and keys": lambda g, x: Stacked((GramProducts(g, x), Instantiated(g.sum(dim=1)), GramProducts(x, g))),
+    "queries and keys": lambda g, x: StackedBlocks((GramProducts(g, x), DenseBlock(g.sum(dim=1)), GramProducts(x, g))),
     "users with two rows": users,
 }
 
 
-def taped(*blocks: Block) -> Taped:
+def taped(*blocks: Block) -> TapedGradients:
     layout = Layout(tuple(map(str, range(len(blocks)))), tuple((block.size,) for block in blocks))
-    return Taped(blocks, len(blocks[0].squared_norms()), layout, torch.zeros(()))
+    return TapedGradients(blocks, len(blocks[0].squared_norms()), layout, torch.zeros(()))
 
 
 def without(g: Tensor, row: int) -> Tensor:
@@ -199,8 +199,8 @@ def test_the_bound_holds_where_subnormal_numbers_are_flushed_to_zero(kind, clip)
 def test_norms_of_places_are_never_below_those_in_exact_arithmetic(exponents, seed):
     g, x = numbers(exponents, seed, 4), numbers([0] * 27, seed + 1, 6)
     for block, left in ((GramProducts(g, x), g), (tokens(g, x), g[..., :1]), (pixels(GramPatches)(g, x), g)):
-        right = tokens(g, x).g if isinstance(block, Scattered) else x
-        left = torch.ones_like(left) if isinstance(block, Scattered) else left
+        right = tokens(g, x).g if isinstance(block, EmbeddingBlock) else x
+        left = torch.ones_like(left) if isinstance(block, EmbeddingBlock) else left
         for row, square in enumerate(block.squared_norms().tolist()):
             assert Fraction(square) >= exact_square(left[row], right[row]) * (1 - Fraction(2) ** -40)
 
@@ -286,7 +286,7 @@ def test_norms_of_long_vectors_are_not_low(size):
     row[0, :: 1 << 14] = 1.0
     exact = float(row.double().square().sum().sqrt())
     assert float(squared_norms(row).sqrt()) >= exact * (1 - RELATIVE_ERROR)
-    assert float(so.ClipByNorm(0.5)(taped(Instantiated(row))).value.double().norm()) <= 0.5
+    assert float(so.ClipByNorm(0.5)(taped(DenseBlock(row))).value.double().norm()) <= 0.5
 
 
 def test_a_norm_that_is_a_product_of_two_is_not_low():
@@ -299,7 +299,7 @@ def test_a_norm_that_is_a_product_of_two_is_not_low():
 
 def test_squares_that_vanish_in_float32_do_not_make_a_row_shorter():
     row = torch.full((1, 10**6), 1e-20)  # of norm 1e-17
-    assert float(so.ClipByNorm(1e-12)(taped(Instantiated(row))).value.norm()) <= 1e-12
+    assert float(so.ClipByNorm(1e-12)(taped(DenseBlock(row))).value.norm()) <= 1e-12
     left, right = torch.full((1, 10**5), 1e-24), torch.full((1, 3), 1e12)
     assert float(so.ClipByNorm(1e-12)(taped(Outer(left, right))).value.double().norm()) <= 1e-12
 

@@ -18,7 +18,7 @@ from scipy import stats
 
 import sordino as so
 from sordino.kernel import randomness
-from sordino.kernel.lattice import LATTICE_BITS, Constant, rounded_sum, spacing_of, spacings_of
+from sordino.kernel.lattice import LATTICE_BITS, ConstantScale, rounded_sum, spacing_of, spacings_of
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import NORMAL_ERROR, Stream
 from sordino.optimized_noise import best_blocks, isotropic, weighted_laplace
@@ -123,7 +123,7 @@ def test_what_float64_cannot_tell_is_drawn_with_more_bits(word):
 def test_the_nearest_lattice_point_is_released(value, std):
     spacing = spacing_of(std)
     released = rounded_sum(
-        torch.full((8,), value, dtype=torch.float64), Constant(std), spacing, stream=stream(), step=1
+        torch.full((8,), value, dtype=torch.float64), ConstantScale(std), spacing, stream=stream(), step=1
     )
     normals = stream().normals(8, step=1)
     for found, normal in zip(released.tolist(), normals.tolist(), strict=True):

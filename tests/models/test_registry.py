@@ -11,7 +11,7 @@ import sordino as so
 from sordino import models
 from sordino.data.dataset import Facts
 from sordino.errors import UsageError
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel.records import as_records
 from sordino.models import build, names
 
@@ -76,7 +76,7 @@ def test_the_private_engine_has_the_gradients_of_a_loop(name, facts):
     loss = F.cross_entropy if facts.num_classes else F.mse_loss
     batch = as_records(prepared_rows(built, facts)).gather(torch.arange(2))
     each = so.LossGradient(loss).of(built.module, batch, torch.arange(2))
-    assert isinstance(each, Taped)
+    assert isinstance(each, TapedGradients)
     expected = []
     for row in range(2):
         built.module.zero_grad()

@@ -14,7 +14,7 @@ from sordino.accounting import GaussianCurve
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.runs import report
 from sordino.errors import DataError, StateError, UsageError
-from sordino.recipes import Recipe, Saved, carry_out
+from sordino.recipes import Recipe, SavedRun, carry_out
 from sordino.report import Section, register_section, sections, write_card
 from sordino.report.accuracy import measured
 from sordino.report.card import write_report
@@ -117,7 +117,7 @@ def test_accuracy_by_class_is_that_of_the_predictions(card, run):
     from sordino.data import load
 
     labels = load("digits").test.target.tolist()
-    said = [answer["prediction"] for answer in Saved.read(run).predict("digits")]
+    said = [answer["prediction"] for answer in SavedRun.read(run).predict("digits")]
     for name, share in card[1]["measured"]["by_class"].items():
         of_class = [guess == name for guess, label in zip(said, labels, strict=True) if str(label) == name]
         assert (share["right"], share["rows"]) == (sum(of_class), len(of_class))

@@ -12,9 +12,9 @@ from sordino.data import Facts, Split
 from sordino.data.standard import root
 from sordino.errors import DataError, SordinoError
 from sordino.models import build
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import Recipe, SavedRun
 from sordino.recipes.predict import parse_facts
-from sordino.report.quality import Errors, Unmeasured, public_rows, quality_of
+from sordino.report.quality import RegressionErrors, Unmeasured, public_rows, quality_of
 from sordino.training.run_folder import RunFolder
 
 TEST_FILES = {
@@ -91,8 +91,8 @@ def test_a_model_of_numbers_has_errors_and_no_classes(table_run):
     folder = table_run("bounds = [0, 10]", "age,ill\n30,1\n90,9\n")
     built = build("linear", parse_facts(folder.facts(), what="the facts"), seed=0)
     folder.write_model({name: torch.zeros_like(x) for name, x in built.module.state_dict().items()})
-    quality = quality_of(Saved.read(folder.path))
-    assert isinstance(quality, Errors) and quality.rows == 2
+    quality = quality_of(SavedRun.read(folder.path))
+    assert isinstance(quality, RegressionErrors) and quality.rows == 2
     assert quality.regression.mse == pytest.approx(0.64)  # the targets are -0.8 and 0.8, the answers 0
 
 
@@ -106,15 +106,15 @@ def test_rows_that_cannot_be_judged_are_left_out(run, monkeypatch):
     inputs, target = torch.full((3, 1, 8, 8), 1.0), torch.tensor([0, -1, 0])
     inputs[2] = torch.nan
     monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: Split(inputs, target))
-    assert quality_of(Saved.read(run)).overall.rows == 1
+    assert quality_of(SavedRun.read(run)).overall.rows == 1
     monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: Split(inputs[2:], target[2:]))
-    assert quality_of(Saved.read(run)) == Unmeasured("no test row can be judged.")
+    assert quality_of(SavedRun.read(run)) == Unmeasured("no test row can be judged.")
 
 
 def test_test_rows_of_another_shape_are_a_reason_and_no_crash(run, monkeypatch):
     rows = Split(torch.zeros(3, 1, 9, 9), torch.zeros(3, dtype=torch.int64))
     monkeypatch.setattr("sordino.report.quality.public_rows", lambda *_: rows)
-    quality = quality_of(Saved.read(run))
+    quality = quality_of(SavedRun.read(run))
     assert isinstance(quality, Unmeasured) and "(1, 9, 9)" in quality.reason
 
 

@@ -10,7 +10,7 @@ import sordino as so
 from sordino.convex import GatedReLU
 from sordino.errors import BudgetError, UsageError
 from sordino.sklearn import ConvexReLUClassifier, ConvexReLURegressor
-from sordino.sklearn.convex_relu_training import WithConstant
+from sordino.sklearn.convex_relu_training import ModelWithConstant
 
 METHODS = ["noisy-cgd", "dp-sgd"]
 
@@ -137,7 +137,7 @@ def test_pictures_are_rows_too():
 
 
 def test_features_with_a_constant_keep_the_public_bound_and_tell_lengths_apart():
-    model = WithConstant(GatedReLU(gates=4)).build(inputs=3, outputs=2)
+    model = ModelWithConstant(GatedReLU(gates=4)).build(inputs=3, outputs=2)
     rows = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [1e20, 0.0, 0.0]])
     seen = []
     model[1].maps.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

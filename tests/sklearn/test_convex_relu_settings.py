@@ -8,9 +8,9 @@ from sordino import Adjacency
 from sordino.convex import GatedReLU, NoisyCGD
 from sordino.convex.losses import Curvature
 from sordino.kernel.sampling import Cyclic
-from sordino.sklearn.convex_relu_training import Target, settings_for
+from sordino.sklearn.convex_relu_training import FitTarget, settings_for
 
-TARGET = Target(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
+TARGET = FitTarget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
 ONE = Curvature(smoothness=1.0)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from sordino.encodings import Combined, Freeze, Project, ProjectBiased, PublicGradients, RandomSparsify, Subspace
 from sordino.errors import UsageError
 from sordino.kernel.encoding import Unchanged
-from sordino.tuning import Adam, AlongTheLine, Candidate, Clips, Grid, Momenta, Sgd, clip_momentum
+from sordino.tuning import Adam, AlongTheLine, Candidate, CandidateGrid, Clips, Momenta, Sgd, clip_momentum
 
 START = Candidate(clip=0.1, momentum=0.9)
 SUBSPACE = Subspace(PublicGradients(nn.Linear(2, 2), torch.zeros(4, 2), classes=2), directions=1, groups=1)
@@ -51,7 +51,7 @@ def test_momentum_sgd_is_searched_along_the_line_and_then_across_it():
 
 
 def test_a_grid_has_every_pair_once_apart_from_where_it_starts():
-    tried = Grid(AlongTheLine((0.0, 0.9)), Clips((0.5, 2.0))).around(START)
+    tried = CandidateGrid(AlongTheLine((0.0, 0.9)), Clips((0.5, 2.0))).around(START)
     assert len(set(tried)) == 5 and START not in tried
     assert {each.momentum for each in tried} == {0.0, 0.9}
 

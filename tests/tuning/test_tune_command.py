@@ -14,7 +14,7 @@ from sordino.recipes import Recipe
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Task
 from sordino.tuning.search import Search
-from sordino.tuning.search_state import Kept
+from sordino.tuning.search_state import SearchCheckpoint
 
 TARGET = ["--data", "digits", "--model", "linear", "--epsilon", "3", "--delta", "1e-4"]
 TUNE = ["tune", *TARGET, "--batch-size", "200", "--steps", "3", "--rule", "clip-momentum", "--quiet"]
@@ -160,14 +160,14 @@ def test_a_tuning_that_was_killed_goes_on_to_the_same_end(trial, composed, run, 
 
 
 def test_a_tuning_that_was_asked_to_stop_says_how_to_go_on_and_not_how_far_it_came(refused, run, monkeypatch):
-    original = Kept.before_trial
+    original = SearchCheckpoint.before_trial
 
     def asked(self, standing):
         self._asked.to_stop = standing.scores != ()
         original(self, standing)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Kept, "before_trial", asked)
+        patch.setattr(SearchCheckpoint, "before_trial", asked)
         said = refused(*TUNE, *SMALL, *REPEAT, "--seed", 2, "--out", "out", code=75)
     assert said == ("sordino: stopped between two trials; nothing is lost, resume it. sordino tune --resume 'out'\n")
     run("tune", "--resume", "out", "--quiet")

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.attacks.reconstruction import Inverting, public_pictures
+from sordino.attacks.reconstruction import GradientInversion, public_pictures
 from sordino.attacks.reconstruction.attack import known_network
-from sordino.attacks.reconstruction.gallery import Estimated, Sent, reconstruct
+from sordino.attacks.reconstruction.gallery import MeanWithInterval, Sent, reconstruct
 from sordino.report.markup import ACCENT, FAINT, INK
 from sordino_papers.attacks.reconstruction_gallery import as_json, draw_pictures, gallery_side
 from sordino_papers.attacks.reconstruction_theorem import measure_theorem, theorem_side
@@ -37,7 +37,7 @@ class ReconstructionSetup:
     data: str
     pictures: int
     rates: tuple[float, ...]
-    attack: Inverting
+    attack: GradientInversion
 
     def entries(self) -> tuple[Entry, ...]:
         """The plain gradient first, then each noise at each rate."""
@@ -72,10 +72,10 @@ class ReconstructionSetup:
 
 _RESNET = "resnet-34-batchnorm"
 BENCHES = {
-    RunScale.QUICK: ReconstructionSetup("two-layer", "digits", 10, (0.0, 0.5, 0.9), Inverting(100)),
-    RunScale.CPU: ReconstructionSetup(_RESNET, "cifar10", 4, (0.0, 0.5, 0.9, 0.99), Inverting(300)),
+    RunScale.QUICK: ReconstructionSetup("two-layer", "digits", 10, (0.0, 0.5, 0.9), GradientInversion(100)),
+    RunScale.CPU: ReconstructionSetup(_RESNET, "cifar10", 4, (0.0, 0.5, 0.9, 0.99), GradientInversion(300)),
     RunScale.PAPER: ReconstructionSetup(
-        _RESNET, "cifar10", 40, tuple(tenth / 10 for tenth in range(10)), Inverting(24_000)
+        _RESNET, "cifar10", 40, tuple(tenth / 10 for tenth in range(10)), GradientInversion(24_000)
     ),
 }
 
@@ -128,12 +128,12 @@ def _curves(
 ) -> SideTable:
     """Errors with confidence intervals, and their increase over the lowest rate."""
     picture, numbers = folder / f"by-rate-{scale}.svg", folder / f"by-rate-{scale}.json"
-    plain = Estimated.of([one["mse"] for one in _pictures(results, bench.entries()[0], seeds)])
+    plain = MeanWithInterval.of([one["mse"] for one in _pictures(results, bench.entries()[0], seeds)])
     errors = {
         noise: [[one["mse"] for one in _pictures(results, entry, seeds)] for entry in bench.line(noise)]
         for noise in NOISES
     }
-    found = {noise: [Estimated.of(values) for values in line] for noise, line in errors.items()}
+    found = {noise: [MeanWithInterval.of(values) for values in line] for noise, line in errors.items()}
     plain_numbers = {"rates": bench.rates, "plain": asdict(plain), "paper_plain": [PAPER_PLAIN, PAPER_SPREAD]}
     curves = {noise: [asdict(one) for one in line] for noise, line in found.items()}
     write_numbers(numbers, plain_numbers | {"mse": curves, "pictures": errors}, command)
@@ -141,7 +141,7 @@ def _curves(
     lines = [(_PLAIN, "-", f"{plain.value:.4f}", _interval(plain), "-")]
     for noise, line in errors.items():
         for rate, values, one in zip(bench.rates, line, found[noise], strict=True):
-            risen = Estimated.of([later - first for first, later in zip(line[0], values, strict=True)])
+            risen = MeanWithInterval.of([later - first for first, later in zip(line[0], values, strict=True)])
             above = "-" if values is line[0] else f"{risen.value:+.4f} ({risen.low:+.4f} to {risen.high:+.4f})"
             lines.append((noise, f"{rate:g}", f"{one.value:.4f}", _interval(one), above))
     head = ("noise", "rate", "MSE", "95 % interval over pictures", "above the lowest rate, paired")
@@ -149,11 +149,13 @@ def _curves(
     return SideTable(title, (head, *lines), (picture, numbers))
 
 
-def _interval(one: Estimated) -> str:
+def _interval(one: MeanWithInterval) -> str:
     return f"{max(one.low, 0):.4f} to {one.high:.4f}"
 
 
-def _draw(bench: ReconstructionSetup, plain: Estimated, found: dict[str, list[Estimated]], path: Path) -> None:
+def _draw(
+    bench: ReconstructionSetup, plain: MeanWithInterval, found: dict[str, list[MeanWithInterval]], path: Path
+) -> None:
     with drawing(path, width=4.4, height=2.8) as figure:
         axes = figure.subplots()
         for (noise, line), style, colour in zip(found.items(), ("o-", "s--"), (ACCENT, INK), strict=True):

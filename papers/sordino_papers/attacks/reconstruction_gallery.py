@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from sordino.attacks.reconstruction import Likeness, public_pictures
-from sordino.attacks.reconstruction.gallery import Reconstructed, draw_gallery
+from sordino.attacks.reconstruction.gallery import Reconstruction, draw_gallery
 from sordino_papers.harness.entry import SideTable
 from sordino_papers.harness.page import drawing
 
 SHOWN = 6  # pictures in a line
 
 
-def as_json(found: Sequence[Reconstructed]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[Reconstruction]) -> list[dict[str, Any]]:
     """Results of all images as JSON, with the pixels of the first few reconstructions."""
     return [
         one.as_dict() | ({"found": _written(one.found)} if place < SHOWN else {}) for place, one in enumerate(found)
@@ -46,9 +46,9 @@ def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> S
     return SideTable("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
 
 
-def _shown(one: dict[str, Any], picture: Tensor) -> Reconstructed:
+def _shown(one: dict[str, Any], picture: Tensor) -> Reconstruction:
     likeness = Likeness(one["mse"], inf if one["psnr"] is None else one["psnr"], one["ssim"], one["flat_mse"])
-    return Reconstructed(one["row"], likeness, one["seconds"], picture, _read(one["found"], picture))
+    return Reconstruction(one["row"], likeness, one["seconds"], picture, _read(one["found"], picture))
 
 
 def _written(pixels: Tensor) -> str:

@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from sordino.attacks.reconstruction import Inverting
+from sordino.attacks.reconstruction import GradientInversion
 from sordino.attacks.reconstruction.gallery import Sent
 from sordino.convex import Linear, NoisyCGD
 from sordino.convex.random_features import GatedFeatures, RandomFourier, RandomReLU
@@ -28,7 +28,7 @@ from sordino.kernel.sampling import Cyclic, Shuffled
 from sordino.optimized_noise.costs import AbsoluteCost
 from sordino.optimized_noise.sources import Flat, FromReleases
 from sordino.recipes import Recipe
-from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
+from sordino.training.transfer import AllParameters, BiasOnly, EmbeddingPerturbation, LinearProbe
 
 KINDS: dict[type, str | None] = {
     LInfinity: "l-infinity",
@@ -48,12 +48,12 @@ KINDS: dict[type, str | None] = {
     RandomFourier: "random-fourier",
     LinearProbe: "linear-probe",
     BiasOnly: "biases",
-    Everything: "everything",
+    AllParameters: "everything",
     EmbeddingPerturbation: None,
     Flat: "flat",
     FromReleases: "past-releases",
     AbsoluteCost: "absolute",
-    Inverting: None,
+    GradientInversion: None,
     Sent: None,
     Recipe: None,
 }

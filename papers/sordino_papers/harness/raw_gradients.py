@@ -18,7 +18,7 @@ from sordino.kernel.budget import Budget
 from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, PerExample
-from sordino.kernel.step import Begun, Plan
+from sordino.kernel.step import BegunStep, Plan
 from sordino.training.loop import Training
 from sordino.training.not_private import NOT_PRIVATE, NotPrivate
 from sordino.training.schedules import Constant, Schedule
@@ -27,7 +27,7 @@ from sordino.training.schedules import Constant, Schedule
 class ExposedStep:
     """Raw gradients of one step, at the parameters before the step. Not private."""
 
-    def __init__(self, run: PrivateRun, model: nn.Module, begun: Begun) -> None:
+    def __init__(self, run: PrivateRun, model: nn.Module, begun: BegunStep) -> None:
         self.step, self.codec, self.layout = begun.step, begun.codec, run.layout
         self._run, self._model, self._begun, self._over = run, model, begun, False
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from sordino.data import Facts, load
 from sordino.errors import DataError
 from sordino.models.features import ScatteringFeatures, Spectrum, cached
-from sordino.models.features.cache import Transform
+from sordino.models.features.cache import FeatureTransform
 from sordino.training.evaluation import Public
 from sordino_papers.harness.rows import ExperimentRows
 
@@ -22,7 +22,7 @@ class InputTransform(ABC):
     """A public transform of images."""
 
     @abstractmethod
-    def transform(self, facts: Facts) -> Transform: ...
+    def transform(self, facts: Facts) -> FeatureTransform: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SpectrumInputs(InputTransform):
     mean_weight: float = 0.0
     colour_weight: float = 1.0
 
-    def transform(self, facts: Facts) -> Transform:
+    def transform(self, facts: Facts) -> FeatureTransform:
         return Spectrum(
             facts.input_shape, self.power, self.below, self.mean_weight, self.colour_weight, facts.input_range
         )
@@ -47,7 +47,7 @@ class ScatteringInputs(InputTransform):
 
     kind: ClassVar[str] = "scattering"
 
-    def transform(self, facts: Facts) -> Transform:
+    def transform(self, facts: Facts) -> FeatureTransform:
         return ScatteringFeatures(facts.input_shape, facts.input_range)
 
 

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from sordino.optimized_noise import (
     AbsoluteCost,
     BlockNorm,
+    LinearProgramSolution,
     NoiseProblem,
     PerDistance,
-    Solved,
     WithinSensitivity,
     isotropic,
     weighted_laplace,
@@ -60,7 +60,7 @@ def draw_plane(path: Path, spacing: float = 0.25) -> None:
         panels[0].set(ylabel=f"second coordinate, weight {PLANE[1]:g}")
 
 
-def _contours(axes: Axes, grid: Solved, heights: np.ndarray, title: str) -> None:
+def _contours(axes: Axes, grid: LinearProgramSolution, heights: np.ndarray, title: str) -> None:
     (x, y), _ = grid.mirrored()
     axes.contourf(x, y, heights.T, heights.max() * np.append(_LEVELS, 1.001), cmap="Blues", norm="log")
     axes.set(xlim=(-_SHOWN, _SHOWN), ylim=(-_SHOWN, _SHOWN), aspect="equal", xlabel=f"first, weight {PLANE[0]:g}")

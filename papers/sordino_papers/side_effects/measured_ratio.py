@@ -15,14 +15,14 @@ from torch import Tensor
 from sordino.errors import UsageError
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.noise import NormalNoise
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 from sordino_papers.side_effects.two_patch_world import PatchDescent, PatchNetwork, PatchRows
 from sordino_papers.side_effects.two_patch_world.descent import optimizer_of
 
 
 @dataclass(frozen=True)
-class MeasuredRatio(Exposed):
+class MeasuredRatio(ExposedResult):
     """One group in one step: its fraction of the batch, the mean of min(1, C / norm), and |signal| / sigma_n."""
 
     step: int

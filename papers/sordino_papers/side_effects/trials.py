@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from sordino.effects.input_attacks import Attack, LInfinity, robust_accuracy
+from sordino.effects.input_attacks import LInfinity, PgdAttack, robust_accuracy
 from sordino.kernel.clipping import ClipByNorm
 from sordino.training.loop import measured
 from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
@@ -41,9 +41,9 @@ class AdversarialAccuracy:
     """Accuracy under attack on the first `examples` public rows. `more_attacks` are named by their radius."""
 
     kind: ClassVar[str] = "adversarial"
-    attack: Attack
+    attack: PgdAttack
     examples: int = 1000
-    more_attacks: tuple[Attack, ...] = ()
+    more_attacks: tuple[PgdAttack, ...] = ()
 
     def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, float]:
         """Accuracies in percent under perturbations that keep pixels in [0, 1]."""
@@ -51,7 +51,7 @@ class AdversarialAccuracy:
         batch = records.gather(torch.arange(min(self.examples, records.num_units)))
         pictures, prepare = as_images(batch.inputs[0], rows.facts), normaliser(rows.facts)
 
-        def under(attack: Attack) -> float:
+        def under(attack: PgdAttack) -> float:
             return 100 * robust_accuracy(model, pictures, batch.target, attack, seed=seed, prepare=prepare)
 
         more = {f"{ADVERSARIAL}, radius {attack.radius:g}": under(attack) for attack in self.more_attacks}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sordino.communication import Dense, IndexCoded, SeedCoded, Wire, federated_sgd
+from sordino.communication import DenseFormat, IndexFormat, SeedFormat, Wire, federated_sgd
 from sordino.encodings import RandomSparsify
 from sordino.kernel.states import Layout
 from sordino.report.markup import ACCENT, DASHES, FAINT, INK
@@ -17,7 +17,7 @@ from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DELTA, DpSgdTrial
 from sordino_papers.harness.training_entries import SetPart
 
-WIRES: tuple[Wire, ...] = (Dense(), IndexCoded(), SeedCoded())
+WIRES: tuple[Wire, ...] = (DenseFormat(), IndexFormat(), SeedFormat())
 _NOISE_MULTIPLIER = 4.0  # no byte depends on it
 _COLOURS = {"dense": FAINT, "index-coded": INK, "seed-coded": ACCENT}
 
@@ -97,13 +97,13 @@ def _by_wire(masks: str, rate: float, found: Iterable[CommunicationCost]) -> dic
 
 def _share(one: CommunicationCost, found: Iterable[CommunicationCost]) -> float:
     """Bytes relative to the same run with dense messages."""
-    dense = _by_wire(one.masks, one.final_rate, found)[Dense.name]
+    dense = _by_wire(one.masks, one.final_rate, found)[DenseFormat.name]
     return (one.up + one.down) / (dense.up + dense.down)
 
 
 def _line(masks: str, rate: float, found: Sequence[CommunicationCost]) -> tuple[str, ...]:
     by_wire = _by_wire(masks, rate, found)
-    seeded = by_wire[SeedCoded.name]
+    seeded = by_wire[SeedFormat.name]
     share = _share(seeded, found)
     return (
         masks,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.training.transfer import BiasOnly, EmbeddingPerturbation, Everything, LinearProbe
+from sordino.training.transfer import AllParameters, BiasOnly, EmbeddingPerturbation, LinearProbe
 from sordino.training.transfer.pretraining import PICTURES
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfinished
@@ -62,7 +62,7 @@ PROBE = DpSgdTrial(
     start=PretrainedPart(LinearProbe(), PICTURES),
 )
 BIASES = replace(PROBE, epochs=20, learning_rate=1.0, start=PretrainedPart(BiasOnly(), PICTURES))
-EVERYTHING = replace(BIASES, start=PretrainedPart(Everything(), PICTURES))
+EVERYTHING = replace(BIASES, start=PretrainedPart(AllParameters(), PICTURES))
 EMBEDDED = EmbeddedMethod("resnet-20", EmbeddingPerturbation())
 SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 2.0}
 _SHORT_SCATTERING = replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=2.0)

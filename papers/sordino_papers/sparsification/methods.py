@@ -14,7 +14,7 @@ from sordino.errors import DataError
 from sordino.kernel.sampling import steps_for, steps_per_epoch
 from sordino.models import Built
 from sordino.training.evaluation import Public
-from sordino.training.transfer import EmbeddingPerturbation, Part, Pretrained, fit_embedded, pretrain
+from sordino.training.transfer import EmbeddingPerturbation, PretrainedNetwork, TrainedPart, fit_embedded, pretrain
 from sordino.training.transfer.pretraining import VERSION
 from sordino_papers.harness.entry import Measurement
 from sordino_papers.harness.rows import ExperimentRows
@@ -58,7 +58,7 @@ class PretrainedPart:
     """Initial weights from pretraining on `pictures` synthetic images. `part` of the network is trained."""
 
     kind: ClassVar[str] = "pretrained"
-    part: Part
+    part: TrainedPart
     pictures: int
 
     def built(self, network: str, facts: Facts, seed: int) -> Built:
@@ -113,11 +113,11 @@ def rows_for(way: TrainingMethod, data: str, examples: int | None, public: int |
     return ExperimentRows(inputs, loaded.train.target[:examples], Public(test), loaded.facts)
 
 
-def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> Pretrained:
+def kept_pretrained(model: str, input_shape: tuple[int, ...], pictures: int) -> PretrainedNetwork:
     """Pretrains once, and keeps the weights next to the datasets. The file may be deleted at any time."""
     shape = "x".join(str(size) for size in input_shape)
     path = root() / "pretrained" / f"{model}-{shape}-{pictures}-v{VERSION}.safetensors"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         pretrain(model, input_shape, pictures=pictures, progress=False).save(path)
-    return Pretrained.read(path)
+    return PretrainedNetwork.read(path)

@@ -14,7 +14,7 @@ from torch import nn
 import sordino as so
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
-from sordino.training.not_private import NOT_PRIVATE, Exposed, NotPrivate
+from sordino.training.not_private import NOT_PRIVATE, ExposedResult, NotPrivate
 from sordino_papers.sparsification.diagnostics.symmetry import Symmetry
 
 HALF = RandomSparsify(0.5, epochs=6, steps_per_epoch=1, schedule=ConstantRate())
@@ -103,5 +103,5 @@ def test_nothing_is_written_into_the_folder_of_a_run(tmp_path, place) -> None:
     (tmp_path / "link").symlink_to(out)
     for path in (out / place, tmp_path / "link" / place):
         with pytest.raises(UsageError, match="lies in the folder of a run, and this is not private"):
-            Exposed().write(path)
+            ExposedResult().write(path)
     assert sorted(path.name for path in out.iterdir()) == before

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from sordino.effects.input_attacks import L2, Attack, LInfinity
+from sordino.effects.input_attacks import L2, LInfinity, PgdAttack
 from sordino.kernel.randomness import Key
 from sordino_papers.side_effects.two_patch_world import (
     PatchDescent,
@@ -49,7 +49,7 @@ class Trained:
     worlds: tuple[TwoPatches, ...]
     networks: tuple[tuple[PatchNetwork, ...], ...]
 
-    def measured(self, what: str, attack: Attack | None = None, per_group: int = 150) -> Array:
+    def measured(self, what: str, attack: PgdAttack | None = None, per_group: int = 150) -> Array:
         """Losses or accuracies, shape (varied, seed, group)."""
         return np.array(
             [
@@ -63,7 +63,7 @@ class Trained:
         return np.array([np.mean([net.weights().norm(p=order, dim=2).mean() for net in row]) for row in self.networks])
 
     def _of(
-        self, world: TwoPatches, network: PatchNetwork, seed: int, what: str, attack: Attack | None, per_group: int
+        self, world: TwoPatches, network: PatchNetwork, seed: int, what: str, attack: PgdAttack | None, per_group: int
     ) -> list[float]:
         rows = world.draw_evenly(per_group, Key.from_seed(seed).stream("test"))
         rows = rows if attack is None else move_to_high_loss(network, rows, attack)

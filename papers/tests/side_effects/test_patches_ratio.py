@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sordino.data import load, root
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
-from sordino.training.not_private import NOT_PRIVATE, Exposed
+from sordino.training.not_private import NOT_PRIVATE, ExposedResult
 from sordino_papers.side_effects.image_sets import Padding
 from sordino_papers.side_effects.measured_ratio import exposed_descent, measure_ratios
 from sordino_papers.side_effects.two_patch_world import (
@@ -84,7 +84,7 @@ def test_what_saw_raw_gradients_says_so() -> None:
     rows = drawn(examples=50)
     run = exposed_descent(PatchNetwork(64, 5, seed=0), rows, replace(DESCENT, steps=1), at=(0,), seed=0)
     found = measure_ratios(run, rows.group, divisor=25.0)
-    assert all(isinstance(one, Exposed) and one.warning == NOT_PRIVATE for one in found)
+    assert all(isinstance(one, ExposedResult) and one.warning == NOT_PRIVATE for one in found)
 
 
 def test_ratios_fall_with_noise_and_rise_with_feature_share_and_clip() -> None:

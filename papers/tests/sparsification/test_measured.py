@@ -14,7 +14,7 @@ from torch import nn
 
 import sordino as so
 from sordino.errors import UsageError
-from sordino.training.not_private import NOT_PRIVATE, Exposed
+from sordino.training.not_private import NOT_PRIVATE, ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun
 from sordino_papers.sparsification.convergence import BoundMeasurement, measure, random_masks, secant_smoothness
 
@@ -106,7 +106,7 @@ def test_a_secant_needs_gradients_of_the_same_examples(shapes) -> None:
 
 def test_nothing_measured_looks_private() -> None:
     measured = measure(skewed(0, 1.0), MASKS, clip_norm=1.0)
-    assert isinstance(measured, Exposed) and NOT_PRIVATE in repr(measured)
+    assert isinstance(measured, ExposedResult) and NOT_PRIVATE in repr(measured)
     assert not any("epsilon" in name or "guarantee" in name for name in dir(measured))
     assert math.isfinite(measured.progress) and isinstance(measured, BoundMeasurement)
 

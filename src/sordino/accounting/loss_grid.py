@@ -22,7 +22,7 @@ ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True)
-class Grid:
+class LossGrid:
     """Probabilities `mass[k]` of the losses on a grid, and of an infinite loss."""
 
     interval: float
@@ -31,7 +31,7 @@ class Grid:
     infinite: float
 
     @classmethod
-    def of(cls, losses: Losses, interval: float) -> Grid:
+    def of(cls, losses: Losses, interval: float) -> LossGrid:
         """Splits each loss between its neighbours on the grid so that both distributions keep their probabilities.
 
         This is the least private of all pairs with their losses on the grid that agree with the given pair at its
@@ -68,7 +68,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Composed:
+class DeltaBounds:
     """`delta[k]` is a bound on delta at the epsilon `start + k * interval`, all numerical errors included."""
 
     interval: float
@@ -98,7 +98,7 @@ class Composed:
         return float(self.delta[k + 1] + min(1.0, max(0.0, share)) * (self.delta[k] - self.delta[k + 1]))
 
 
-def compose(grids: Sequence[Grid], counts: Sequence[int], *, tilt: float, low: float, high: float) -> Composed:
+def compose(grids: Sequence[LossGrid], counts: Sequence[int], *, tilt: float, low: float, high: float) -> DeltaBounds:
     """Bounds delta for all epsilons from `low` to `high` when each grid's mechanism runs `counts` times."""
     interval = grids[0].interval
     lowest = math.floor(low / interval)
@@ -130,10 +130,10 @@ def compose(grids: Sequence[Grid], counts: Sequence[int], *, tilt: float, low: f
     scale = math.exp(log_scale) if log_scale < 600 else math.inf
     rounded_up = 1 + 1e-9 + 1e-13 * sum(counts)
     delta = -math.expm1(-interval) * scale * rounded_up * (tail_sums + 1e-300) + infinite + math.exp(min(0.0, above))
-    return Composed(interval, (lowest + first) * interval, np.minimum(delta, 1.0))
+    return DeltaBounds(interval, (lowest + first) * interval, np.minimum(delta, 1.0))
 
 
-def _log_moment(grids: Sequence[Grid], counts: Sequence[int], tilt: float) -> float:
+def _log_moment(grids: Sequence[LossGrid], counts: Sequence[int], tilt: float) -> float:
     return math.fsum(count * grid.log_moment(tilt) for grid, count in zip(grids, counts, strict=True))
 
 

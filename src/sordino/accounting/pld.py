@@ -40,7 +40,7 @@ from sordino.accounting.dominating_pairs import (
     Reals,
 )
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
-from sordino.accounting.loss_grid import Composed, Grid, compose
+from sordino.accounting.loss_grid import DeltaBounds, LossGrid, compose
 from sordino.accounting.pure import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.randomized_response import RandomizedResponse
 from sordino.errors import UnsupportedEvent
@@ -101,7 +101,7 @@ class Direction:
                 found[place] = composed.delta_at(epsilon)
         return np.minimum.accumulate(found)  # a delta that holds at an epsilon holds above it
 
-    def _from(self, epsilon: float) -> tuple[Composed, float]:
+    def _from(self, epsilon: float) -> tuple[DeltaBounds, float]:
         """A grid that begins at `epsilon`, and the delta there."""
         least = math.log(SMALLEST_DELTA)
         log_delta = min(0.0, self._losses(least).chernoff(epsilon)[1])
@@ -119,7 +119,9 @@ class Direction:
             log_delta = math.log(answer)
         return composed, answer
 
-    def _composed(self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0) -> Composed:
+    def _composed(
+        self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0
+    ) -> DeltaBounds:
         """Delta from `low` upwards, where what is left out above weighs exp(-16 - `beyond`) of what is predicted."""
         spread = losses.spread(tilt)
         high = epsilon + 4 * spread + (16 + beyond) / tilt
@@ -135,7 +137,7 @@ class Direction:
         rounding = MOST_DIGITS * max(abs(each.highest) for each in losses.losses)
         interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES, rounding)
         grids = [
-            Grid.of(pair.losses(losses.log_tail, interval, start), interval)
+            LossGrid.of(pair.losses(losses.log_tail, interval, start), interval)
             for pair, start in zip(self.pairs, least, strict=True)
         ]
         return compose(grids, self.counts, tilt=tilt, low=low, high=high)

@@ -24,7 +24,7 @@ from scipy.special import gammaln
 from sordino.accounting.accountant_views import Sight
 from sordino.accounting.curves import PrivacyCurve
 from sordino.accounting.events import PureDpEvent, flatten
-from sordino.accounting.loss_grid import Composed
+from sordino.accounting.loss_grid import DeltaBounds
 from sordino.accounting.randomized_response import RandomizedResponse, log_mixed
 
 
@@ -141,7 +141,7 @@ class Binomial:
         return self._composed.delta_at(epsilon)
 
     @cached_property
-    def _composed(self) -> Composed:
+    def _composed(self) -> DeltaBounds:
         (low, log_rare), (high, log_often) = sorted(self.response.atoms)
         k = np.arange(self.steps + 1, dtype=np.float64)  # how often the higher loss came
         loss = low * self.steps + (high - low) * k
@@ -153,4 +153,4 @@ class Binomial:
         delta = np.append(np.cumsum(falls[:0:-1])[::-1], 0.0)
         # Logarithms of factorials are off by up to 1e-15 of themselves, and everything else by less.
         rounded_up = 1 + 1e-9 + 1e-15 * float(gammaln(self.steps + 1))
-        return Composed(high - low, float(loss[0]), np.minimum(delta * rounded_up, 1.0))
+        return DeltaBounds(high - low, float(loss[0]), np.minimum(delta * rounded_up, 1.0))

@@ -16,7 +16,7 @@ from sordino.cli.options import number, print_columns, whole_number
 from sordino.errors import UsageError
 
 if TYPE_CHECKING:
-    from sordino.attacks.reconstruction import Attack
+    from sordino.attacks.reconstruction import ReconstructionAttack
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Attack a finished run, or gradients.")
 
@@ -86,15 +86,15 @@ def reconstruct(
 
     Gradients are plain, with noise, or with noise and a mask. Ctrl-C ends it and shows the images done so far.
     """
-    from sordino.attacks.reconstruction import Inverting, Recursive, public_pictures
+    from sordino.attacks.reconstruction import GradientInversion, Recursive, public_pictures
     from sordino.attacks.reconstruction.attack import known_network
-    from sordino.attacks.reconstruction.gallery import HEADINGS, NO_EPSILON, Outcome, Sent, write_outcome
+    from sordino.attacks.reconstruction.gallery import HEADINGS, NO_EPSILON, AttackOutcome, Sent, write_outcome
     from sordino.attacks.reconstruction.gallery import reconstruct as carry_out
     from sordino.attacks.reconstruction.linear_layer import FirstLayer
     from sordino.training.progress import progress_bar
 
-    ways: dict[str, Attack] = {
-        "inverting": Inverting(iterations, restarts, total_variation),
+    ways: dict[str, ReconstructionAttack] = {
+        "inverting": GradientInversion(iterations, restarts, total_variation),
         "rgap": Recursive(),
         "linear": FirstLayer(),
     }
@@ -117,7 +117,7 @@ def reconstruct(
         except KeyboardInterrupt:
             if not found:
                 raise typer.Exit(130) from None
-    outcome = Outcome(name, data, attack, sent, seed, tuple(found))
+    outcome = AttackOutcome(name, data, attack, sent, seed, tuple(found))
     written = None if out is None else write_outcome(outcome, out)
     if as_json:
         print(json.dumps(outcome.as_dict(), indent=2, allow_nan=False))

@@ -55,14 +55,14 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _Imported())  # never written to
+        self.commands = cast(Any, _LazyCommands())  # never written to
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(summaries())
 
 
-class _Imported(Mapping[str, Any]):
+class _LazyCommands(Mapping[str, Any]):
     """The commands by name. A command is imported when it is asked for."""
 
     def __iter__(self) -> Iterator[str]:
@@ -92,7 +92,7 @@ def in_options(message: str, parameters: Iterable[Any]) -> str:
 
     Messages about a file begin with its name, and their names are those of the file's entries, which stay.
 
-    >>> plan = _Imported()["plan"]
+    >>> plan = _LazyCommands()["plan"]
     >>> in_options("batch_size must be a whole number from 1 to 10, got 0.", plan.params)
     '--batch-size must be a whole number from 1 to 10, got 0.'
     """

@@ -38,11 +38,11 @@ def effects(
     from sordino.effects.measurements import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin
-    from sordino.recipes import Saved
+    from sordino.recipes import SavedRun
 
     validate.count(at_least=0, attacked=attacked)
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    subject = Subject.of(Saved.read(run), data=data, columns=group or ())
+    subject = Subject.of(SavedRun.read(run), data=data, columns=group or ())
     folder = run if out is None else out
     real = folder.resolve()
     inside = real.with_name(f"{real.name}.internal")  # beside what may leave

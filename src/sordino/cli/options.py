@@ -11,7 +11,7 @@ import typer
 
 from sordino.errors import UsageError
 from sordino.recipes.recipe import Recipe
-from sordino.recipes.settings import Declared, declared, option_of, renamed
+from sordino.recipes.settings import DeclaredSetting, declared, option_of, renamed
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -72,7 +72,7 @@ def with_settings(name: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def _parameter(setting: Declared, meaning: str) -> inspect.Parameter:
+def _parameter(setting: DeclaredSetting, meaning: str) -> inspect.Parameter:
     kinds: Mapping[str, Any] = {
         "number": (float | None, number(meaning, *setting.options)),
         "integer": (int | None, whole_number(meaning, *setting.options)),

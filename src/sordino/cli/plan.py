@@ -11,7 +11,7 @@ from rich.console import Console
 from sordino.accounting import Unit
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import naming_options, number, print_columns, whole_number, with_settings
-from sordino.recipes.planning import Planned, Question, compare, solve
+from sordino.recipes.planning import PlanAnswer, Question, compare, solve
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.settings import checked_one, declared
 
@@ -41,7 +41,7 @@ def plan(
         _print_plan(planned)
 
 
-def _print_plan(planned: Planned) -> None:
+def _print_plan(planned: PlanAnswer) -> None:
     numbers = planned.as_dict()
     shown = {name: str(numbers[name]) for name in _SHOWN}
     shown |= {name: f"{numbers[name]:.6g}" for name in ("sample_rate", "epochs")}
@@ -61,7 +61,7 @@ _SHOWN = (
 )
 
 
-def _print_comparison(planned: Planned, as_json: bool) -> None:
+def _print_comparison(planned: PlanAnswer, as_json: bool) -> None:
     compared = compare(planned.question)
     delta, multiplier = planned.guarantee.delta, planned.question.noise_multiplier
     headings = ("sampler", "adjacency", "accountant", "epsilon")

@@ -15,7 +15,7 @@ from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import print_columns
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import Recipe, SavedRun
 from sordino.training.run_folder import RunFolder
 
 
@@ -40,7 +40,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Write CSV here instead of to standard output.")] = None,
 ) -> None:
     """Apply the model of a run to new rows. The model is private, so that its predictions may be shown."""
-    answers = Saved.read(run).predict(data)
+    answers = SavedRun.read(run).predict(data)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(answers[0]), lineterminator="\n")
     writer.writeheader()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
-from sordino.communication.wire import Dense, Wire
+from sordino.communication.wire import DenseFormat, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.combined import CombinedCodec
@@ -31,7 +31,7 @@ from sordino.kernel.encoding import Codec, Encoding, Unchanged
 from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum
-from sordino.kernel.step import Begun, Plan
+from sordino.kernel.step import BegunStep, Plan
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -94,7 +94,7 @@ def federated_sgd(
     budget = data if isinstance(data, Budget) else Budget(data)
     validate.count(at_most=budget.records.num_units, clients=clients)
     run = PrivateRun(plan, model, budget, seed=seed)
-    server = _Server(run, model, clients, wire or Dense(), largest_client=-(-budget.records.num_units // clients))
+    server = _Server(run, model, clients, wire or DenseFormat(), largest_client=-(-budget.records.num_units // clients))
     steps, told, traffic = optimizer(model.parameters()), None, []
     for _ in range(len(run)):
         sent, told = server.step(told)
@@ -131,7 +131,7 @@ class _Server:
         private.write_to(self.model)
         return Traffic(up, len(down) * self.clients), keep
 
-    def _sum_of(self, client: int, begun: Begun) -> BoundedSum:
+    def _sum_of(self, client: int, begun: BegunStep) -> BoundedSum:
         """What the client's examples that joined add together, clipped one by one."""
         mine = begun.indices[begun.indices % self.clients == client]
         batch, seeds = self.run.drawn(begun, mine)

@@ -1,7 +1,7 @@
 """How an update becomes a message, and back. Values travel as float32.
 
-Three ways to say where the values belong. `Dense` sends every coordinate, `IndexCoded` says which it sends, and
-`SeedCoded` sends values alone: with random sparsification both ends can draw the mask from a seed that they share, so
+Three ways to say where the values belong. `DenseFormat` sends every coordinate, `IndexFormat` says which it sends, and
+`SeedFormat` sends values alone: with random sparsification both ends can draw the mask from a seed that they share, so
 that a message is shorter in proportion to the rate.
 
 The length of a message depends on the number of coordinates and on the mask, which are public, and on nothing else.
@@ -43,10 +43,10 @@ class Wire(ABC):
 
 
 @dataclass(frozen=True)
-class Dense(Wire):
+class DenseFormat(Wire):
     """Every coordinate, zeros included.
 
-    >>> len(Dense().pack(torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])))
+    >>> len(DenseFormat().pack(torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])))
     12
     """
 
@@ -60,13 +60,13 @@ class Dense(Wire):
 
 
 @dataclass(frozen=True)
-class IndexCoded(Wire):
+class IndexFormat(Wire):
     """How many are kept, which (as numbers or as one bit for each coordinate, whichever is shorter), and their values.
 
     Which are kept is said once for each mask: messages that follow under the same one have values alone.
 
     >>> update, keep = torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])
-    >>> IndexCoded().unpack(IndexCoded().pack(update, keep), torch.zeros(3, dtype=torch.bool))
+    >>> IndexFormat().unpack(IndexFormat().pack(update, keep), torch.zeros(3, dtype=torch.bool))
     tensor([0., 2., 0.], dtype=torch.float64)
     """
 
@@ -74,7 +74,7 @@ class IndexCoded(Wire):
 
     @property
     def once_told(self) -> Wire:
-        return SeedCoded()
+        return SeedFormat()
 
     def pack(self, values: Tensor, keep: Tensor) -> bytes:
         places = keep.nonzero()[:, 0].numpy()
@@ -100,12 +100,12 @@ class IndexCoded(Wire):
 
 
 @dataclass(frozen=True)
-class SeedCoded(Wire):
+class SeedFormat(Wire):
     """The values that are kept, in order, and nothing else: the receiver draws the mask itself.
 
     >>> update, keep = torch.tensor([0.0, 2.0, 0.0]), torch.tensor([False, True, False])
-    >>> message = SeedCoded().pack(update, keep)
-    >>> len(message), SeedCoded().unpack(message, keep)
+    >>> message = SeedFormat().pack(update, keep)
+    >>> len(message), SeedFormat().unpack(message, keep)
     (4, tensor([0., 2., 0.], dtype=torch.float64))
     """
 

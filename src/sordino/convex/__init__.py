@@ -1,7 +1,7 @@
 """Convex models: gated ReLU networks, and the baselines that they are compared with."""
 
 from sordino.convex.batch_choice import choose_batches as choose_batches
-from sordino.convex.hidden_run import HiddenFitted as HiddenFitted
+from sordino.convex.hidden_run import HiddenStateFit as HiddenStateFit
 from sordino.convex.hidden_run import fit_hidden_state as fit_hidden_state
 from sordino.convex.losses import CrossEntropy as CrossEntropy
 from sordino.convex.losses import Logistic as Logistic

@@ -45,7 +45,7 @@ OnShown = Callable[[int, dict[str, Tensor]], None]
 
 
 @dataclass(frozen=True)
-class HiddenFitted:
+class HiddenStateFit:
     """The last iterate, what is promised to whoever sees only it, and what was measured on it."""
 
     model: nn.Module
@@ -68,7 +68,7 @@ def fit_hidden_state(
     physical_batch_size: int | Literal["auto"] = "auto",
     progress: bool = True,
     on_shown: OnShown | None = None,
-) -> HiddenFitted:
+) -> HiddenStateFit:
     """Trains the plan's model from zero on `data`, which is (inputs, target), records or a budget.
 
     `outputs` is the public number of classes, or 1. `on_shown` gets the weights after each epoch that the plan shows.
@@ -221,11 +221,11 @@ class _Steps:
 
     def finished(
         self, guarantee: Guarantee, evaluation: Public | None, writer: RunWriter | None, *, is_written: bool = False
-    ) -> HiddenFitted:
+    ) -> HiddenStateFit:
         """Measures the last iterate, which is on the disk by now, and deletes the key."""
         found = {} if evaluation is None else measured(self.module, evaluation)
         numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
-        fitted = HiddenFitted(
+        fitted = HiddenStateFit(
             self.module, guarantee, self.hidden, numbers | {f"test_{name}": value for name, value in found.items()}
         )
         row = {"step": self.hidden.sampler.steps, **fitted.metrics}
@@ -296,7 +296,7 @@ class _WholeSchedule:
 
 def _taken_up(
     folder: RunFolder, budget: Budget, plan: NoisyCGD, module: nn.Module, digest: str, delta: float
-) -> HiddenFitted:
+) -> HiddenStateFit:
     """A finished run, charged unless the budget holds it."""
     done = folder.finished_run()
     done.check(digest, folder.path)
@@ -304,4 +304,4 @@ def _taken_up(
     module.load_state_dict(folder.model(like=module.state_dict()))
     promised: Any = folder.privacy()
     guarantee = budget.guarantee(delta=delta, assumptions=tuple(promised["assumptions"]))
-    return HiddenFitted(module, guarantee, plan, folder.metrics()[-1])
+    return HiddenStateFit(module, guarantee, plan, folder.metrics()[-1])

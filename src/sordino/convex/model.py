@@ -59,7 +59,7 @@ class GatedReLU:
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
         generator = torch.Generator().manual_seed(self.seed)
-        return _Gated(torch.randn(self.gates, inputs, generator=generator), outputs)
+        return _GatedLayer(torch.randn(self.gates, inputs, generator=generator), outputs)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class PairedReLU:
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
         generator = torch.Generator().manual_seed(self.seed)
-        return _Paired(torch.randn(self.gates // 2, inputs, generator=generator), outputs)
+        return _PairedLayer(torch.randn(self.gates // 2, inputs, generator=generator), outputs)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class Linear:
     def build(self, inputs: int, outputs: int) -> nn.Module:
         layer = nn.Linear(inputs, outputs, bias=False)
         nn.init.zeros_(layer.weight)
-        return nn.Sequential(_Bounded(), layer)
+        return nn.Sequential(_BoundedFeatures(), layer)
 
 
-class _Gated(nn.Module):
+class _GatedLayer(nn.Module):
     """One linear map for each gate, of which the open ones are added up."""
 
     gates: Tensor
@@ -132,7 +132,7 @@ class _Gated(nn.Module):
         return positive
 
 
-class _Paired(_Gated):
+class _PairedLayer(_GatedLayer):
     """The same with a second map for the other side of each gate."""
 
     maps_per_gate = 2
@@ -141,7 +141,7 @@ class _Paired(_Gated):
         return torch.cat([positive, ~positive], dim=1)
 
 
-class _Bounded(nn.Module):
+class _BoundedFeatures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return bounded(x)
 

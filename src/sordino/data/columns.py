@@ -26,10 +26,10 @@ MOST_CATEGORIES = 10_000
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberColumn:
     """A number, clamped to public bounds and scaled by them: `low` becomes -1 and `high` becomes 1.
 
-    >>> Number(0.0, 10.0).encode(["0", "7.5", "12", "", "ten"], frozenset({""}))[:, 0]
+    >>> NumberColumn(0.0, 10.0).encode(["0", "7.5", "12", "", "ten"], frozenset({""}))[:, 0]
     array([-1. ,  0.5,  1. ,  0. ,  nan], dtype=float32)
     """
 
@@ -96,7 +96,7 @@ class Category:
         return np.fromiter(map(places.get, cells, repeat(-1)), np.int64, len(cells))
 
 
-Column = Number | Category
+Column = NumberColumn | Category
 
 
 def _numbers(cells: Cells, missing: Missing, instead: float) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from rich.progress import DownloadColumn, Progress
 
 from sordino._input.files import read_bytes, write_atomically
 from sordino.data.archives import Limits, untar_gz
-from sordino.data.published import SOURCES, PublishedFile, Source
+from sordino.data.published import SOURCES, FileSource, PublishedFile
 from sordino.data.standard import NAMES
 from sordino.data.standard import root as standard_root
 from sordino.errors import DataError, StateError, UsageError
@@ -60,7 +60,7 @@ class Download:
     visible: bool = True
     schemes: tuple[str, ...] = ("https",)
 
-    def to(self, path: Path, source: Source) -> None:
+    def to(self, path: Path, source: FileSource) -> None:
         """Writes the published file to `path`, or refuses and leaves nothing there."""
 
         def stream(fname: str, action: Any, pooch: Any, *, check_only: bool | None = None) -> None:
@@ -131,7 +131,7 @@ class Download:
         return progress_bar(self.visible, DownloadColumn())
 
 
-def fetch_source(source: Source, folder: Path, download: Download) -> None:
+def fetch_source(source: FileSource, folder: Path, download: Download) -> None:
     """Brings `folder` to hold what a source publishes. Files that are there and right are not fetched again."""
     if _is_verified(source, folder):
         return
@@ -144,7 +144,7 @@ def fetch_source(source: Source, folder: Path, download: Download) -> None:
         write_atomically(folder / name, content)
 
 
-def _unpack(packed: bytes, source: Source) -> dict[str, bytes]:
+def _unpack(packed: bytes, source: FileSource) -> dict[str, bytes]:
     members = untar_gz(packed, limits=Limits(), shown=source.url)
     by_last_name = {PurePosixPath(name).name: content for name, content in members.items()}
     for file in source.unpacked:
@@ -154,7 +154,7 @@ def _unpack(packed: bytes, source: Source) -> dict[str, bytes]:
     return {file.name: by_last_name[file.name] for file in source.unpacked}
 
 
-def _is_verified(source: Source, folder: Path) -> bool:
+def _is_verified(source: FileSource, folder: Path) -> bool:
     try:
         return all(bool(file.verify(folder)) for file in source.kept)
     except (DataError, StateError):

@@ -59,7 +59,7 @@ class PublishedFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """Where a file is published. An archive is kept only as the members that `unpacked` names, by their last name."""
 
     url: str
@@ -75,9 +75,9 @@ class Source:
 _verified: set[tuple[str, int, int]] = set()
 
 
-def _four_idx_files(base: str, *files: tuple[int, str]) -> tuple[Source, ...]:
+def _four_idx_files(base: str, *files: tuple[int, str]) -> tuple[FileSource, ...]:
     names = (f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
-    return tuple(Source(base + name, PublishedFile(name, *known)) for name, known in zip(names, files, strict=True))
+    return tuple(FileSource(base + name, PublishedFile(name, *known)) for name, known in zip(names, files, strict=True))
 
 
 _MNIST = _four_idx_files(
@@ -94,7 +94,7 @@ _FASHION_MNIST = _four_idx_files(
     (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
     (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
-_CIFAR10 = Source(
+_CIFAR10 = FileSource(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     PublishedFile(
         "cifar-10-binary.tar.gz",
@@ -114,21 +114,23 @@ _CIFAR10 = Source(
     ),
 )
 _SVHN = tuple(
-    Source(f"https://ufldl.stanford.edu/housenumbers/{name}", PublishedFile(name, size, sha256))
+    FileSource(f"https://ufldl.stanford.edu/housenumbers/{name}", PublishedFile(name, size, sha256))
     for name, size, sha256 in (
         ("train_32x32.mat", 182_040_794, "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
         ("test_32x32.mat", 64_275_384, "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
     )
 )
 _ADULT = tuple(
-    Source(f"https://archive.ics.uci.edu/ml/machine-learning-databases/adult/{name}", PublishedFile(name, size, sha256))
+    FileSource(
+        f"https://archive.ics.uci.edu/ml/machine-learning-databases/adult/{name}", PublishedFile(name, size, sha256)
+    )
     for name, size, sha256 in (
         ("adult.data", 3_974_305, "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
         ("adult.test", 2_003_153, "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
     )
 )
 
-SOURCES: dict[str, tuple[Source, ...]] = {
+SOURCES: dict[str, tuple[FileSource, ...]] = {
     "mnist": _MNIST,
     "fashion-mnist": _FASHION_MNIST,
     "cifar10": (_CIFAR10,),

@@ -41,7 +41,7 @@ from torch import Tensor
 from sordino._input import validate
 from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT, Table
-from sordino.data.columns import Category, Cells, Column, Missing, Number
+from sordino.data.columns import Category, Cells, Column, Missing, NumberColumn
 from sordino.data.dataset import Facts
 from sordino.data.table_readers import header_of, pieces_in
 from sordino.errors import UsageError
@@ -137,7 +137,7 @@ MOST_FEATURES = 100_000
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetColumn:
     """The column that is predicted, and what it holds."""
 
     name: str
@@ -158,8 +158,8 @@ class Schema:
 
     `units` is the public number of privacy units, where it is stated: of users, or of rows where nobody owns several.
 
-    >>> columns = {"age": Number(0, 100), "sex": Category(("female", "male"))}
-    >>> schema = Schema("people", Target("ill", Category(("no", "yes"))), columns)
+    >>> columns = {"age": NumberColumn(0, 100), "sex": Category(("female", "male"))}
+    >>> schema = Schema("people", TargetColumn("ill", Category(("no", "yes"))), columns)
     >>> schema.num_features
     3
     >>> schema.encode({"age": ["25", "old"], "sex": ["male", "female"]})
@@ -168,7 +168,7 @@ class Schema:
     """
 
     name: str
-    target: Target
+    target: TargetColumn
     columns: Mapping[str, Column]
     user: User | None = None
     groups: tuple[str, ...] = ()
@@ -258,16 +258,16 @@ def _schema(top: Table, name: str, folder: Path) -> Schema:
     return schema
 
 
-def _target(table: Table) -> Target:
+def _target(table: Table) -> TargetColumn:
     table.allow("column", "classes", "bounds")
     if ("classes" in table) == ("bounds" in table):
         raise UsageError(f"{table.what}: either classes or bounds must be there, got both or neither.")
     if "bounds" in table:
-        return Target(table.text("column"), _number(table))
+        return TargetColumn(table.text("column"), _number(table))
     classes = _category(table, "classes")
     if classes.width < 2:
         raise UsageError(f"{table.what}: classes must be at least 2, got {classes.width}.")
-    return Target(table.text("column"), classes)
+    return TargetColumn(table.text("column"), classes)
 
 
 def _columns(table: Table) -> dict[str, Column]:
@@ -286,12 +286,12 @@ def _column(table: Table) -> Column:
             raise UsageError(f"{table.what}: kind must be 'number' or 'category', got {other[:80]!r}.")
 
 
-def _number(table: Table) -> Number:
+def _number(table: Table) -> NumberColumn:
     bounds = table.numbers("bounds")
     if len(bounds) != 2:
         raise UsageError(f"{table.what}: bounds must be [low, high], got {len(bounds)} numbers.")
     with table.named():
-        number = Number(*bounds)
+        number = NumberColumn(*bounds)
     return number
 
 

@@ -33,7 +33,7 @@ _BEYOND = 1.2  # how far out the middle of a leaf may lie
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DeadLeavesBatch:
     """Pictures as bytes [b, c, m, n], the number of each one's form in `FORMS`, and the other numbers of its law."""
 
     pictures: Tensor = field(repr=False)
@@ -64,7 +64,7 @@ class DeadLeaves:
         """How many numbers a law has beside its form."""
         return 9 + self.input_shape[0]
 
-    def draw(self, count: int, generator: Generator) -> Drawn:
+    def draw(self, count: int, generator: Generator) -> DeadLeavesBatch:
         """So many pictures with their laws. The same generator gives the same ones."""
         validate.count(count=count)
         channels, rows, columns = self.input_shape
@@ -75,7 +75,7 @@ class DeadLeaves:
             covered, painted = law.leaf(places, generator)
             pictures = torch.where(covered[:, None], painted, pictures)
         quantised = pictures.clamp(0, 1).mul(255).round().to(torch.uint8)
-        return Drawn(quantised, law.form, law.numbers())
+        return DeadLeavesBatch(quantised, law.form, law.numbers())
 
 
 @dataclass(frozen=True)

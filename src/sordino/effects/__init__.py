@@ -1,8 +1,8 @@
 """What a trained model does to groups of people, and what it lets attackers do."""
 
 from sordino.effects.input_attacks import L2 as L2
-from sordino.effects.input_attacks import Attack as Attack
 from sordino.effects.input_attacks import LInfinity as LInfinity
+from sordino.effects.input_attacks import PgdAttack as PgdAttack
 from sordino.effects.input_attacks import pgd as pgd
 from sordino.effects.input_attacks import robust_accuracy as robust_accuracy
 from sordino.effects.robustness import MaskingSigns as MaskingSigns

@@ -28,7 +28,7 @@ from sordino.data.schema import Schema
 from sordino.data.standard import adult_schema
 from sordino.effects.bootstrap import Interval, change_of, gap_of, in_points, mean_of
 from sordino.errors import DataError, UsageError
-from sordino.recipes import Saved
+from sordino.recipes import SavedRun
 
 FEW = 30  # rows: an accuracy on fewer says nearly nothing
 
@@ -84,7 +84,7 @@ def by_columns(rows: Split, names: dict[str, tuple[str, ...]], columns: Sequence
     return grouping
 
 
-def groupings(rows: Split, saved: Saved, columns: Sequence[str]) -> tuple[Grouping, ...]:
+def groupings(rows: Split, saved: SavedRun, columns: Sequence[str]) -> tuple[Grouping, ...]:
     """By class, by each of the columns, and by all of them together. Without columns, those that the data declares."""
     declared = tuple(rows.groups)
     for column in columns:
@@ -107,7 +107,7 @@ def _grouping(by: str, chosen: Sequence[tuple[str, Tensor]]) -> Grouping:
     )
 
 
-def _names(rows: Split, saved: Saved) -> dict[str, tuple[str, ...]]:
+def _names(rows: Split, saved: SavedRun) -> dict[str, tuple[str, ...]]:
     """What the labels of each group column stand for, by the schema where there is one."""
     schema = adult_schema() if saved.facts.name == "adult" else None
     if saved.folder.schema is not None:

@@ -88,7 +88,7 @@ _SMALLEST = 1e-30  # a norm below this has no direction
 
 
 @dataclass(frozen=True)
-class Attack(ABC):
+class PgdAttack(ABC):
     """How far an input may be moved, within the public range from `low` to `high`, and in which steps."""
 
     radius: float
@@ -124,7 +124,7 @@ class Attack(ABC):
     def _offset(self, inputs: Tensor, generator: torch.Generator) -> Tensor: ...
 
 
-class LInfinity(Attack):
+class LInfinity(PgdAttack):
     """No single number of an input moves further than the radius.
 
     >>> LInfinity(0.1, step=0.01, steps=40).along(torch.tensor([[3.0, -2.0, 0.0]]))
@@ -141,7 +141,7 @@ class LInfinity(Attack):
         return self.radius * (2 * torch.rand(inputs.shape, generator=generator) - 1)
 
 
-class L2(Attack):
+class L2(PgdAttack):
     """The whole input moves no further than the radius, in Euclidean distance.
 
     >>> L2(1.0, step=0.5, steps=40).along(torch.tensor([[3.0, -4.0]]))
@@ -161,7 +161,7 @@ class L2(Attack):
 
 
 def pgd(
-    model: nn.Module, inputs: Tensor, target: Tensor, attack: Attack, *, seed: int, prepare: Prepare | None = None
+    model: nn.Module, inputs: Tensor, target: Tensor, attack: PgdAttack, *, seed: int, prepare: Prepare | None = None
 ) -> Tensor:
     """For each row a neighbour that the model has wrong, or else the one with the highest loss that was found.
 
@@ -184,7 +184,7 @@ def pgd(
 
 
 def robust_accuracy(
-    model: nn.Module, inputs: Tensor, target: Tensor, attack: Attack, *, seed: int, prepare: Prepare | None = None
+    model: nn.Module, inputs: Tensor, target: Tensor, attack: PgdAttack, *, seed: int, prepare: Prepare | None = None
 ) -> float:
     """The share of rows that the model has right under attack: those for which `pgd` found nothing."""
     moved = pgd(model, inputs, target, attack, seed=seed, prepare=prepare)
@@ -192,7 +192,7 @@ def robust_accuracy(
         return float(correctness(Victim(model, prepare).outputs(moved), target).mean())
 
 
-def _strongest(victim: Victim, inputs: Tensor, target: Tensor, attack: Attack, seeds: list[int]) -> Tensor:
+def _strongest(victim: Victim, inputs: Tensor, target: Tensor, attack: PgdAttack, seeds: list[int]) -> Tensor:
     """Attacks rows from one start after the other, as long as they are right."""
     best, highest = inputs.clone(), torch.full((len(inputs),), -torch.inf)
     standing = torch.arange(len(inputs))
@@ -221,8 +221,8 @@ def _strongest(victim: Victim, inputs: Tensor, target: Tensor, attack: Attack, s
     return best
 
 
-def _check(inputs: Tensor, target: Tensor, attack: Attack) -> None:
-    validate.instance(Attack, attack=attack)
+def _check(inputs: Tensor, target: Tensor, attack: PgdAttack) -> None:
+    validate.instance(PgdAttack, attack=attack)
     if not inputs.is_floating_point():
         raise UsageError(f"inputs must be floating point to be moved, got {inputs.dtype}.")
     if len(inputs) == 0 or len(inputs) != len(target):

@@ -28,19 +28,19 @@ from sordino.effects.groups import (
 from sordino.effects.rare_examples import (
     MEMBERS,
     SCORE,
-    Harmed,
+    HarmedExample,
     PublicEnsemble,
     by_decile,
     most_harmed,
     train_public_ensemble,
 )
-from sordino.effects.robustness import Curve, FromUnit, MaskingSigns, Pictures, range_of, unit_pixels
+from sordino.effects.robustness import FromUnit, ImagesToAttack, MaskingSigns, RobustnessCurve, range_of, unit_pixels
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import Recipe, SavedRun
 from sordino.recipes.methods import method_of
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
-from sordino.report.quality import Judged, judge
+from sordino.report.quality import JudgedRows, judge
 from sordino.training.evaluation import correctness
 
 HARMED = 12
@@ -59,9 +59,9 @@ class Effects:
     deciles: tuple[GroupAccuracy, ...]
     disparities: tuple[Disparity, ...]
     calibration: CalibrationError | None
-    curves: tuple[Curve, ...]
+    curves: tuple[RobustnessCurve, ...]
     masking: MaskingSigns | None
-    harmed: tuple[Harmed, ...]
+    harmed: tuple[HarmedExample, ...]
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
@@ -81,14 +81,14 @@ class Effects:
 class Subject:
     """A finished model and the public rows that it is judged on, in groups."""
 
-    saved: Saved = field(repr=False)
+    saved: SavedRun = field(repr=False)
     rows: Split = field(repr=False)
-    judged: Judged = field(repr=False)
+    judged: JudgedRows = field(repr=False)
     groupings: tuple[Grouping, ...]
     data: str
 
     @classmethod
-    def of(cls, saved: Saved, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
+    def of(cls, saved: SavedRun, *, data: str | None = None, columns: Sequence[str] = ()) -> Subject:
         """Reads the public rows of the run's data set, or of another with the same inputs and classes."""
         if saved.facts.num_classes is None:
             raise UsageError(f"effects are about classes, and the target of {saved.facts.name!r} is a number.")
@@ -114,11 +114,13 @@ class Subject:
         found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
         return found
 
-    def pictures(self, most: int) -> Pictures:
+    def pictures(self, most: int) -> ImagesToAttack:
         """So many rows at most to attack, spread over all of them."""
         pixels, facts = unit_pixels(self.rows.inputs, self.saved.facts), self.saved.facts
         chosen = np.linspace(0, len(pixels) - 1, min(most, len(pixels))).astype(np.int64)
-        return Pictures(pixels[chosen], self.rows.target[chosen], facts, FromUnit(self.saved.built, range_of(facts)))
+        return ImagesToAttack(
+            pixels[chosen], self.rows.target[chosen], facts, FromUnit(self.saved.built, range_of(facts))
+        )
 
 
 def public_ensemble(subject: Subject, *, seed: int = 0) -> PublicEnsemble:
@@ -178,7 +180,7 @@ def _disparities(subject: Subject, seed: int, notes: list[str]) -> tuple[Dispari
 
 def _under_attack(
     subject: Subject, attacked: int, seed: int, notes: list[str]
-) -> tuple[tuple[Curve, ...], MaskingSigns | None]:
+) -> tuple[tuple[RobustnessCurve, ...], MaskingSigns | None]:
     if attacked == 0:
         return (), None
     module = subject.saved.built.module

@@ -13,7 +13,7 @@ from torch import Tensor
 from sordino._input.files import write_atomically
 from sordino.effects.groups import GroupAccuracy
 from sordino.effects.measurements import Effects, Subject
-from sordino.effects.rare_examples import Harmed
+from sordino.effects.rare_examples import HarmedExample
 from sordino.effects.robustness import unit_pixels
 from sordino.effects.twin import TwinEffects
 from sordino.errors import DataError
@@ -72,7 +72,7 @@ def _groups(by: str, groups: Sequence[GroupAccuracy]) -> Section:
     return Section(f"by-{by.replace(' ', '-')}", f"By {by}", table(shown.HEADINGS, rows), {}, 20)
 
 
-def _most_harmed(harmed: Sequence[Harmed], subject: Subject, reference: str) -> list[Section]:
+def _most_harmed(harmed: Sequence[HarmedExample], subject: Subject, reference: str) -> list[Section]:
     """Pictures, where rows are pictures: public ones only."""
     facts = subject.saved.facts
     if len(facts.input_shape) != 3 or not harmed:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sordino.effects.groups import Group, Grouping
 from sordino.errors import DataError
-from sordino.recipes import Saved
+from sordino.recipes import SavedRun
 from sordino.recipes.networks import build, network_inputs
 from sordino.training.evaluation import correctness
 
@@ -100,7 +100,7 @@ class PublicEnsemble:
         return self.probabilities.gather(2, self._answer)
 
 
-def train_public_ensemble(saved: Saved, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
+def train_public_ensemble(saved: SavedRun, raw: Tensor, target: Tensor, *, seed: int) -> PublicEnsemble:
     """Networks like that of the run, trained on public rows as one does without privacy."""
     if len(target) < _FEWEST:
         raise DataError(f"an ensemble needs at least {_FEWEST} public rows, got {len(target)}.")
@@ -136,7 +136,7 @@ def by_decile(margins: NDArray[np.float64]) -> Grouping:
 
 
 @dataclass(frozen=True)
-class Harmed:
+class HarmedExample:
     """A public row, and how likely its label is to a reference and to the model."""
 
     row: int
@@ -146,15 +146,15 @@ class Harmed:
 
 def most_harmed(
     reference: NDArray[np.float64], model: NDArray[np.float64], wrong: NDArray[np.bool_], count: int
-) -> tuple[Harmed, ...]:
+) -> tuple[HarmedExample, ...]:
     """Of the rows that the model has wrong, those whose own label lost most likelihood. Nobody who gained is named.
 
     >>> most_harmed(np.array([0.9, 0.5, 0.8]), np.array([0.1, 0.4, 0.7]), np.array([True, True, False]), 2)
-    (Harmed(row=0, reference=0.9, model=0.1), Harmed(row=1, reference=0.5, model=0.4))
+    (HarmedExample(row=0, reference=0.9, model=0.1), HarmedExample(row=1, reference=0.5, model=0.4))
     """
     loss = np.where(wrong, reference - model, 0.0)
     order = np.argsort(-loss, kind="stable")[:count]
-    return tuple(Harmed(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
+    return tuple(HarmedExample(int(row), float(reference[row]), float(model[row])) for row in order if loss[row] > 0)
 
 
 def _name(number: int, parts: int) -> str:

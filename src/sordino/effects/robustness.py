@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.data import Facts
-from sordino.effects.input_attacks import L2, Attack, LInfinity, Prepare, Victim, pgd, robust_accuracy
+from sordino.effects.input_attacks import L2, LInfinity, PgdAttack, Prepare, Victim, pgd, robust_accuracy
 from sordino.errors import DataError
 from sordino.models import Built
 from sordino.training.evaluation import correctness, evaluating
@@ -76,7 +76,7 @@ def masking_signs(
     model: nn.Module,
     inputs: Tensor,
     target: Tensor,
-    attack: Attack,
+    attack: PgdAttack,
     *,
     seed: int,
     prepare: Prepare | None = None,
@@ -131,7 +131,7 @@ _COLOUR = {LInfinity: (1 / 255, 2 / 255, 4 / 255, 8 / 255), L2: (0.1, 0.25, 0.5,
 
 
 @dataclass(frozen=True)
-class Curve:
+class RobustnessCurve:
     """The share of rows that stays right at each radius; the first radius is 0."""
 
     norm: str
@@ -158,7 +158,7 @@ class FromUnit:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImagesToAttack:
     """Pictures to attack, with pixels from 0 to 1."""
 
     pixels: Tensor = field(repr=False)
@@ -166,7 +166,7 @@ class Pictures:
     facts: Facts
     prepare: FromUnit
 
-    def curves(self, model: nn.Module, *, seed: int) -> tuple[Curve, ...]:
+    def curves(self, model: nn.Module, *, seed: int) -> tuple[RobustnessCurve, ...]:
         """For both norms."""
         return tuple(
             curve(model, self.pixels, self.target, norm, attacks, seed=seed, prepare=self.prepare)
@@ -199,7 +199,7 @@ def range_of(facts: Facts) -> tuple[float, float]:
     return facts.input_range
 
 
-def usual_attacks(facts: Facts) -> dict[str, tuple[Attack, ...]]:
+def usual_attacks(facts: Facts) -> dict[str, tuple[PgdAttack, ...]]:
     """For each norm attacks of rising radius: 20 steps that add up to two and a half times the radius.
 
     >>> [attack.radius for attack in usual_attacks(Facts("digits", (1, 8, 8), 10))["L-infinity"]]
@@ -215,11 +215,11 @@ def curve(
     inputs: Tensor,
     target: Tensor,
     norm: str,
-    attacks: Sequence[Attack],
+    attacks: Sequence[PgdAttack],
     *,
     seed: int,
     prepare: Prepare | None = None,
-) -> Curve:
+) -> RobustnessCurve:
     """What stays right as the radius rises. A row that fell at a smaller radius has fallen at a larger one."""
     victim = Victim(model, prepare)
 
@@ -235,4 +235,4 @@ def curve(
             standing = standing[right(moved, target[standing])]
         left.append(len(standing))
     shares = tuple(each / len(target) for each in left)
-    return Curve(norm, (0.0, *(attack.radius for attack in attacks)), shares, len(target))
+    return RobustnessCurve(norm, (0.0, *(attack.radius for attack in attacks)), shares, len(target))

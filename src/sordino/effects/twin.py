@@ -16,21 +16,21 @@ from torch import Tensor
 from sordino.effects.bootstrap import Interval, mean_of
 from sordino.effects.groups import GroupAccuracy, accuracies, who_lost
 from sordino.effects.measurements import HARMED, Subject
-from sordino.effects.rare_examples import WORDS, Harmed, PublicEnsemble, by_decile, most_harmed, train_plainly
-from sordino.effects.robustness import Curve, MaskingSigns
+from sordino.effects.rare_examples import WORDS, HarmedExample, PublicEnsemble, by_decile, most_harmed, train_plainly
+from sordino.effects.robustness import MaskingSigns, RobustnessCurve
 from sordino.errors import SordinoError
-from sordino.recipes import Saved
+from sordino.recipes import SavedRun
 from sordino.recipes.networks import network_inputs
 from sordino.recipes.prepared import prepare
 from sordino.training.evaluation import correctness
-from sordino.training.not_private import Exposed, NotPrivate
+from sordino.training.not_private import ExposedResult, NotPrivate
 
 NOT_PRIVATE = "not private: computed from private rows without a clip and without noise, to be kept inside"
 _ROWS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
-class TwinEffects(Exposed):
+class TwinEffects(ExposedResult):
     """What each group lost to privacy, on public rows; by how rare a row is; under attack. Not private."""
 
     headline: str
@@ -39,13 +39,13 @@ class TwinEffects(Exposed):
     lost: Interval
     groups: tuple[GroupAccuracy, ...]
     deciles: tuple[GroupAccuracy, ...]
-    harmed: tuple[Harmed, ...]
-    curves: tuple[Curve, ...]
+    harmed: tuple[HarmedExample, ...]
+    curves: tuple[RobustnessCurve, ...]
     masking: MaskingSigns | None
     warning: str = field(default=NOT_PRIVATE, init=False)
 
 
-def train_twin(saved: Saved, *, seed: int = 0) -> NotPrivate:
+def train_twin(saved: SavedRun, *, seed: int = 0) -> NotPrivate:
     """The same network from the same first weights, trained on the private rows as one does without privacy."""
     prepared = prepare(saved.recipe, progress=False)
     train = prepared.data.train
@@ -85,7 +85,7 @@ def _outputs(subject: Subject, twin: NotPrivate) -> Tensor:
 
 def _under_attack(
     subject: Subject, twin: NotPrivate, attacked: int, seed: int
-) -> tuple[tuple[Curve, ...], MaskingSigns | None]:
+) -> tuple[tuple[RobustnessCurve, ...], MaskingSigns | None]:
     if attacked == 0:
         return (), None
     try:

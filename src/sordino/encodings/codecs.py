@@ -58,14 +58,14 @@ class MaskCodec:
 
 
 @dataclass(frozen=True, repr=False)
-class Transformed:
+class MappedContributions:
     """Rows of `each` under `mapped`, a few at a time, as vectors of `layout`. Norms are those of the rows as formed.
 
     The norm of a residual would follow from two others by Pythagoras, and be wrong where they nearly cancel: the clip
     would rest on it.
 
     >>> each = Dense(torch.tensor([[3.0, -4.0]]), Layout(("w",), ((2,),)))
-    >>> Transformed(each, each.layout, torch.abs).weighted_sum(torch.ones(1))
+    >>> MappedContributions(each, each.layout, torch.abs).weighted_sum(torch.ones(1))
     tensor([3., 4.], dtype=torch.float64)
     """
 

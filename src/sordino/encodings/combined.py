@@ -47,7 +47,7 @@ class Combined:
 
 
 @runtime_checkable
-class Masks(Protocol):
+class DroppingCodec(Protocol):
     """A codec that drops coordinates of a release, for good, when it decodes it."""
 
     def without_masks(self, released: Private) -> Private:
@@ -72,13 +72,13 @@ class CombinedCodec:
     def decode(self, released: Private) -> tuple[Private, State]:
         by_second, second = self.second.decode(released)
         gradient, first = self.first.decode(by_second)
-        if isinstance(self.second, Masks):
+        if isinstance(self.second, DroppingCodec):
             _, first = self.first.decode(self.second.without_masks(released))
         return gradient, _named(first, second)
 
     def without_masks(self, released: Private) -> Private:
         for codec in (self.second, self.first):
-            released = codec.without_masks(released) if isinstance(codec, Masks) else codec.decode(released)[0]
+            released = codec.without_masks(released) if isinstance(codec, DroppingCodec) else codec.decode(released)[0]
         return released
 
 

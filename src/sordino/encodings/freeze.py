@@ -64,7 +64,7 @@ class Rest:
 
 
 @runtime_checkable
-class Resting(Protocol):
+class FreezingEncoding(Protocol):
     """An encoding that knows which coordinates rest. What is None, or no such encoding, lets all of them move."""
 
     def rest(self, state: State) -> Rest | None: ...
@@ -72,7 +72,7 @@ class Resting(Protocol):
 
 def rest_of(encoding: Encoding, state: State) -> Rest | None:
     """Which coordinates rest after a step that left this state."""
-    return encoding.rest(state) if isinstance(encoding, Resting) else None
+    return encoding.rest(state) if isinstance(encoding, FreezingEncoding) else None
 
 
 def both(first: Rest | None, second: Rest | None) -> Rest | None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.codecs import Learn, Transformed
+from sordino.encodings.codecs import Learn, MappedContributions
 from sordino.kernel.encoding import State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
@@ -88,9 +88,9 @@ class ScaleCodec:
     scale: Tensor
     learn: Learn
 
-    def encode(self, each: PerExample) -> Transformed:
+    def encode(self, each: PerExample) -> MappedContributions:
         check_coordinates("a scale", self.scale.numel(), each.layout)
-        return Transformed(each, each.layout, self.scaled)
+        return MappedContributions(each, each.layout, self.scaled)
 
     def scaled(self, rows: Tensor) -> Tensor:
         return rows / self.scale.to(rows)
@@ -159,11 +159,11 @@ class BesideCodec:
         """What keeps the norm as it is."""
         return 1 / sqrt(1 + self.share**2)
 
-    def encode(self, each: PerExample) -> Transformed:
+    def encode(self, each: PerExample) -> MappedContributions:
         layout = each.layout
         check_coordinates("a scale", self.scale.numel(), layout)
         names = layout.names + tuple(_SIZE_OF + name for name in layout.names)
-        return Transformed(each, Layout(names, 2 * layout.shapes), self.rows)
+        return MappedContributions(each, Layout(names, 2 * layout.shapes), self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
         scaled = rows / (self.scale / self.shrink).to(rows)

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from sordino._input import validate
-from sordino.encodings.codecs import Transformed
-from sordino.kernel.encoding import Anchors, Rows, State, check_coordinates
+from sordino.encodings.codecs import MappedContributions
+from sordino.kernel.encoding import Anchors, GradientRows, State, check_coordinates
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout, PerExample, Private
 
@@ -109,7 +109,7 @@ class Subspace:
         ]
 
 
-def _multiplied(each: Rows, parts: list[Tensor], cuts: tuple[slice, ...]) -> list[Tensor]:
+def _multiplied(each: GradientRows, parts: list[Tensor], cuts: tuple[slice, ...]) -> list[Tensor]:
     """sum over rows of g g^T L for each group, in one pass."""
     products = [torch.zeros_like(part) for part in parts]
     for rows in each.rows(_ROWS_AT_A_TIME):
@@ -185,9 +185,9 @@ class EmbeddingCodec:
     def layout(self) -> Layout:
         return Layout(("embedding",), ((self.basis.directions,),))
 
-    def encode(self, each: PerExample) -> Transformed:
+    def encode(self, each: PerExample) -> MappedContributions:
         check_coordinates("a subspace", self.basis.layout.size, each.layout)
-        return Transformed(each, self.layout, self.rows)
+        return MappedContributions(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
         return self.basis.embed(rows)
@@ -209,9 +209,9 @@ class ResidualCodec:
     def layout(self) -> Layout:
         return Layout(("embedding", "residual"), ((self.basis.directions,), (self.basis.layout.size,)))
 
-    def encode(self, each: PerExample) -> Transformed:
+    def encode(self, each: PerExample) -> MappedContributions:
         check_coordinates("a subspace", self.basis.layout.size, each.layout)
-        return Transformed(each, self.layout, self.rows)
+        return MappedContributions(each, self.layout, self.rows)
 
     def rows(self, rows: Tensor) -> Tensor:
         embedded = self.basis.embed(rows)

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
-from sordino.gradients.tape import Survey, Unrecorded, record, survey
-from sordino.gradients.taped import Taped
+from sordino.gradients.tape import Survey, TapeUnavailable, record, survey
+from sordino.gradients.taped import TapedGradients
 from sordino.gradients.torch_state import original, working_dtype
 from sordino.gradients.vmapped import Objective, gradients_of_rows
 from sordino.kernel.records import Batch
@@ -82,7 +82,7 @@ def _agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement
                 pair = _of_pair(probe, objective, rows.take(slice(start, start + 2)), tolerance)
             except UsageError:
                 raise
-            except (Unrecorded, RuntimeError, IndexError, TypeError, ValueError):
+            except (TapeUnavailable, RuntimeError, IndexError, TypeError, ValueError):
                 break  # not in this precision
             if pair.holds:
                 return pair
@@ -120,7 +120,7 @@ def _errors(model: nn.Module, objective: Objective, rows: Batch) -> dict[str, fl
     seeds, layout = rows.units, Layout.of(model)
     plan = survey(model, tuple(x[:1] for x in rows.inputs))
     tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
-    taped = Taped.of(tape, tape.usable, [1] * len(seeds), layout)
+    taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), layout)
     gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds)
     expected = torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1).double()
     seen = usable & expected.isfinite().all(dim=1)

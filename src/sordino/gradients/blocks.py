@@ -85,7 +85,7 @@ class Block(ABC):
 
     def present(self, rows: Tensor) -> Block:
         """These gradients with exact zeros for the rows that are False: 0 * NaN would be NaN."""
-        return Instantiated(zero_unless(rows, self.dense()))
+        return DenseBlock(zero_unless(rows, self.dense()))
 
     @abstractmethod
     def add_to(self, total: Tensor, weights: Tensor) -> None:
@@ -112,7 +112,7 @@ class Block(ABC):
 
     def masked(self, keep: Tensor) -> Block:
         """The same with zeros where `keep`, shape (size,), is False."""
-        return Masked(self, keep, self.laid_out(keep))
+        return MaskedBlock(self, keep, self.laid_out(keep))
 
     def laid_out(self, keep: Tensor) -> Tensor:
         """`keep` as `masked_` of what `formed` gives wants it: laid out once for all rows, not for a few at a time."""
@@ -120,11 +120,11 @@ class Block(ABC):
 
     def masked_(self, laid_out: Tensor) -> Block:
         """The same of gradients that were formed to be used once, in their own memory where they have any."""
-        return Instantiated(torch.where(laid_out, self.dense(), 0.0))
+        return DenseBlock(torch.where(laid_out, self.dense(), 0.0))
 
 
 @dataclass(frozen=True, repr=False)
-class Instantiated(Block):
+class DenseBlock(Block):
     """Gradients as a matrix."""
 
     matrix: Tensor
@@ -133,14 +133,14 @@ class Instantiated(Block):
     def size(self) -> int:
         return self.matrix.shape[1]
 
-    def take(self, rows: slice) -> Instantiated:
-        return Instantiated(self.matrix[rows])
+    def take(self, rows: slice) -> DenseBlock:
+        return DenseBlock(self.matrix[rows])
 
     def squared_norms(self) -> Tensor:
         return squared_norms(self.matrix)
 
-    def present(self, rows: Tensor) -> Instantiated:
-        return Instantiated(zero_unless(rows, self.matrix))
+    def present(self, rows: Tensor) -> DenseBlock:
+        return DenseBlock(zero_unless(rows, self.matrix))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         total.addmv_(self.matrix.T, weights)
@@ -148,16 +148,16 @@ class Instantiated(Block):
     def dense(self) -> Tensor:
         return self.matrix
 
-    def masked(self, keep: Tensor) -> Instantiated:
-        return Instantiated(torch.where(keep, self.matrix, 0.0))
+    def masked(self, keep: Tensor) -> DenseBlock:
+        return DenseBlock(torch.where(keep, self.matrix, 0.0))
 
-    def masked_(self, laid_out: Tensor) -> Instantiated:
+    def masked_(self, laid_out: Tensor) -> DenseBlock:
         self.matrix.mul_(laid_out)
         return self
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
         rows = equal_rows(starts)
-        return Instantiated(self.matrix.reshape(-1, rows, self.size).sum(dim=1)) if rows else super().of_units(starts)
+        return DenseBlock(self.matrix.reshape(-1, rows, self.size).sum(dim=1)) if rows else super().of_units(starts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,10 +262,10 @@ class Products(Block):
 
     def formed(self, room: Tensor | None = None) -> Block:
         if room is None:
-            return Instantiated(self.dense())
+            return DenseBlock(self.dense())
         rows, _, outputs = self.left.shape
         out = room.view(rows, outputs, -1)
-        return Instantiated(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
+        return DenseBlock(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
         """The places of rows of one unit are places of the unit, if all units have as many."""
@@ -388,11 +388,11 @@ class RoundedProducts(Products):
     def take(self, rows: slice) -> RoundedProducts:
         return RoundedProducts(self.left[rows], self.right[rows])
 
-    def formed(self, room: Tensor | None = None) -> Instantiated:
+    def formed(self, room: Tensor | None = None) -> DenseBlock:
         rows, _, outputs = self.left.shape
         room = self.left.new_empty(rows * self.size, dtype=held_in(self.left.dtype)) if room is None else room
         out = room.view(rows, outputs, -1)
-        return Instantiated(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
+        return DenseBlock(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         self.formed().add_to(total, weights)
@@ -441,7 +441,7 @@ class FormedLater(Block):
         return True
 
     def formed(self, room: Tensor | None = None) -> Block:
-        return Instantiated(self.dense())
+        return DenseBlock(self.dense())
 
     def squared_norms(self) -> Tensor:
         return self.formed().squared_norms()
@@ -478,7 +478,7 @@ class Several(FormedLater):
 
 
 @dataclass(frozen=True, repr=False)
-class Masked(FormedLater):
+class MaskedBlock(FormedLater):
     """Any gradients with zeros outside a mask, formed when needed."""
 
     block: Block
@@ -489,13 +489,13 @@ class Masked(FormedLater):
     def size(self) -> int:
         return self.block.size
 
-    def take(self, rows: slice) -> Masked:
+    def take(self, rows: slice) -> MaskedBlock:
         return replace(self, block=self.block.take(rows))
 
     def formed(self, room: Tensor | None = None) -> Block:
         """Masked while they are in cache. Under the mask NaN stays NaN, and its row counts as absent."""
         later = self.block.is_formed_later
-        return self.block.formed(room).masked_(self.laid_out_once) if later else Instantiated(self.dense())
+        return self.block.formed(room).masked_(self.laid_out_once) if later else DenseBlock(self.dense())
 
     def dense(self) -> Tensor:
         return torch.where(self.keep, self.block.dense(), 0.0)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sordino.gradients.blocks import (
     Block,
-    Instantiated,
+    DenseBlock,
     OfPlaces,
     gram_is_cheaper,
     held_in,
@@ -60,7 +60,7 @@ class Window:
             )
         ):
             return GramPatches(self, x.to(dtype), g.to(dtype))
-        return Patches(self, x, g) if g.dtype == dtype else self._rounded(x, g)
+        return WindowBlock(self, x, g) if g.dtype == dtype else self._rounded(x, g)
 
     def _rounded(self, x: Tensor, g: Tensor) -> RoundedPatches:
         run = x.shape[1] * prod(self.kernel[1:][-1:])  # numbers that lie together in a patch with channels last
@@ -86,7 +86,7 @@ class Window:
 
 
 @dataclass(frozen=True, repr=False)
-class Patches(Block):
+class WindowBlock(Block):
     """Row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` there, formed when needed.
 
     As many multiplications as plain training has.
@@ -181,7 +181,7 @@ class Patches(Block):
 
 
 @dataclass(frozen=True, repr=False)
-class GramPatches(OfPlaces, Patches):
+class GramPatches(OfPlaces, WindowBlock):
     """The same, never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
 
     @property
@@ -201,8 +201,8 @@ class GramPatches(OfPlaces, Patches):
     def doubled(self, rows: slice) -> GramPatches:
         return GramPatches(self.window, self.x[rows].double(), self.g[rows].double())
 
-    def to_be_formed(self) -> Patches:
-        return Patches(self.window, self.x, self.g)
+    def to_be_formed(self) -> WindowBlock:
+        return WindowBlock(self.window, self.x, self.g)
 
     def lengths(self) -> Lengths:
         x = self.window.padded(self.x)
@@ -222,7 +222,7 @@ class GramPatches(OfPlaces, Patches):
 
 
 @dataclass(frozen=True, repr=False)
-class RoundedPatches(Patches):
+class RoundedPatches(WindowBlock):
     """The same in half precision. Norms and sum are both of the rounded products: the clip bounds what is added.
 
     The sum of plain training would not be that of these gradients, but off by their rounding.
@@ -383,7 +383,7 @@ class Convolution(MultipliesAsItRan):
         axes = len(self.window.kernel)
         x, g = (each.reshape(len(each), -1, *each.shape[-axes - 1 :]) for each in (saved, output_gradient))
         weight = self._weight(x, g) if self.names[0] else None
-        bias = Instantiated(g.flatten(3).sum(dim=(1, 3), dtype=held_in(g.dtype))) if self.names[1] else None
+        bias = DenseBlock(g.flatten(3).sum(dim=(1, 3), dtype=held_in(g.dtype))) if self.names[1] else None
         return weight, bias
 
     def _weight(self, x: Tensor, g: Tensor) -> Block:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sordino.gradients.one_pass import Noting
+from sordino.gradients.one_pass import TensorTracker
 from sordino.gradients.operations import Operation
 from sordino.gradients.rowwise import apply, merged, on_rows
 
@@ -40,7 +40,7 @@ _CROSS_ENTROPY_ARGUMENTS = (
 )
 
 
-class CrossEntropyOfRows(Noting):
+class CrossEntropyOfRows(TensorTracker):
     """While active, a summed `cross_entropy` of a batch of one inside `vmap` is computed for all rows at once."""
 
     def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -52,14 +52,14 @@ class CrossEntropyOfRows(Noting):
         if not is_sum or outputs.ndim < 2 or len(outputs) != 1:
             return function(*args, **kwargs)
         return apply(
-            _Summed,
+            _SumFunction,
             lambda x, labels, reduction: F.cross_entropy(x, labels, **{**given, "reduction": reduction}),
             outputs,
             target,
         )
 
 
-class _Summed(torch.autograd.Function):
+class _SumFunction(torch.autograd.Function):
     @staticmethod
     def forward(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
         return loss(outputs, target, "sum")

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, held_in, weight_block, zero_unless
+from sordino.gradients.blocks import Block, DenseBlock, held_in, weight_block, zero_unless
 from sordino.gradients.norms import Lengths, gram, lengths_of_products
 from sordino.gradients.rounding import PLACES_TOGETHER, TOGETHER, add_in_groups
 from sordino.gradients.rowwise import merged, on_rows
@@ -25,13 +25,13 @@ from sordino.gradients.rules import MultipliesAsItRan, Tag
 
 
 @dataclass(frozen=True)
-class Linear(MultipliesAsItRan):
+class LinearOperation(MultipliesAsItRan):
     """y = x W^T + b, at one place per row or at many."""
 
     names: tuple[str | None, str | None]
 
     @classmethod
-    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Linear:
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> LinearOperation:
         return cls((name_of(arguments["weight"]), name_of(arguments["bias"])))
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
@@ -44,11 +44,11 @@ class Linear(MultipliesAsItRan):
         g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
         dtype = held_in(g.dtype)
         bias = g[:, 0].to(dtype) if g.shape[1] == 1 else g.sum(dim=1, dtype=dtype)
-        return weight_block(g, x) if self.names[0] else None, Instantiated(bias) if self.names[1] else None
+        return weight_block(g, x) if self.names[0] else None, DenseBlock(bias) if self.names[1] else None
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingOperation:
     """y[t] = W[token[t]]. A padding token is not trained."""
 
     names: tuple[str | None]
@@ -56,7 +56,7 @@ class Embedding:
     table: tuple[int, int]
 
     @classmethod
-    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Embedding | None:
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> EmbeddingOperation | None:
         if arguments["max_norm"] is not None or arguments["scale_grad_by_freq"] or arguments["sparse"]:
             return None
         weight, padding = arguments["weight"], arguments["padding_idx"]
@@ -73,7 +73,7 @@ class Embedding:
         g = output_gradient.reshape(len(tokens), -1, self.table[1])
         if self.padding is not None:
             g = torch.where((tokens == self.padding)[..., None], g.new_zeros(()), g)
-        return (Scattered(tokens, g, self.table),)
+        return (EmbeddingBlock(tokens, g, self.table),)
 
 
 def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -93,7 +93,7 @@ def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tenso
 
 
 @dataclass(frozen=True, repr=False)
-class Scattered(Block):
+class EmbeddingBlock(Block):
     """Gradient vectors `g[r, t]` that belong to the rows `tokens[r, t]` of a table."""
 
     tokens: Tensor
@@ -104,11 +104,11 @@ class Scattered(Block):
     def size(self) -> int:
         return self.table[0] * self.table[1]
 
-    def take(self, rows: slice) -> Scattered:
-        return Scattered(self.tokens[rows], self.g[rows], self.table)
+    def take(self, rows: slice) -> EmbeddingBlock:
+        return EmbeddingBlock(self.tokens[rows], self.g[rows], self.table)
 
-    def present(self, rows: Tensor) -> Scattered:
-        return Scattered(self.tokens, zero_unless(rows, self.g), self.table)
+    def present(self, rows: Tensor) -> EmbeddingBlock:
+        return EmbeddingBlock(self.tokens, zero_unless(rows, self.g), self.table)
 
     def squared_norms(self) -> Tensor:
         return self.lengths().squares
@@ -139,10 +139,10 @@ class Scattered(Block):
         rows = torch.arange(len(self.g), device=self.g.device)[:, None].expand_as(self.tokens)
         return gradients.index_put_((rows, self.tokens), self.g, accumulate=True).flatten(1)
 
-    def masked(self, keep: Tensor) -> Scattered:
+    def masked(self, keep: Tensor) -> EmbeddingBlock:
         """Equal tokens have equal masks, so the vectors can be masked where they are."""
         kept = F.embedding(self.tokens, keep.reshape(self.table).to(self.g.dtype))
-        return Scattered(self.tokens, self.g * kept, self.table)
+        return EmbeddingBlock(self.tokens, self.g * kept, self.table)
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class LayerNorm:
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         """What is normalised is computed once more rather than kept, which would cost memory."""
         g = output_gradient.reshape(len(saved), -1, prod(self.shape))
-        weight = Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)) if self.names[0] else None
-        return weight, Instantiated(g.sum(dim=1)) if self.names[1] else None
+        weight = DenseBlock((self._norm(saved).reshape(g.shape) * g).sum(dim=1)) if self.names[0] else None
+        return weight, DenseBlock(g.sum(dim=1)) if self.names[1] else None
 
     def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         return F.layer_norm(x, self.shape, weight, bias, self.eps)
@@ -190,7 +190,7 @@ class RMSNorm:
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         g = output_gradient.reshape(len(saved), -1, prod(self.shape))
-        return (Instantiated((self._norm(saved).reshape(g.shape) * g).sum(dim=1)),)
+        return (DenseBlock((self._norm(saved).reshape(g.shape) * g).sum(dim=1)),)
 
     def _norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         return F.rms_norm(x, self.shape, weight, self.eps)
@@ -225,9 +225,9 @@ class ChannelNorm:
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         """Axes of `g`: row, picture of the row, channel, place. Each picture has statistics of its own."""
         g = output_gradient.reshape(*output_gradient.shape[:3], -1)
-        weight, bias = None, Instantiated(g.sum(dim=(1, 3))) if self.names[1] else None
+        weight, bias = None, DenseBlock(g.sum(dim=(1, 3))) if self.names[1] else None
         if self.names[0]:
-            weight = Instantiated((self._norm(saved.flatten(0, 1)).reshape(g.shape) * g).sum(dim=(1, 3)))
+            weight = DenseBlock((self._norm(saved.flatten(0, 1)).reshape(g.shape) * g).sum(dim=(1, 3)))
         return weight, bias
 
     def _norm(self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

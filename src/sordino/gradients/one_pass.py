@@ -84,7 +84,7 @@ def one_pass() -> Iterator[OnePass]:
         tensors.end()
 
 
-class Noting(TorchFunctionMode):
+class TensorTracker(TorchFunctionMode):
     """Notes the tensors of every operation while active."""
 
     def __init__(self, tensors: OnePass | None = None) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.convolution import Convolution
-from sordino.gradients.layers import ChannelNorm, Embedding, LayerNorm, Linear, RMSNorm
+from sordino.gradients.layers import ChannelNorm, EmbeddingOperation, LayerNorm, LinearOperation, RMSNorm
 from sordino.gradients.projections import Projections, projections
 from sordino.gradients.recurrent import Recurrence, recur
 from sordino.gradients.rules import Rule
@@ -36,7 +36,7 @@ _CONVOLUTION = Operation(
 )
 
 OPERATIONS: dict[Any, Operation] = {
-    F.linear: Operation({"input": None, "weight": None, "bias": None}, Linear.recognise),
+    F.linear: Operation({"input": None, "weight": None, "bias": None}, LinearOperation.recognise),
     F.conv1d: _CONVOLUTION,
     F.conv2d: _CONVOLUTION,
     F.conv3d: _CONVOLUTION,
@@ -72,7 +72,7 @@ OPERATIONS: dict[Any, Operation] = {
             "scale_grad_by_freq": False,
             "sparse": False,
         },
-        Embedding.recognise,
+        EmbeddingOperation.recognise,
     ),
     projections: Operation({"inputs": None, "weights": None, "bias": None, "features": None}, Projections.recognise),
     recur: Operation(
@@ -82,18 +82,20 @@ OPERATIONS: dict[Any, Operation] = {
 }
 
 
-def recognise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name_of: NameOf) -> Recognised | None:
+def recognise(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name_of: NameOf
+) -> RecordedOperation | None:
     """The rule and the bound arguments of an operation that trains a parameter, or None."""
     operation = OPERATIONS.get(function)
     if operation is None:
         return None
     arguments = operation.bind(args, kwargs)
     rule = operation.recognise(arguments, name_of)
-    return Recognised(rule, arguments) if rule is not None and any(rule.names) else None
+    return RecordedOperation(rule, arguments) if rule is not None and any(rule.names) else None
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecordedOperation:
     rule: Rule
     arguments: dict[str, Any]
 

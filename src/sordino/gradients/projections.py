@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import wrap_torch_function
 
 from sordino.gradients.blocks import Block, OfPlaces
-from sordino.gradients.layers import Linear
+from sordino.gradients.layers import LinearOperation
 from sordino.gradients.norms import Lengths
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
@@ -43,7 +43,7 @@ def projections(
 
 
 @dataclass(frozen=True)
-class Part:
+class Projection:
     """One of the projections, by its sizes in a row."""
 
     places: int
@@ -56,12 +56,12 @@ class Projections(MultipliesAsItRan):
     """The rule of `projections`. The last name is that of the bias."""
 
     names: tuple[str | None, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Projection, ...]
 
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Projections:
         sizes = zip(arguments["inputs"], arguments["features"], strict=True)
-        parts = tuple(Part(x.numel() // x.shape[-1], x.shape[-1], outputs) for x, outputs in sizes)
+        parts = tuple(Projection(x.numel() // x.shape[-1], x.shape[-1], outputs) for x, outputs in sizes)
         return cls((*map(name_of, arguments["weights"]), name_of(arguments["bias"])), parts)
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[list[Tensor], Tensor]:
@@ -75,7 +75,7 @@ class Projections(MultipliesAsItRan):
         x = torch.split(saved, [part.places * part.inputs for part in self.parts], dim=1)
         g = torch.split(output_gradient, [part.places * part.outputs for part in self.parts], dim=1)
         of_parts = [
-            Linear((weight, bias)).blocks(
+            LinearOperation((weight, bias)).blocks(
                 x.reshape(-1, part.places, part.inputs), g.reshape(-1, part.places, part.outputs)
             )
             for part, weight, x, g in zip(self.parts, cycle(weights), x, g, strict=False)
@@ -88,20 +88,20 @@ def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.flatten() for x in tensors])
 
 
-def _stacked(blocks: tuple[Block | None, ...]) -> Stacked | None:
+def _stacked(blocks: tuple[Block | None, ...]) -> StackedBlocks | None:
     found = tuple(block for block in blocks if block is not None)
     return _stack(found) if found else None
 
 
-def _stack(pieces: tuple[Block, ...]) -> Stacked:
+def _stack(pieces: tuple[Block, ...]) -> StackedBlocks:
     """Where some have to be formed all are, because what is formed is added up in chunks that bound nothing else."""
     if any(piece.is_formed_later for piece in pieces):
         pieces = tuple(piece.to_be_formed() if isinstance(piece, OfPlaces) else piece for piece in pieces)
-    return Stacked(pieces)
+    return StackedBlocks(pieces)
 
 
 @dataclass(frozen=True, repr=False)
-class Stacked(Block):
+class StackedBlocks(Block):
     """A parameter in pieces that lie behind one another, each with gradients of its own form."""
 
     pieces: tuple[Block, ...]
@@ -122,14 +122,14 @@ class Stacked(Block):
     def numbers_formed(self) -> int:
         return sum(piece.numbers_formed for piece in self.pieces)
 
-    def of_units(self, starts: tuple[int, ...]) -> Stacked:
+    def of_units(self, starts: tuple[int, ...]) -> StackedBlocks:
         return _stack(tuple(piece.of_units(starts) for piece in self.pieces))
 
-    def formed(self, room: Tensor | None = None) -> Stacked:
-        return Stacked(tuple(piece.formed() for piece in self.pieces))
+    def formed(self, room: Tensor | None = None) -> StackedBlocks:
+        return StackedBlocks(tuple(piece.formed() for piece in self.pieces))
 
-    def take(self, rows: slice) -> Stacked:
-        return Stacked(tuple(piece.take(rows) for piece in self.pieces))
+    def take(self, rows: slice) -> StackedBlocks:
+        return StackedBlocks(tuple(piece.take(rows) for piece in self.pieces))
 
     @property
     def tolerances(self) -> int:
@@ -145,8 +145,8 @@ class Stacked(Block):
         of_pieces = torch.stack([nothing if each is None else each for each in magnitudes], dim=1)
         return Lengths(torch.stack(squares).sum(dim=0), of_pieces)
 
-    def present(self, rows: Tensor) -> Stacked:
-        return Stacked(tuple(piece.present(rows) for piece in self.pieces))
+    def present(self, rows: Tensor) -> StackedBlocks:
+        return StackedBlocks(tuple(piece.present(rows) for piece in self.pieces))
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
         assert lengths.magnitudes is not None
@@ -161,6 +161,6 @@ class Stacked(Block):
     def dense(self) -> Tensor:
         return torch.cat([piece.dense() for piece in self.pieces], dim=1)
 
-    def masked(self, keep: Tensor) -> Stacked:
+    def masked(self, keep: Tensor) -> StackedBlocks:
         parts = zip(self.pieces, torch.split(keep, self._sizes), strict=True)
-        return Stacked(tuple(piece.masked(part) for piece, part in parts))
+        return StackedBlocks(tuple(piece.masked(part) for piece, part in parts))

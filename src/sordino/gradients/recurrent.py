@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode, wrap_torch_function
 
 from sordino.gradients.blocks import Block
-from sordino.gradients.layers import Linear
-from sordino.gradients.recurrent_cells import RELU, TANH, Cell, Gru, Lstm, Weights
+from sordino.gradients.layers import LinearOperation
+from sordino.gradients.recurrent_cells import RELU, TANH, Cell, CellWeights, Gru, Lstm
 from sordino.gradients.rowwise import apply
 from sordino.gradients.rules import Tag
 
@@ -68,15 +68,19 @@ class Recurrence:
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         hidden, shown = saved[..., : self.features], saved[..., self.features :]
         by_gates, by_shown = output_gradient[..., : self.gates], output_gradient[..., self.gates :]
-        weight, bias = Linear(self.names[:2]).blocks(hidden, by_gates)
-        return weight, bias, Linear((self.names[2], None)).blocks(shown, by_shown)[0] if self.names[2] else None
+        weight, bias = LinearOperation(self.names[:2]).blocks(hidden, by_gates)
+        return (
+            weight,
+            bias,
+            LinearOperation((self.names[2], None)).blocks(shown, by_shown)[0] if self.names[2] else None,
+        )
 
 
 def _unrolled(*given: Any) -> tuple[Tensor, ...]:
-    return cast(tuple[Tensor, ...], apply(_Unrolled, *given))
+    return cast(tuple[Tensor, ...], apply(_UnrollFunction, *given))
 
 
-class _Unrolled(torch.autograd.Function):
+class _UnrollFunction(torch.autograd.Function):
     """Hidden states, last state, and what the way back needs. `tagged` stands for what the weights add.
 
     It only gets the gradient, and no weight does.
@@ -135,8 +139,8 @@ def _folded(x: Tensor | None, axis: int | None, rows: int) -> Tensor | None:
     return (x.expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)).flatten(0, 1)
 
 
-def _weights(weight: Tensor, bias: Tensor | None, projection: Tensor | None) -> Weights:
-    return Weights(weight, weight.new_zeros(len(weight)) if bias is None else bias, projection)
+def _weights(weight: Tensor, bias: Tensor | None, projection: Tensor | None) -> CellWeights:
+    return CellWeights(weight, weight.new_zeros(len(weight)) if bias is None else bias, projection)
 
 
 _LAYERS: dict[Any, Cell] = {torch.lstm: Lstm(), torch.gru: Gru(), torch.rnn_tanh: TANH, torch.rnn_relu: RELU}

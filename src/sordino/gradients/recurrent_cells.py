@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 
-class Weights(NamedTuple):
+class CellWeights(NamedTuple):
     """Of the hidden state, the bias beside it, and what maps the output of an LSTM to fewer features, if anything."""
 
     hidden: Tensor
@@ -37,17 +37,17 @@ class Gradients(NamedTuple):
 class Cell(Protocol):
     """One kind of recurrence."""
 
-    def forwards(self, projected: Tensor, initial: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
         """The states, and what the way back needs besides. `projected` is used up: gates may be written over it."""
         ...
 
     def backwards(
-        self, by_outputs: Tensor, by_last: Tensor, weights: Weights, states: Tensor, *kept: Tensor
+        self, by_outputs: Tensor, by_last: Tensor, weights: CellWeights, states: Tensor, *kept: Tensor
     ) -> Gradients:
         """From the gradients by the hidden state after each step, and by the last state."""
         ...
 
-    def multiplied(self, weights: Weights, states: Tensor, *kept: Tensor) -> Tensor:
+    def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
         """What the weights were multiplied with at every step, side by side."""
         ...
 
@@ -59,7 +59,7 @@ class Elman:
     activate_: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
 
-    def forwards(self, projected: Tensor, initial: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
         states = _begun(initial, projected)
         torch.add(projected, weights.bias, out=states[:, 1:])
         transposed = weights.hidden.T
@@ -68,7 +68,7 @@ class Elman:
         return (states,)
 
     def backwards(
-        self, by_outputs: Tensor, by_last: Tensor, weights: Weights, states: Tensor, *kept: Tensor
+        self, by_outputs: Tensor, by_last: Tensor, weights: CellWeights, states: Tensor, *kept: Tensor
     ) -> Gradients:
         gates = self.slope(states[:, 1:])
         outside, by_h = _outside(by_outputs, by_last)
@@ -76,7 +76,7 @@ class Elman:
             by_h = torch.addmm(from_outside, step.mul_(by_h), weights.hidden)
         return Gradients(gates, gates, by_h)
 
-    def multiplied(self, weights: Weights, states: Tensor, *kept: Tensor) -> Tensor:
+    def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
         return states[:, :-1]
 
 
@@ -88,7 +88,7 @@ RELU = Elman(torch.relu_, lambda h: (h > 0).to(h.dtype))
 class Gru:
     """h' = n + z (h - n), with r and z the sigmoids of x + W h + b, and n = tanh(x_n + r (W_n h + b_n))."""
 
-    def forwards(self, projected: Tensor, initial: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
         """Keeps the gates r, z, n, and W_n h + b_n."""
         width = initial.shape[1]
         states, gates = _begun(initial, projected), _own(projected)
@@ -103,7 +103,7 @@ class Gru:
         return states, gates, candidates
 
     def backwards(
-        self, by_outputs: Tensor, by_last: Tensor, weights: Weights, states: Tensor, *kept: Tensor
+        self, by_outputs: Tensor, by_last: Tensor, weights: CellWeights, states: Tensor, *kept: Tensor
     ) -> Gradients:
         (r, z, n), candidates = kept[0].chunk(3, dim=2), kept[1]
         weighted = torch.empty_like(kept[0])
@@ -121,7 +121,7 @@ class Gru:
             by_h = torch.addcmul(from_outside, by_h, kept_share).addmm_(step, weights.hidden)
         return Gradients(torch.cat((by_r, by_z, by_n), dim=2), weighted, by_h)
 
-    def multiplied(self, weights: Weights, states: Tensor, *kept: Tensor) -> Tensor:
+    def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
         return states[:, :-1]
 
 
@@ -132,7 +132,7 @@ class Lstm:
     With a projection P, h' = P (o tanh(c')).
     """
 
-    def forwards(self, projected: Tensor, initial: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
         """Keeps the gates i, f, g, o, and tanh(c')."""
         states, gates = _begun(initial, projected), _own(projected).add_(weights.bias)
         hidden, memory = _parts(states, weights)
@@ -154,7 +154,7 @@ class Lstm:
         return states, gates, squashed
 
     def backwards(
-        self, by_outputs: Tensor, by_last: Tensor, weights: Weights, states: Tensor, *kept: Tensor
+        self, by_outputs: Tensor, by_last: Tensor, weights: CellWeights, states: Tensor, *kept: Tensor
     ) -> Gradients:
         (i, f, g, o), squashed = kept[0].chunk(4, dim=2), kept[1]
         weighted = torch.empty_like(kept[0])
@@ -183,7 +183,7 @@ class Lstm:
             return Gradients(weighted, weighted, initial)
         return Gradients(weighted, torch.cat((weighted, torch.stack(by_shown[::-1], dim=1)), dim=2), initial)
 
-    def multiplied(self, weights: Weights, states: Tensor, *kept: Tensor) -> Tensor:
+    def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
         previous = _parts(states, weights)[0][:, :-1]
         if weights.projection is None:
             return previous
@@ -218,7 +218,7 @@ def _rewound(*sequences: tuple[Tensor, ...] | list[Tensor]) -> Iterator[tuple[Te
     return zip(*map(reversed, sequences), strict=True)
 
 
-def _parts(states: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+def _parts(states: Tensor, weights: CellWeights) -> tuple[Tensor, Tensor]:
     """The hidden state and the memory of an LSTM."""
     features = weights.hidden.shape[1]
     return states[..., :features], states[..., features:]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.gradients.blocks import Block, Instantiated
+from sordino.gradients.blocks import Block, DenseBlock
 
 Tag = Callable[[Tensor], Tensor]
 
@@ -102,7 +102,7 @@ def is_registered(module: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredLayerUse:
     """One use of a registered layer."""
 
     names: tuple[str | None, ...]
@@ -116,7 +116,7 @@ class Registered:
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         gradients = torch.vmap(self._gradients_of_one)(saved, output_gradient)
-        each = (Instantiated(gradient.reshape(len(saved), -1)) for gradient in gradients)
+        each = (DenseBlock(gradient.reshape(len(saved), -1)) for gradient in gradients)
         return tuple(block if name else None for name, block in zip(self.names, each, strict=True))
 
     def _gradients_of_one(self, x: Tensor, output_gradient: Tensor) -> tuple[Tensor, ...]:
@@ -135,7 +135,7 @@ def registered_layers(
     model: nn.Module,
     name_of: Callable[[Any], str | None],
     entered: Callable[[], None],
-    left: Callable[[Registered, dict[str, Any]], Any],
+    left: Callable[[RegisteredLayerUse, dict[str, Any]], Any],
 ) -> Iterator[None]:
     """While active, calls `entered` before each registered layer of `model` runs and `left` for its output after."""
     hooks = []
@@ -154,9 +154,9 @@ def registered_layers(
 
 def _use(
     layer: nn.Module, args: tuple[Any, ...], output: Any, name_of: Callable[[Any], str | None]
-) -> tuple[Registered, dict[str, Any]]:
+) -> tuple[RegisteredLayerUse, dict[str, Any]]:
     if len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
         raise UsageError(f"a layer with a registered gradient maps one tensor to one: {type(layer).__name__} does not.")
     parameters = tuple(name for name, _ in layer.named_parameters())
     names = tuple(name_of(value) for _, value in layer.named_parameters())
-    return Registered(names, parameters, layer), {"input": args[0], "output": output}
+    return RegisteredLayerUse(names, parameters, layer), {"input": args[0], "output": output}

@@ -33,15 +33,15 @@ from sordino.gradients.attention import attend, written_out
 from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool
 from sordino.gradients.layers import embed
 from sordino.gradients.one_pass import OnePass, one_pass, refuse_own_rule
-from sordino.gradients.operations import Recognised, recognise, tensors_in
+from sordino.gradients.operations import RecordedOperation, recognise, tensors_in
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.rowwise import apply, mapped
-from sordino.gradients.rules import MultipliesAsItRan, Registered, Rule, is_registered, registered_layers
+from sordino.gradients.rules import MultipliesAsItRan, RegisteredLayerUse, Rule, is_registered, registered_layers
 from sordino.gradients.torch_state import original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
 
 
-class Unrecorded(Exception):
+class TapeUnavailable(Exception):
     """No tape of this model, or of this pass: it used a parameter in a way that the survey did not see, for one.
 
     The row-by-row path answers.
@@ -111,7 +111,7 @@ def survey_like(
     """The same with a synthetic row that looks like one of `rows`, made if the answer is not known."""
     model = original(model)
     if model in _given_up:
-        raise Unrecorded(_given_up[model])
+        raise TapeUnavailable(_given_up[model])
     looks = (
         autocast,
         working_dtype(model),
@@ -225,7 +225,7 @@ def _forward(
         with CrossEntropyOfRows(of_this_pass):
             given, shape = tree_flatten(of_outputs(outputs, label))
         if len(recorder.saved) != len(plan.uses):
-            raise Unrecorded
+            raise TapeUnavailable
         shape_of_given.append(shape)
         return [*given, *recorder.saved]
 
@@ -259,10 +259,10 @@ def _gradients(losses: Tensor, by: list[Tensor]) -> list[Tensor]:
 
 
 def _tagged(zero: Tensor, value: Tensor) -> Tensor:
-    return cast(Tensor, apply(_Tagged, value, zero))
+    return cast(Tensor, apply(_TagFunction, value, zero))
 
 
-class _Tagged(torch.autograd.Function):
+class _TagFunction(torch.autograd.Function):
     """value + zero, without the addition: both get the gradient. `value` is used for nothing else from here on."""
 
     @staticmethod
@@ -282,7 +282,7 @@ class _Tagged(torch.autograd.Function):
         return _tagged(zero, value), 0
 
 
-class _Watching(TorchFunctionMode, ABC):
+class _OperationWatcher(TorchFunctionMode, ABC):
     """Sees every operation of a forward pass, and tells the known ones on trained parameters from the rest."""
 
     def __init__(self, names: dict[int, str]) -> None:
@@ -297,13 +297,13 @@ class _Watching(TorchFunctionMode, ABC):
     def _entered(self) -> None:
         self._registered_around += 1
 
-    def _left(self, rule: Registered, arguments: dict[str, Any]) -> Any:
+    def _left(self, rule: RegisteredLayerUse, arguments: dict[str, Any]) -> Any:
         self._registered_around -= 1
         inner = self._registered_around > 0 or not any(rule.names)
-        return arguments["output"] if inner else self.known(Recognised(rule, arguments))
+        return arguments["output"] if inner else self.known(RecordedOperation(rule, arguments))
 
     @abstractmethod
-    def known(self, found: Recognised) -> Any:
+    def known(self, found: RecordedOperation) -> Any:
         """Carries out a known operation."""
 
     @abstractmethod
@@ -341,7 +341,7 @@ class _Watching(TorchFunctionMode, ABC):
         return result
 
 
-class _Surveyor(_Watching):
+class _Surveyor(_OperationWatcher):
     """Notes which known operation uses which parameter, and which parameters anything else uses."""
 
     def __init__(self, names: dict[int, str], given: list[Tensor]) -> None:
@@ -363,7 +363,7 @@ class _Surveyor(_Watching):
         """How much memory the pass filled, if none of it was given back."""
         return sum(x.untyped_storage().nbytes() for place, x in self._made.items() if place not in self._given)
 
-    def known(self, found: Recognised) -> Any:
+    def known(self, found: RecordedOperation) -> Any:
         output, _ = found.rule.run(found.arguments, partial(self._note, found.rule))
         return output
 
@@ -375,7 +375,7 @@ class _Surveyor(_Watching):
         self.direct |= names
 
 
-class _Recorder(_Watching):
+class _Recorder(_OperationWatcher):
     """Carries the known operations out, tags each output with the row's zero, and checks that the survey was right."""
 
     def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor], of_this_pass: OnePass) -> None:
@@ -392,21 +392,21 @@ class _Recorder(_Watching):
         self._of_this_pass.made(tensors_in(result))
         return result
 
-    def known(self, found: Recognised) -> Any:
+    def known(self, found: RecordedOperation) -> Any:
         place = len(self.saved)
         if place >= len(self._uses) or found.rule != self._uses[place].rule:
-            raise Unrecorded
+            raise TapeUnavailable
         output, saved = found.rule.run(found.arguments, partial(self._tag, self._zeros[place]))
         self.saved.append(saved)
         return output
 
     def _tag(self, zero: Tensor, value: Tensor) -> Tensor:
         if value.dtype != zero.dtype:  # its gradient would be rounded on the way to the zero
-            raise Unrecorded
+            raise TapeUnavailable
         return _tagged(zero, value)
 
     def other(self, names: set[str]) -> None:
-        raise Unrecorded
+        raise TapeUnavailable
 
 
 def _without(rule: Any, direct: tuple[str, ...]) -> Rule:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, Instantiated, Several, places_of, weight_block
+from sordino.gradients.blocks import Block, DenseBlock, Several, places_of, weight_block
 from sordino.gradients.rounding import AT_ONCE, OF_PLACES, TOGETHER, groups
 from sordino.gradients.tape import Tape
 from sordino.gradients.torch_state import in_full_precision
@@ -22,7 +22,7 @@ _NUMBERS_AT_A_TIME, _NUMBERS_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8
 
 
 @dataclass(frozen=True, repr=False)
-class Taped:
+class TapedGradients:
     """One block per parameter, in the order of the layout, with a row per privacy unit.
 
     Guarantee: row `b` of everything here is a function of the rows of the tape that belong to unit `b`.
@@ -35,7 +35,7 @@ class Taped:
 
     @classmethod
     @in_full_precision
-    def of(cls, tape: Tape, counted: Tensor, rows_of_units: list[int], layout: Layout) -> Taped:
+    def of(cls, tape: Tape, counted: Tensor, rows_of_units: list[int], layout: Layout) -> TapedGradients:
         """The gradients of units with `rows_of_units` rows each, in order. Rows that do not count are exact zeros."""
         found: dict[str, list[Block]] = {name: [] for name in tape.names}
         for use, saved, gradient in zip(tape.uses, tape.saved, tape.output_gradients, strict=True):
@@ -44,7 +44,7 @@ class Taped:
                 if name is not None and block is not None:
                     found[name].append(block)
         for name, gradient in tape.direct.items():
-            found[name].append(Instantiated(_counted(gradient.reshape(len(counted), -1), counted)))
+            found[name].append(DenseBlock(_counted(gradient.reshape(len(counted), -1), counted)))
         each = tuple(_together(uses) for uses in found.values())
         if any(rows != 1 for rows in rows_of_units):
             starts = tuple(accumulate(rows_of_units, initial=0))
@@ -132,7 +132,7 @@ class Taped:
     def _for_each_block(self, weights: Tensor) -> Tensor:
         return weights.to(self.like.dtype).T.contiguous()
 
-    def masked(self, keep: Tensor) -> Taped:
+    def masked(self, keep: Tensor) -> TapedGradients:
         parts = torch.split(keep, list(self.layout.sizes))
         blocks = tuple(block.masked(part) for block, part in zip(self.blocks, parts, strict=True))
         return replace(self, blocks=blocks)
@@ -141,7 +141,7 @@ class Taped:
         for start in range(0, self.num_units, chunk):
             yield torch.cat([block.take(slice(start, start + chunk)).dense() for block in self.blocks], dim=1)
 
-    def _take(self, units: slice) -> Taped:
+    def _take(self, units: slice) -> TapedGradients:
         blocks = tuple(block.take(units) for block in self.blocks)
         return replace(self, blocks=blocks, num_units=units.stop - units.start)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_randomness import RowRandomness
 from sordino.gradients.torch_state import original, pinned, working_dtype
@@ -39,7 +39,7 @@ def gradients_of_rows(
     def loss_of_one(
         parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
     ) -> tuple[Tensor, Tensor]:
-        with Noting(tensors), OwnInitialState(zero):
+        with TensorTracker(tensors), OwnInitialState(zero):
             outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
             return objective(outputs, label.unsqueeze(0))
 

@@ -19,7 +19,7 @@ from torch.func import vmap
 
 from sordino._input import validate
 from sordino.errors import UsageError
-from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.row_randomness import RowRandomness
@@ -151,7 +151,7 @@ class Views:
             return inputs
 
         def of_one(row: Tensor) -> Tensor:
-            with Noting(of_this_pass):
+            with TensorTracker(of_this_pass):
                 return self._transformed(row)
 
         with torch.no_grad(), RowRandomness(~seeds), one_pass() as of_this_pass:  # a model draws from the seeds

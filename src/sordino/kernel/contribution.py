@@ -18,8 +18,8 @@ from sordino.gradients.agreement import Agreement
 from sordino.gradients.probes import layer_at_fault, one_line
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.rules import is_registered
-from sordino.gradients.tape import Survey, Unrecorded, give_up, record, survey, survey_like
-from sordino.gradients.taped import Taped
+from sordino.gradients.tape import Survey, TapeUnavailable, give_up, record, survey, survey_like
+from sordino.gradients.taped import TapedGradients
 from sordino.gradients.torch_state import device_of, original, working_dtype
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.kernel.augmentation import Views
@@ -97,14 +97,14 @@ class LossGradient:
             raise
         except Exception as error:
             raise _unusable(model, error) from error
-        with suppress(Unrecorded, RuntimeError, IndexError):  # then the tape is not used
+        with suppress(TapeUnavailable, RuntimeError, IndexError):  # then the tape is not used
             self._survey(model, template)
 
     def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
         """How well the tape's gradients of synthetic rows agree with autograd's, or None where no tape can be made."""
         return self._agreement(model, records.template(1).to(device_of(model)))
 
-    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | Dense:
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | Dense:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
@@ -116,11 +116,11 @@ class LossGradient:
         row = records.template(1).to(device_of(model))
         try:
             bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
-        except (Unrecorded, RuntimeError, IndexError):
+        except (TapeUnavailable, RuntimeError, IndexError):
             bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
         return self.views.number * bytes_per_view
 
-    def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Taped | None:
+    def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | None:
         """None where the model or a row needs the patience of the other way."""
         if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
             return None
@@ -129,10 +129,10 @@ class LossGradient:
             tape, batch = without_failing_rows(
                 lambda rows, seeds: record(model, self._row_loss(), rows.inputs, rows.target, seeds, plan), batch, seeds
             )
-        except (Unrecorded, *_FAILURES):
+        except (TapeUnavailable, *_FAILURES):
             return None
         rows_of_units = torch.bincount(batch.units, minlength=batch.num_units)
-        return Taped.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
+        return TapedGradients.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
 
     def _survey(self, model: nn.Module, batch: Batch) -> Survey:
         """What the tape has to know of the model, for which it was compared with autograd before."""
@@ -147,7 +147,7 @@ class LossGradient:
         found = self._agreement(model, batch)
         if found is None:
             give_up(model, "the tape cannot follow it")
-            raise Unrecorded
+            raise TapeUnavailable
         if found.holds:
             return
         if _is_registered(found.parameter, original(model)):
@@ -157,7 +157,7 @@ class LossGradient:
         give_up(model, reason)
         slower = "gradients are taken row by row, which is right but slower"
         warnings.warn(f"{reason} on synthetic rows: {slower}. Please report the model.", SlowGradients, stacklevel=2)
-        raise Unrecorded
+        raise TapeUnavailable
 
     def _agreement(self, model: nn.Module, batch: Batch) -> Agreement | None:
         with torch.inference_mode(False):  # a copy made within could not be differentiated

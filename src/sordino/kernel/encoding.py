@@ -71,7 +71,7 @@ def check_coordinates(what: str, size: int, layout: Layout) -> None:
         )
 
 
-class Rows(Protocol):
+class GradientRows(Protocol):
     """Gradients of public rows, some at a time. Every `PerExample` is such."""
 
     @property
@@ -83,7 +83,7 @@ class Rows(Protocol):
 class Anchors(Protocol):
     """Gradients of public or synthetic rows at the parameters of today: a function of nothing private."""
 
-    def __call__(self, step: int, randomness: Stream) -> Rows: ...
+    def __call__(self, step: int, randomness: Stream) -> GradientRows: ...
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ Numbers = float | NDArray[np.float64]
 _ROUNDING = 2.0**-24  # of products and sums in float64, for noise of less than 2^27 lattice points
 
 
-class Scale(Protocol):
+class NoiseScale(Protocol):
     """The standard deviation of each coordinate's noise, given what is drawn for it."""
 
     def of(self, part: slice) -> Numbers:
@@ -52,10 +52,10 @@ class Scale(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantScale:
     """One standard deviation for all coordinates, exactly this number.
 
-    >>> Constant(2.0).of(slice(0, 3))
+    >>> ConstantScale(2.0).of(slice(0, 3))
     2.0
     """
 
@@ -86,7 +86,7 @@ def spacings_of(stds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.ldexp(1.0, exponents - 1 - LATTICE_BITS))
 
 
-def rounded_sum(total: Tensor, scale: Scale, spacing: Numbers, *, stream: Stream, step: int) -> Tensor:
+def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: Stream, step: int) -> Tensor:
     """The multiples of `spacing`, powers of two, that are nearest to `total` plus `scale` times the step's normals.
 
     In float64, which rounds multiples beyond 2^53 once more: a function of the multiple, so post-processing too.

@@ -14,7 +14,7 @@ from torch import Tensor
 from sordino.accounting.adjacency import Adjacency
 from sordino.accounting.calibrate import check_multiplier as check_multiplier
 from sordino.errors import UsageError
-from sordino.kernel.lattice import Constant, rounded_sum, spacing_of
+from sordino.kernel.lattice import ConstantScale, rounded_sum, spacing_of
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 
@@ -112,7 +112,7 @@ class Gaussian:
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
         std = self.std(total.bound)
-        released = rounded_sum(total.value, Constant(std), spacing_of(std), stream=at.stream, step=at.step)
+        released = rounded_sum(total.value, ConstantScale(std), spacing_of(std), stream=at.stream, step=at.step)
         return Private(released, total.layout, noise_square=std**2)
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:

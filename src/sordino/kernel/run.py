@@ -24,7 +24,7 @@ from sordino.kernel.randomness import Key
 from sordino.kernel.records import Batch, Data
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import (
-    Begun,
+    BegunStep,
     Plan,
     StepState,
     Streams,
@@ -94,7 +94,7 @@ class PrivateRun:
             self._units_at_a_time(memory_mib) if physical_batch_size == "auto" else physical_batch_size
         )
         self._steps_begun = 0
-        self._unfinished: Begun | None = None
+        self._unfinished: BegunStep | None = None
         self._drawn_again: DpEvent | None = None
         self._identity, self._reproducible = identity, key.reproducible
         self._state = self._checked_first_state(key)
@@ -193,7 +193,7 @@ class PrivateRun:
         )
         return private
 
-    def begin(self) -> Begun:
+    def begin(self) -> BegunStep:
         """Counts the next step and says who joins it, for a driver that computes the contributions elsewhere.
 
         Guarantee: that of the plan, if all that leaves the driver is what `finish` returns, and what is clipped by
@@ -202,15 +202,15 @@ class PrivateRun:
         self._unfinished = begin(self.plan, self._state, self._count_step(), self._next_batch(), self._streams)
         return self._unfinished
 
-    def drawn(self, begun: Begun, indices: Tensor) -> tuple[Batch, Tensor]:
+    def drawn(self, begun: BegunStep, indices: Tensor) -> tuple[Batch, Tensor]:
         """The records of some of the units that joined, and a seed per row."""
         return gathered(self._records, indices, begun.step, self._streams)
 
-    def bounded(self, begun: Begun, each: PerExample) -> BoundedSum:
+    def bounded(self, begun: BegunStep, each: PerExample) -> BoundedSum:
         """What some of the units that joined add together. Sums of disjoint units may be added up."""
         return clipped(self.plan, begun, each)
 
-    def finish(self, begun: Begun, total: BoundedSum) -> Private:
+    def finish(self, begun: BegunStep, total: BoundedSum) -> Private:
         """Adds the step's noise to the sum of all who joined, once: a second sum would show their difference."""
         if begun is not self._unfinished:
             raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")

@@ -127,7 +127,7 @@ class Streams:
 
 
 @dataclass(frozen=True, repr=False)
-class Begun:
+class BegunStep:
     """A step that has been counted: who joins it, and the codec that its sum is made with. Its indices are private."""
 
     step: int
@@ -157,13 +157,13 @@ def step(
     return finish(begun, total, state, release)
 
 
-def begin(plan: Plan, state: StepState, number: int, joined: Tensor, streams: Streams) -> Begun:
+def begin(plan: Plan, state: StepState, number: int, joined: Tensor, streams: Streams) -> BegunStep:
     """Makes the codec of the step."""
-    return Begun(number, joined, plan.encoding.codec(state.encoding, number, streams.coding))
+    return BegunStep(number, joined, plan.encoding.codec(state.encoding, number, streams.coding))
 
 
 def bounded_sum(
-    plan: Plan, model: nn.Module, records: Records, begun: Begun, streams: Streams, units_at_a_time: int
+    plan: Plan, model: nn.Module, records: Records, begun: BegunStep, streams: Streams, units_at_a_time: int
 ) -> BoundedSum:
     """What all who joined add together, each at most the clip's bound. It never leaves the run.
 
@@ -198,12 +198,12 @@ def row_seeds(dropout: Stream, number: int, records: Records, indices: Tensor, b
     return base + (indices[batch.units] << 20) + row_of_unit
 
 
-def clipped(plan: Plan, begun: Begun, each: PerExample) -> BoundedSum:
+def clipped(plan: Plan, begun: BegunStep, each: PerExample) -> BoundedSum:
     """What some of the units that joined add together. Sums of disjoint units may be added up."""
     return plan.clip(begun.codec.encode(each))
 
 
-def finish(begun: Begun, total: BoundedSum, state: StepState, release: Release) -> tuple[Private, StepState]:
+def finish(begun: BegunStep, total: BoundedSum, state: StepState, release: Release) -> tuple[Private, StepState]:
     """Adds the step's noise to its sum, decodes the release, and learns from it. All after the noise is free."""
     released, learnt = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
     private, next_coding = begun.codec.decode(released)

@@ -28,7 +28,7 @@ def resnet20(channels: int = 3, outputs: int = 10) -> nn.Module:
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
     """
-    return _resnet(channels, outputs, widths=(16, 32, 64), depths=(3, 3, 3), shortcut=Thinned)
+    return _resnet(channels, outputs, widths=(16, 32, 64), depths=(3, 3, 3), shortcut=StridedShortcut)
 
 
 class Residual(nn.Module):
@@ -44,7 +44,7 @@ class Residual(nn.Module):
         return F.relu(self.second(self.first(x)) + self.shortcut(x))
 
 
-class Thinned(nn.Module):
+class StridedShortcut(nn.Module):
     """Every `stride`-th place, with channels of zeros added: He et al. (2016), shortcut A."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:

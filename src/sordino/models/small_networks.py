@@ -66,7 +66,7 @@ def dp_cnn_small(outputs: int = 10) -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, outputs))
 
 
-class Widened(nn.Module):
+class ToFloat32(nn.Module):
     """Features are kept as float16; layers compute in float32."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def h_cnn(outputs: int = 10) -> nn.Module:
     """
     first = [nn.Conv2d(243, 64, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(64, 64, 3, padding=1), nn.Tanh()]
-    return nn.Sequential(Widened(), *first, *second, nn.Flatten(), nn.Linear(1024, outputs))
+    return nn.Sequential(ToFloat32(), *first, *second, nn.Flatten(), nn.Linear(1024, outputs))
 
 
 def h_cnn_small(outputs: int = 10) -> nn.Module:
@@ -97,7 +97,7 @@ def h_cnn_small(outputs: int = 10) -> nn.Module:
     first = [nn.Conv2d(81, 16, 3, stride=2, padding=1), nn.Tanh()]
     second = [nn.Conv2d(16, 32, 3, padding=1), nn.Tanh()]
     head = [nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, outputs)]
-    return nn.Sequential(Widened(), *first, *second, *head)
+    return nn.Sequential(ToFloat32(), *first, *second, *head)
 
 
 class ScatterLinear(nn.Module):

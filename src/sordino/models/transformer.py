@@ -41,7 +41,7 @@ class Attention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer network, each after a norm and beside a shortcut."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
@@ -57,7 +57,7 @@ class Block(nn.Module):
         return x + thought
 
 
-class Transposed(nn.Module):
+class SwapLastAxes(nn.Module):
     """The last two axes swapped."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def _transformer(
 ) -> nn.Module:
     validate.axes(3, input_shape=input_shape)
     channels, rows, columns = input_shape
-    patches = [nn.Unfold(patch, stride=patch), Transposed(), nn.Linear(channels * patch**2, width)]
+    patches = [nn.Unfold(patch, stride=patch), SwapLastAxes(), nn.Linear(channels * patch**2, width)]
     places = Places((rows // patch) * (columns // patch), width)
-    blocks = [Block(width, heads) for _ in range(depth)]
+    blocks = [TransformerBlock(width, heads) for _ in range(depth)]
     return nn.Sequential(*patches, places, *blocks, nn.LayerNorm(width), Mean(), nn.Linear(width, outputs))

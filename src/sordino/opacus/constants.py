@@ -47,7 +47,7 @@ class _PublicInt(int):
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class ScriptConstant:
     """A tensor that is not of the batch, as it was when the script used it."""
 
     tensor: Tensor
@@ -72,7 +72,7 @@ class Constant:
 
 
 def is_public(value: Any) -> bool:
-    return value.is_public if isinstance(value, Constant) else isinstance(value, (_PublicFloat, _PublicInt))
+    return value.is_public if isinstance(value, ScriptConstant) else isinstance(value, (_PublicFloat, _PublicInt))
 
 
 def is_number(value: Any) -> bool:
@@ -83,7 +83,7 @@ def appearance(value: Any) -> Any:
     """Mark of a constant: its contents, or that it was declared public."""
     if is_public(value):
         return "public"
-    if isinstance(value, Constant):
+    if isinstance(value, ScriptConstant):
         return contents(value.tensor)
     if isinstance(value, np.ndarray):
         return value.shape, str(value.dtype), value.tobytes()

@@ -19,7 +19,7 @@ from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Cyclic, Poisson, Sampler, Shuffled
 from sordino.opacus.session import Session
-from sordino.opacus.traced import Traced
+from sordino.opacus.traced import TracedTensor
 
 _MOST_STEPS = 10**9
 
@@ -38,10 +38,10 @@ class PrivateLoader:
         """The number of batches in an epoch. Under Poisson sampling their sizes vary, and their number does not."""
         return steps_per_epoch(self.source)
 
-    def __iter__(self) -> Iterator[list[Traced]]:
+    def __iter__(self) -> Iterator[list[TracedTensor]]:
         return self.in_parts(None)
 
-    def in_parts(self, largest_part: int | None) -> Iterator[list[Traced]]:
+    def in_parts(self, largest_part: int | None) -> Iterator[list[TracedTensor]]:
         """An epoch, with each batch in parts of at most so many rows."""
         for _ in range(len(self)):
             yield from self.session.issue(largest_part)

@@ -12,9 +12,9 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from sordino.errors import UsageError
-from sordino.gradients.one_pass import Noting, one_pass
-from sordino.gradients.tape import Pass, Unrecorded, forward, survey_like
-from sordino.gradients.taped import Taped
+from sordino.gradients.one_pass import TensorTracker, one_pass
+from sordino.gradients.tape import Pass, TapeUnavailable, forward, survey_like
+from sordino.gradients.taped import TapedGradients
 from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import drawing_by_row, fixed_values, trained_values
 from sordino.kernel.contribution import LossGradient, without_failing_rows
@@ -44,13 +44,13 @@ class ForwardPass:
         if len(self.seeds) == 0:
             return of_nobody(self.model)
         if self.taped is None:
-            raise Unrecorded
+            raise TapeUnavailable
         with pinned(original(self.model)), torch.enable_grad():
             given = [x.flatten(0, 1) for x in tree_flatten(self.taped.given)[0]]
             losses = losses_of(given)
             usable = losses.detach().isfinite() & self.batch.valid
             tape = self.taped.tape(losses, usable)
-        return Taped.of(tape, usable, [1] * len(self.seeds), Layout.of(self.model))
+        return TapedGradients.of(tape, usable, [1] * len(self.seeds), Layout.of(self.model))
 
 
 def of_nobody(model: nn.Module) -> Dense:
@@ -69,7 +69,7 @@ def forward_pass(model: nn.Module, batch: Batch, seeds: Tensor) -> ForwardPass:
         plan = survey_like(model, batch.inputs, batch.synthetic_row)
         taped, batch = without_failing_rows(lambda rows, seeds: forward(model, rows.inputs, seeds, plan), batch, seeds)
         given = taped.given
-    except (Unrecorded, RuntimeError, IndexError):
+    except (TapeUnavailable, RuntimeError, IndexError):
         given, taped = _outputs_alone(model, batch, seeds), None
     outputs, spec = tree_flatten(given)
     return ForwardPass([x.detach().flatten(0, 1).clone() for x in outputs], spec, taped, batch, seeds, model)
@@ -104,7 +104,7 @@ def _outputs_alone(model: nn.Module, batch: Batch, seeds: Tensor) -> Any:
     values, dtype = {**trained_values(inner), **fixed_values(inner)}, working_dtype(inner)
 
     def of_one(row: tuple[Tensor, ...]) -> Any:
-        with Noting(of_this_pass):
+        with TensorTracker(of_this_pass):
             return functional_call(inner, values, tuple(x.unsqueeze(0) for x in row))
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)

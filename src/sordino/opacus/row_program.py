@@ -20,10 +20,10 @@ from torch.func import vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from sordino.errors import UsageError
-from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.opacus.constants import Constant, appearance, is_number, is_public
+from sordino.opacus.constants import ScriptConstant, appearance, is_number, is_public
 from sordino.opacus.traced import Call, Column, Departure, Leaf, Node, Output, calls_of, evaluate, leaves_of, name_of
 
 _STRUCTURAL = frozenset(
@@ -130,7 +130,7 @@ def _is_given(function: Any, name: str, value: Any) -> bool:
     if is_public(value):
         return False
     if not is_number(value):
-        return isinstance(value, Constant | np.ndarray)
+        return isinstance(value, ScriptConstant | np.ndarray)
     is_axis = type(value) is int and name_of(function) in _STRUCTURAL
     return not is_axis and value != _defaults(function).get(name)
 
@@ -197,7 +197,7 @@ class ScriptLoss:
         """The loss of each row, inside `vmap`."""
 
         def of_one(outputs: list[Tensor], target: Tensor) -> Tensor:
-            with Noting(of_this_pass):
+            with TensorTracker(of_this_pass):
                 return self(spec.unflatten([x.unsqueeze(0) for x in outputs]), target.unsqueeze(0))
 
         with one_pass() as of_this_pass:

@@ -18,17 +18,17 @@ from torch.utils._pytree import tree_map
 
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
-from sordino.gradients.tape import Unrecorded
+from sordino.gradients.tape import TapeUnavailable
 from sordino.gradients.torch_state import OF_EVERY_MODULE, attributes_kept, device_of, pinned
 from sordino.kernel.contribution import LossGradient, without_failing_rows
 from sordino.kernel.records import Batch, Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
-from sordino.kernel.step import Begun
+from sordino.kernel.step import BegunStep
 from sordino.opacus.constants import appearance, contents, is_number
 from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, of_nobody
 from sordino.opacus.row_program import RowProgram, ScriptLoss
-from sordino.opacus.traced import Column, Departure, Issued, Lost, Node, Output, Trace, Traced, plain
+from sordino.opacus.traced import Column, Departure, IssuedBatch, Lost, Node, Output, Trace, TracedTensor, plain
 
 _SYNTHETIC_ROWS = 5
 
@@ -42,7 +42,7 @@ class Session:
         self.run = run
         self._model, self._records = model, records
         self._criterion, self._loss_reduction = criterion, loss_reduction
-        self._begun: Begun | None = None
+        self._begun: BegunStep | None = None
         self._total: BoundedSum | None = None
         self._waiting: list[Tensor] = []  # parts of the batch that were not handed out yet
         self._part: _Part | None = None
@@ -51,7 +51,7 @@ class Session:
         self._constants: _Constants | None = None  # of the last step, which depend on no batch
         self._model_at_first = tuple(self._model_constants())
 
-    def issue(self, largest_part: int | None = None) -> Iterator[list[Traced]]:
+    def issue(self, largest_part: int | None = None) -> Iterator[list[TracedTensor]]:
         """Begins a step, and hands out its batch in parts of at most `largest_part` rows. An empty one is a part."""
         if self._begun is not None:
             raise UsageError(
@@ -73,14 +73,14 @@ class Session:
     def forward(self, *arguments: Any) -> Any:
         """The model's outputs for rows of the batch that is out."""
         part = self._part
-        if part is None or not arguments or not all(isinstance(x, Traced) and part.made(x) for x in arguments):
+        if part is None or not arguments or not all(isinstance(x, TracedTensor) and part.made(x) for x in arguments):
             raise UsageError(
                 "the model is trained on the tensors of the batch that the loader gave last, as positional arguments; "
                 f"run it on others under torch.no_grad(){_what_is_lost(arguments)}."
             )
         if Layout.of(self._model) != self.run.layout:
             raise UsageError("other parameters are trainable now than when the model was made private.")
-        if any(isinstance(x, Traced) for x in (*self._model.parameters(), *self._model.buffers())):
+        if any(isinstance(x, TracedTensor) for x in (*self._model.parameters(), *self._model.buffers())):
             raise UsageError("a buffer of the model is a value of a batch, which the script wrote there.")
         programs = [RowProgram.of(_node(x)) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
@@ -97,9 +97,9 @@ class Session:
         with attributes_kept(self._model):
             outputs = self._model(*tree_map(plain, args), **tree_map(plain, kwargs))
         lost = Lost.here("an output of the model under torch.no_grad()")
-        return tree_map(lambda x: Traced.of(x, lost, self._trace) if isinstance(x, Tensor) else x, outputs)
+        return tree_map(lambda x: TracedTensor.of(x, lost, self._trace) if isinstance(x, Tensor) else x, outputs)
 
-    def backward(self, loss: Traced) -> None:
+    def backward(self, loss: TracedTensor) -> None:
         """Adds what each row of the part contributes, by the loss that the script computed."""
         part = self._part
         if part is None or self._begun is None or not part.made(loss):
@@ -227,7 +227,7 @@ class Session:
                 rows = self._without_failing_losses(loss, passed, column, part.seeds)
                 counted = replace(passed, batch=replace(passed.batch, valid=rows.valid))
                 return counted.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, rows.target))
-        except (Unrecorded, RuntimeError, IndexError):  # row by row
+        except (TapeUnavailable, RuntimeError, IndexError):  # row by row
             return LossGradient(loss).of(self._model, replace(passed.batch, target=column), part.seeds)
 
     def _without_failing_losses(self, loss: ScriptLoss, passed: ForwardPass, column: Tensor, seeds: Tensor) -> Batch:
@@ -272,33 +272,33 @@ class _Part:
         self.batch, self.seeds = batch, seeds
         self.passes: dict[object, tuple[ForwardPass, list[RowProgram], Any]] = {}
         self.is_added = False
-        self.issued = Issued()
+        self.issued = IssuedBatch()
 
-    def handed_out(self, trace: Trace) -> list[Traced]:
+    def handed_out(self, trace: Trace) -> list[TracedTensor]:
         columns = enumerate(_columns(self.batch))
-        return [Traced.of(x.clone(), Column(self.issued, place, x.to("meta")), trace) for place, x in columns]
+        return [TracedTensor.of(x.clone(), Column(self.issued, place, x.to("meta")), trace) for place, x in columns]
 
     def add(self, passed: ForwardPass, inputs: list[RowProgram], model_constants: Any, trace: Trace) -> Any:
         made = object()
         self.passes[made] = passed, inputs, model_constants
         outputs = enumerate(passed.outputs)
         return passed.spec.unflatten(
-            [Traced.of(x, Output(self.issued, place, x.to("meta"), made), trace) for place, x in outputs]
+            [TracedTensor.of(x, Output(self.issued, place, x.to("meta"), made), trace) for place, x in outputs]
         )
 
-    def made(self, traced: Traced) -> bool:
+    def made(self, traced: TracedTensor) -> bool:
         """Whether a tensor was computed from these rows and from no others."""
         return not isinstance(traced.node, Lost) and traced.node.batch is self.issued
 
 
-def _node(traced: Traced) -> Node:
+def _node(traced: TracedTensor) -> Node:
     """The node of a tensor of which `made` is true."""
     assert not isinstance(traced.node, Lost)
     return traced.node
 
 
 def _what_is_lost(values: Iterable[Any]) -> str:
-    found = [x.node.why for x in values if isinstance(x, Traced) and isinstance(x.node, Lost)]
+    found = [x.node.why for x in values if isinstance(x, TracedTensor) and isinstance(x.node, Lost)]
     return f"; here {found[0]} is used, which no row can compute by itself" if found else ""
 
 

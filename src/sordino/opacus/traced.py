@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import sordino
 from sordino.errors import UsageError
 from sordino.gradients.row_loss import num_classes
-from sordino.opacus.constants import Constant
+from sordino.opacus.constants import ScriptConstant
 
 _SCALARS_IN_PLACE: dict[str, Any] = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
 _CLASS_LABELS = (F.cross_entropy, F.nll_loss)
@@ -48,7 +48,7 @@ _FACTS = frozenset(
 _SIZES = frozenset(("__len__", "numel", "nelement", "nbytes", "stride"))
 
 
-class Issued:
+class IssuedBatch:
     """Rows that were handed out together, until the step on them is taken."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Departure(Enum):
 class Trace:
     """Notes on the batches of one session: where to report `backward`, and where values left."""
 
-    def __init__(self, on_backward: Callable[[Traced], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
+    def __init__(self, on_backward: Callable[[TracedTensor], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
         self.on_backward, self.is_of_the_model = on_backward, is_of_the_model
         self._left: dict[Departure, dict[tuple[str, int], None]] = {}
 
@@ -86,7 +86,7 @@ class Trace:
 class Column:
     """A leaf: one tensor of a batch that was issued, by its place among inputs and target."""
 
-    batch: Issued
+    batch: IssuedBatch
     place: int
     looks: Tensor  # without values
 
@@ -95,7 +95,7 @@ class Column:
 class Output:
     """A leaf: one tensor that the model gave in a forward pass over rows of a batch."""
 
-    batch: Issued
+    batch: IssuedBatch
     place: int
     looks: Tensor
     origin: object
@@ -123,7 +123,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     part: int | None
-    batch: Issued
+    batch: IssuedBatch
     is_detached: bool
     after: frozenset[Departure]
 
@@ -132,7 +132,7 @@ Node = Column | Output | Call
 Leaf = Column | Output
 
 
-class Traced(Tensor):
+class TracedTensor(Tensor):
     """A value, and the node that says how it came about."""
 
     value: Tensor
@@ -140,8 +140,8 @@ class Traced(Tensor):
     history: Trace
 
     @classmethod
-    def of(cls, value: Tensor, node: Node | Lost, trace: Trace) -> Traced:
-        traced: Traced = Tensor._make_subclass(cls, value)
+    def of(cls, value: Tensor, node: Node | Lost, trace: Trace) -> TracedTensor:
+        traced: TracedTensor = Tensor._make_subclass(cls, value)
         traced.value, traced.node, traced.history = value, node, trace
         return traced
 
@@ -175,7 +175,7 @@ class Traced(Tensor):
 
 def plain(value: Any) -> Any:
     """The value without its history."""
-    return value.value if isinstance(value, Traced) else value
+    return value.value if isinstance(value, TracedTensor) else value
 
 
 def leaves_of(node: Node) -> list[Leaf]:
@@ -211,7 +211,7 @@ def evaluate(node: Node, leaf: Callable[[Leaf], Tensor], device: str | None = No
     def value(node: Any) -> Any:
         if isinstance(node, Column | Output):
             return leaf(node)
-        if isinstance(node, Constant):
+        if isinstance(node, ScriptConstant):
             return node.value() if device is None else node.value().to(device)
         if not isinstance(node, Call):
             return node
@@ -261,24 +261,24 @@ def _changes_in_place(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__set__", "__delete__")
 
 
-def _traced_in(values: Any) -> list[Traced]:
-    return [x for x in tree_leaves(values) if isinstance(x, Traced)]
+def _traced_in(values: Any) -> list[TracedTensor]:
+    return [x for x in tree_leaves(values) if isinstance(x, TracedTensor)]
 
 
 def _noted(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any:
     """The result with its history. What is no tensor has none, and it is noted that it left."""
     operands = tree_leaves((args, kwargs))
-    trace = next(x for x in operands if isinstance(x, Traced)).history
+    trace = next(x for x in operands if isinstance(x, TracedTensor)).history
     leaves = tree_leaves(result)
     if name == "__reduce_ex__" or not all(x is None or isinstance(x, Tensor) for x in leaves):
         if name in _SIZES:
-            if any(isinstance(x, Traced) and _varying_axes(x) for x in operands):
+            if any(isinstance(x, TracedTensor) and _varying_axes(x) for x in operands):
                 trace.note(Departure.SIZE)
         elif name not in _FACTS:
             trace.note(Departure.DECISION if any(isinstance(x, bool) for x in leaves) else Departure.NUMBER)
     if name == "__reduce_ex__" or not any(isinstance(x, Tensor) for x in leaves):
         return result
-    tensors = [x for x in operands if isinstance(x, Tensor) and not isinstance(x, Traced)]
+    tensors = [x for x in operands if isinstance(x, Tensor) and not isinstance(x, TracedTensor)]
     if any(is_functorch_wrapped_tensor(x) for x in tensors):
         raise UsageError("the model uses a value of a batch that the script kept: a model is given rows, and no more.")
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -288,12 +288,12 @@ def _noted(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any
         )
     made = _node_of(trace, function, name, args, kwargs)
     if isinstance(result, Tensor):
-        return Traced.of(result, made(None), trace)
+        return TracedTensor.of(result, made(None), trace)
     places = iter(range(len(leaves)))
 
     def part(value: Any) -> Any:
         place = next(places)
-        return Traced.of(value, made(place), trace) if isinstance(value, Tensor) else value
+        return TracedTensor.of(value, made(place), trace) if isinstance(value, Tensor) else value
 
     return tree_map(part, result)
 
@@ -327,7 +327,7 @@ def _node_of(trace: Trace, function: Any, name: str, args: Any, kwargs: Any) -> 
 
 
 def _operand(value: Any) -> Any:
-    return value.node if isinstance(value, Traced) else Constant.of(value)
+    return value.node if isinstance(value, TracedTensor) else ScriptConstant.of(value)
 
 
 def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -341,7 +341,7 @@ def _in_place(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
         raise UsageError(_NOT_IN_PLACE.format(name))
     if name in _SCALARS_IN_PLACE and changed.ndim == 0 and of_the_batch:
         return _sum_of_losses(name, changed, args, kwargs)
-    if isinstance(changed, Traced):
+    if isinstance(changed, TracedTensor):
         if not _is_detached(changed):
             raise UsageError(_NOT_IN_PLACE.format(name))
         function(*tree_map(plain, args), **tree_map(plain, kwargs))
@@ -359,15 +359,15 @@ _NOT_IN_PLACE = (
 )
 
 
-def _is_detached(traced: Traced) -> bool:
+def _is_detached(traced: TracedTensor) -> bool:
     return isinstance(traced.node, Lost) or (isinstance(traced.node, Call) and traced.node.is_detached)
 
 
-def _sum_of_losses(name: str, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+def _sum_of_losses(name: str, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedTensor:
     function = _SCALARS_IN_PLACE[name]
     result = function(*tree_map(plain, args), **tree_map(plain, kwargs))
-    new: Traced = _noted(function, name[:-1], args, kwargs, result)
-    if not isinstance(changed, Traced):
+    new: TracedTensor = _noted(function, name[:-1], args, kwargs, result)
+    if not isinstance(changed, TracedTensor):
         return new
     changed.value.copy_(new.value)
     changed.node = new.node
@@ -380,14 +380,14 @@ def _backward(loss: Any, *args: Any, **kwargs: Any) -> None:
     loss.history.on_backward(loss)
 
 
-def _rows_of(traced: Traced) -> Iterator[Any]:
+def _rows_of(traced: TracedTensor) -> Iterator[Any]:
     if 0 in _varying_axes(traced):
         traced.history.note(Departure.SIZE)
     parts = traced.value.unbind(0)
     return iter(_noted(Tensor.unbind, "unbind", (traced, 0), {}, parts) if parts else ())
 
 
-def _shape_of(traced: Traced, dim: int | None = None) -> Any:
+def _shape_of(traced: TracedTensor, dim: int | None = None) -> Any:
     sizes, varying = traced.value.shape, _varying_axes(traced)
     if dim is None:
         return Shape.of(sizes, varying, traced.history) if varying else sizes
@@ -396,7 +396,7 @@ def _shape_of(traced: Traced, dim: int | None = None) -> Any:
     return traced.value.size(dim)
 
 
-def _varying_axes(traced: Traced) -> frozenset[int]:
+def _varying_axes(traced: TracedTensor) -> frozenset[int]:
     """The axes whose size depends on how many rows were drawn.
 
     They are found by computing the shape for one row more, without values. Where it depends on values, these left.

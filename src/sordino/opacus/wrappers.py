@@ -24,7 +24,7 @@ from sordino.kernel.records import Batch, Records
 from sordino.kernel.states import Dense
 from sordino.opacus.passes import of_nobody
 from sordino.opacus.session import Session
-from sordino.opacus.traced import Traced
+from sordino.opacus.traced import TracedTensor
 
 
 class PrivateModule(nn.Module):
@@ -42,7 +42,7 @@ class PrivateModule(nn.Module):
         vars(self).update(shared, _module=module, _session=session, training=module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        issued = any(isinstance(x, Traced) for x in tree_leaves((args, kwargs)))
+        issued = any(isinstance(x, TracedTensor) for x in tree_leaves((args, kwargs)))
         if torch.is_grad_enabled() and (issued or self.training):
             return self._session.forward(*args, *kwargs.values())
         if issued:

@@ -86,14 +86,14 @@ SMALLEST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class CheckedWeights:
     """Weights above zero, and how many of them were raised to `SMALLEST_SHARE` of the largest."""
 
     values: Tensor = field(repr=False)
     floored: int
 
 
-def usable_weights(weights: Tensor | NDArray[np.floating] | Sequence[float]) -> Weights:
+def usable_weights(weights: Tensor | NDArray[np.floating] | Sequence[float]) -> CheckedWeights:
     """Refuses what is not a weight, and raises those that are too small.
 
     A message tells how many weights are wrong and never their values, which may come from private rows.
@@ -113,4 +113,4 @@ def usable_weights(weights: Tensor | NDArray[np.floating] | Sequence[float]) -> 
     if largest == 0:
         raise UsageError("weights must not all be 0, got nothing that noise could hurt.")
     smallest = torch.clamp(SMALLEST_SHARE * largest, min=torch.finfo(torch.float64).tiny)
-    return Weights(values.clamp(min=smallest), int((values < smallest).sum()))
+    return CheckedWeights(values.clamp(min=smallest), int((values < smallest).sum()))

@@ -35,7 +35,7 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True)
-class Law:
+class NoiseDensity:
     """The density of one step's noise, and the magnitudes that it was fitted to. Both are public."""
 
     density: BlockNorm
@@ -85,14 +85,14 @@ class OptimizedNoise:
     def init(self, layout: Layout) -> Mapping[str, Tensor]:
         return self.weights.init(layout)
 
-    def law(self, bound: float, at: NoiseAt) -> Law:
+    def law(self, bound: float, at: NoiseAt) -> NoiseDensity:
         """The law of this step's noise on a sum of this bound."""
         used = self.weights.magnitudes(at.state, Look(at.step, at.stream.named("weights"), at.encode))
         steepest = 1 / (self.noise_multiplier * bound)
         density = self.fit(used.weights, steepest, self.cost)
         if not density.lipschitz <= steepest:
             raise UsageError(f"fit must give a slope of at most {steepest:.6g}, got {density.lipschitz:.6g}.")
-        return Law(density, used)
+        return NoiseDensity(density, used)
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private:
         released, _ = self.add_and_learn(total, at)

@@ -120,7 +120,7 @@ class NoiseProblem:
         if min(self.weights) == 0:
             raise UsageError("weights must be above 0 for a grid, got 0, for which no grid reaches far enough.")
 
-    def solve(self, *, spacing: float, lengths: float = 10.0, constraint: Constraint = _EXACT) -> Solved:
+    def solve(self, *, spacing: float, lengths: float = 10.0, constraint: Constraint = _EXACT) -> LinearProgramSolution:
         """The best masses on a grid that reaches so many lengths, each the mean of a weighted Laplace coordinate."""
         validate.positive(spacing=spacing, lengths=lengths)
         if spacing > self.sensitivity:
@@ -140,7 +140,7 @@ class NoiseProblem:
         if best.status != 0:
             raise SordinoError(f"the linear program at spacing {spacing:g} must have a solution, got: {best.message}")
         density = best.x.reshape(copies.shape) / spacing ** len(axes)
-        return Solved(float(best.fun) - self._interpolated(spacing), axes, density)
+        return LinearProgramSolution(float(best.fun) - self._interpolated(spacing), axes, density)
 
     def _axes(self, spacing: float, lengths: float) -> tuple[Array, ...]:
         weights, lipschitz = torch.tensor(self.weights, dtype=torch.float64), self.epsilon / self.sensitivity
@@ -175,10 +175,10 @@ class NoiseProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class LinearProgramSolution:
     """A lower bound of the cost, and the density that reaches it on the points of `axes` (a quarter, by symmetry).
 
-    >>> solved = Solved(0.5, (np.array([0.0, 1.0]),), np.array([0.5, 0.25]))
+    >>> solved = LinearProgramSolution(0.5, (np.array([0.0, 1.0]),), np.array([0.5, 0.25]))
     >>> solved.mirrored()[1]
     array([0.25, 0.5 , 0.25])
     """
@@ -233,7 +233,7 @@ class Gap:
         return self.cost / self.optimum_at_least - 1
 
 
-def gaps(problem: NoiseProblem, solved: Solved) -> tuple[Gap, ...]:
+def gaps(problem: NoiseProblem, solved: LinearProgramSolution) -> tuple[Gap, ...]:
     """The gap of each family.
 
     >>> problem = NoiseProblem((1.0, 0.3), epsilon=1.0, sensitivity=1.0)

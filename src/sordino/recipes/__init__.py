@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sordino.recipes.methods import method_of as method_of
     from sordino.recipes.networks import names as names
-    from sordino.recipes.predict import Saved as Saved
+    from sordino.recipes.predict import SavedRun as SavedRun
     from sordino.recipes.recipe import Recipe as Recipe
     from sordino.recipes.run import carry_out as carry_out
 
-_HOMES = {"carry_out": "run", "method_of": "methods", "names": "networks", "Saved": "predict", "Recipe": "recipe"}
+_HOMES = {"carry_out": "run", "method_of": "methods", "names": "networks", "SavedRun": "predict", "Recipe": "recipe"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from sordino.kernel.sampling import steps_per_epoch
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """What a recipe may leave open. `initial_seed` is that of the first weights, which are public.
 
     The table below has the `learning_rate` for `_USUAL_EPSILON`: more noise needs shorter steps.
@@ -38,17 +38,23 @@ _USUAL_EPSILON = 3.0
 _LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
 
 _SETTINGS = {
-    "scatter-linear": Settings(batch_size=8192, epochs=60, learning_rate=12.0, clip=0.1),
+    "scatter-linear": TrainingSettings(batch_size=8192, epochs=60, learning_rate=12.0, clip=0.1),
     # What the searches of `sordino reproduce sparsification` ended with, without masks.
-    "h-cnn-s": Settings(batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
-    "h-cnn": Settings(batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, averaging="ema:0.99"),
-    "dp-cnn-s": Settings(batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"),
-    "dp-cnn": Settings(batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0, averaging="ema:0.99"),
-    "lenet": Settings(batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1),
-    "gated-relu": Settings(batch_size=1024, epochs=20, learning_rate=4.0, clip=0.5, gates=64),
-    "scatter-gated": Settings(batch_size=2048, epochs=30, learning_rate=8.0, clip=0.2, gates=16),
+    "h-cnn-s": TrainingSettings(
+        batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"
+    ),
+    "h-cnn": TrainingSettings(batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, averaging="ema:0.99"),
+    "dp-cnn-s": TrainingSettings(
+        batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"
+    ),
+    "dp-cnn": TrainingSettings(
+        batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0, averaging="ema:0.99"
+    ),
+    "lenet": TrainingSettings(batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1),
+    "gated-relu": TrainingSettings(batch_size=1024, epochs=20, learning_rate=4.0, clip=0.5, gates=64),
+    "scatter-gated": TrainingSettings(batch_size=2048, epochs=30, learning_rate=8.0, clip=0.2, gates=16),
 }
-_OTHERS = Settings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1.0)
+_OTHERS = TrainingSettings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1.0)
 
 
 # In hiding: the `learning_rate` is for no weight decay, where steps contract below 2.
@@ -62,7 +68,7 @@ class _Hidden:
 
 
 @dataclass(frozen=True)
-class Target:
+class PrivacyTarget:
     """What is to be promised."""
 
     epsilon: float
@@ -83,7 +89,7 @@ _HIDDEN = {
 }
 
 
-def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
+def defaults_for(model: str, *, examples: int, epsilon: float) -> TrainingSettings:
     """A value for everything that a recipe may leave open.
 
     A small data set gets smaller batches. Below the usual epsilon the noise grows as epsilon falls, and steps shrink.
@@ -99,15 +105,15 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> Settings:
 
 
 def hidden_defaults_for(
-    model: str, *, examples: int, target: Target, weight_decay: float, batch_size: int | None = None
-) -> Settings:
+    model: str, *, examples: int, target: PrivacyTarget, weight_decay: float, batch_size: int | None = None
+) -> TrainingSettings:
     """The same for training in hiding. Steps are as long as contraction allows, whatever the noise.
 
     There are as many as the noise allows: T steps of length eta at a noise multiplier of m for one full release leave
     noise of about m C eta T / n on an output. How many batches take turns is the accountant's choice; with a
     `batch_size`, how long.
 
-    >>> target = Target(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
+    >>> target = PrivacyTarget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
     >>> settings = hidden_defaults_for("gated-relu", examples=60_000, target=target, weight_decay=0.0)
     >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.learning_rate
     (952, 30, 16, 1.9)
@@ -119,7 +125,7 @@ def hidden_defaults_for(
         choice = choose_batches(steps, examples=examples)
     else:
         choice = given_batches(steps_per_epoch(examples, batch_size), steps)
-    return Settings(
+    return TrainingSettings(
         batch_size=max(1, examples // choice.batches_per_epoch),
         epochs=choice.epochs,
         learning_rate=_LONGEST_STEP / (1 + weight_decay),
@@ -130,5 +136,5 @@ def hidden_defaults_for(
     )
 
 
-def _batch_size(settings: Settings, examples: int) -> int:
+def _batch_size(settings: TrainingSettings, examples: int) -> int:
     return max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE)))

@@ -22,7 +22,7 @@ from sordino.errors import UsageError
 from sordino.kernel.calibration import calibrate, check_delta_for
 from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.kernel.step import Plan
-from sordino.recipes.defaults import Settings, Target, defaults_for, hidden_defaults_for
+from sordino.recipes.defaults import PrivacyTarget, TrainingSettings, defaults_for, hidden_defaults_for
 from sordino.recipes.networks import convex_model
 from sordino.recipes.settings import MethodName, SamplerName, SettingError
 from sordino.recipes.stages import (
@@ -41,7 +41,7 @@ from sordino.training.fit import fit
 from sordino.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from sordino.recipes.prepared import Prepared
+    from sordino.recipes.prepared import PreparedRecipe
     from sordino.recipes.recipe import Recipe
 
 
@@ -73,11 +73,11 @@ class HiddenState:
             "--draw-again is not needed with noisy-cgd: nobody has seen the steps, so they are taken again for nothing."
         )
 
-    def defaults(self, recipe: Recipe, examples: int) -> Settings:
+    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
         return hidden_defaults_for(
             recipe.model,
             examples=examples,
-            target=Target(recipe.epsilon, recipe.delta_for(examples), recipe.adjacency or Adjacency.ZERO_OUT),
+            target=PrivacyTarget(recipe.epsilon, recipe.delta_for(examples), recipe.adjacency or Adjacency.ZERO_OUT),
             weight_decay=recipe.weight_decay,
             batch_size=recipe.batch_size,
         )
@@ -86,7 +86,7 @@ class HiddenState:
         sampler = batches_of(recipe, recipe.settings(self.defaults(recipe, examples)), examples)
         return -(-examples // sampler.batches_per_epoch)
 
-    def plan(self, prepared: Prepared) -> NoisyCGD:
+    def plan(self, prepared: PreparedRecipe) -> NoisyCGD:
         recipe, settings = prepared.recipe, prepared.settings
         check_delta_for(prepared.examples, prepared.delta, allow_large_delta=recipe.allow_large_delta)
         model = convex_model(prepared.data.facts, gates=settings.gates, seed=settings.initial_seed)
@@ -98,7 +98,7 @@ class HiddenState:
 
     def train(
         self,
-        prepared: Prepared,
+        prepared: PreparedRecipe,
         folder: RunFolder,
         *,
         resume: bool,
@@ -122,7 +122,7 @@ class HiddenState:
         )
 
 
-def plan_of(recipe: Recipe, settings: Settings, model: ConvexModel, sampler: Cyclic, examples: int) -> NoisyCGD:
+def plan_of(recipe: Recipe, settings: TrainingSettings, model: ConvexModel, sampler: Cyclic, examples: int) -> NoisyCGD:
     """The theorem that the recipe asks for, with noise still to be found. What breaks a hypothesis is refused."""
     return NoisyCGD(
         sampler,
@@ -138,14 +138,14 @@ def plan_of(recipe: Recipe, settings: Settings, model: ConvexModel, sampler: Cyc
     )
 
 
-def batches_of(recipe: Recipe, settings: Settings, examples: int) -> Cyclic:
+def batches_of(recipe: Recipe, settings: TrainingSettings, examples: int) -> Cyclic:
     """Whole epochs, each of so many batches that their size is nearest to what was asked for."""
     per_epoch = steps_per_epoch(examples, settings.batch_size)
     epochs = settings.epochs if recipe.steps is None else recipe.steps / per_epoch
     return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.adjacency or Adjacency.ZERO_OUT)
 
 
-class Method(Protocol):
+class TrainingMethod(Protocol):
     """A method of training. Nothing but `train` touches data."""
 
     @property
@@ -166,7 +166,7 @@ class Method(Protocol):
         """Refuses to draw steps again with fresh noise where there is no reason to pay for that."""
         ...
 
-    def defaults(self, recipe: Recipe, examples: int) -> Settings:
+    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
         """A value for everything that the recipe may leave open."""
         ...
 
@@ -174,13 +174,13 @@ class Method(Protocol):
         """The public number by which a sum of gradients is divided: the batch size that is promised."""
         ...
 
-    def plan(self, prepared: Prepared) -> Plan | NoisyCGD:
+    def plan(self, prepared: PreparedRecipe) -> Plan | NoisyCGD:
         """The theorem that `train` carries out, its noise calibrated. Nothing of a record is looked at."""
         ...
 
     def train(
         self,
-        prepared: Prepared,
+        prepared: PreparedRecipe,
         folder: RunFolder,
         *,
         resume: bool,
@@ -204,19 +204,19 @@ class DpSgd:
     def check_drawing_again(self) -> None:
         """Drawing again is how to go on where steps cannot be repeated."""
 
-    def defaults(self, recipe: Recipe, examples: int) -> Settings:
+    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
         found = defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)
         return replace(found, momentum=ADAM_BETAS[0]) if recipe.optimizer == "adam" else found
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
         return recipe.batch_size or examples
 
-    def plan(self, prepared: Prepared) -> Plan:
+    def plan(self, prepared: PreparedRecipe) -> Plan:
         recipe = prepared.recipe
         weak = recipe.allow_weak
         return calibrate(stages_of(prepared), epsilon=recipe.epsilon, delta=prepared.delta, allow_weak=weak)
 
-    def train(self, prepared: Prepared, folder: RunFolder, **options: Any) -> None:
+    def train(self, prepared: PreparedRecipe, folder: RunFolder, **options: Any) -> None:
         recipe, settings = prepared.recipe, prepared.settings
         public, stages = prepared.public_rows(), stages_of(prepared)
         fit(
@@ -245,9 +245,9 @@ class DpSgd:
         )
 
 
-METHODS: dict[MethodName, Method] = {MethodName.DP_SGD: DpSgd(), MethodName.NOISY_CGD: HiddenState()}
+METHODS: dict[MethodName, TrainingMethod] = {MethodName.DP_SGD: DpSgd(), MethodName.NOISY_CGD: HiddenState()}
 
 
-def method_of(recipe: Recipe) -> Method:
+def method_of(recipe: Recipe) -> TrainingMethod:
     """The method that a recipe names."""
     return METHODS[recipe.method]

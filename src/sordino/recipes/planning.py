@@ -97,7 +97,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanAnswer:
     """An answered question: every number known, with the guarantee that it makes."""
 
     question: Question
@@ -118,7 +118,7 @@ class Planned:
 
 def solve(
     question: Question, *, tight: bool = False, allow_weak: bool = False, allow_large_delta: bool = False
-) -> Planned:
+) -> PlanAnswer:
     """Answers the question for its one unknown.
 
     >>> planned = solve(Question(examples=60_000, batch_size=256, steps=14_062, noise_multiplier=1.1, delta=1e-5))
@@ -146,7 +146,7 @@ def solve(
     )
     if guarantee.epsilon > WEAKEST_EPSILON:
         notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
-    return Planned(answered, unknowns[0], guarantee, notes)
+    return PlanAnswer(answered, unknowns[0], guarantee, notes)
 
 
 def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:

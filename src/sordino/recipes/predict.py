@@ -24,7 +24,7 @@ _ROWS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRun:
     """A finished run: its recipe, the public facts of its data, and its network with the weights that were released."""
 
     folder: RunFolder = field(repr=False)
@@ -33,7 +33,7 @@ class Saved:
     built: Built = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> Saved:
+    def read(cls, path: Path) -> SavedRun:
         """Reads the folder. The data that it was trained on is not needed, only the public facts of it."""
         folder = RunFolder(path)
         recipe = Recipe.of_run(folder)

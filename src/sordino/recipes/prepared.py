@@ -16,7 +16,7 @@ from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import DataSet, Facts, Split, load
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.models import Built
-from sordino.recipes.defaults import Settings
+from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.recipe import Recipe
@@ -29,11 +29,11 @@ _REHEARSED = 16  # synthetic rows
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRecipe:
     """All that a method needs to train. The number of `examples` is public: under add-or-remove, the expected one."""
 
     recipe: Recipe
-    settings: Settings
+    settings: TrainingSettings
     data: DataSet
     built: Built
     records: Records
@@ -59,13 +59,13 @@ class Prepared:
         return {**asdict(self.data.facts), "prepared_by": prepared_by(self.built)}
 
 
-def prepare(recipe: Recipe, *, progress: bool = True) -> Prepared:
+def prepare(recipe: Recipe, *, progress: bool = True) -> PreparedRecipe:
     """Reads the data, decides what was left open, and builds the network and its features."""
     data = load(recipe.data, schema=recipe.schema)
     return _prepared(recipe, data, _public_size(recipe, data), progress)
 
 
-def rehearse(recipe: Recipe) -> Prepared:
+def rehearse(recipe: Recipe) -> PreparedRecipe:
     """The same with a few synthetic rows of the public shape in place of the private ones, which are not looked at.
 
     >>> rehearsed = rehearse(Recipe("digits", "linear", epsilon=1.0, delta=1e-4))
@@ -76,11 +76,11 @@ def rehearse(recipe: Recipe) -> Prepared:
     return _prepared(recipe, replace(data, train=_synthetic(data.train, data.facts)), _public_size(recipe, data), False)
 
 
-def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> Prepared:
+def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> PreparedRecipe:
     settings = recipe.settings(method_of(recipe).defaults(recipe, examples))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
-    return Prepared(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
+    return PreparedRecipe(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
 
 
 def _public_size(recipe: Recipe, data: DataSet) -> int:
@@ -110,7 +110,7 @@ def _records(inputs: Tensor, data: DataSet) -> Records:
 
 
 @dataclass(frozen=True)
-class Verified:
+class RecipeVerification:
     """What was found about a recipe, its noise, and what no run can show."""
 
     recipe: Recipe
@@ -123,7 +123,7 @@ class Verified:
         return f"{self.recipe.model} on {self.recipe.data} by {self.recipe.method}"
 
 
-def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
+def verify_recipe(recipe: Recipe, *, seed: int = 0) -> RecipeVerification:
     """Tries to refute what a training by this recipe would promise. No private row is looked at.
 
     >>> verify_recipe(Recipe("digits", "linear", epsilon=3.0, delta=1e-4)).verdict.says
@@ -135,6 +135,6 @@ def verify_recipe(recipe: Recipe, *, seed: int = 0) -> Verified:
         outputs = rehearsed.data.facts.num_classes or 1
         verdict = verify_hidden_state(plan, records, outputs=outputs, delta=rehearsed.delta, seed=seed)
         noise = noise_picture(lasting_kernel(plan), module, records, seed=seed)
-        return Verified(rehearsed.recipe, verdict, noise, NOT_CHECKED)
+        return RecipeVerification(rehearsed.recipe, verdict, noise, NOT_CHECKED)
     verdict = verify(plan, module, records, delta=rehearsed.delta, seed=seed)
-    return Verified(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())
+    return RecipeVerification(rehearsed.recipe, verdict, noise_picture(plan, module, records, seed=seed), ())

@@ -23,7 +23,7 @@ from sordino.errors import DataError, StateError, UnsupportedEvent, UsageError
 from sordino.recipes.settings import (
     AdjacencyByName,
     Count,
-    Declared,
+    DeclaredSetting,
     Fraction,
     MethodByName,
     MethodName,
@@ -43,7 +43,7 @@ from sordino.recipes.settings import (
 )
 
 if TYPE_CHECKING:
-    from sordino.recipes.defaults import Settings
+    from sordino.recipes.defaults import TrainingSettings
     from sordino.recipes.planning import Question
     from sordino.training.run_folder import RunFolder
 
@@ -340,7 +340,7 @@ class Recipe:
                 settings.setdefault(other, None)
         return replace(self, **settings)
 
-    def settings(self, defaults: Settings) -> Settings:
+    def settings(self, defaults: TrainingSettings) -> TrainingSettings:
         """What was said, and a default for what was left open.
 
         First weights are public, and so is their seed. With a seed of the noise it is always the same: whatever follows
@@ -351,7 +351,7 @@ class Recipe:
         known = {name: value for name, value in said.items() if value is not None}
         return replace(defaults, **({"initial_seed": drawn} | known))
 
-    def decided(self, settings: Settings, *, examples: int) -> Recipe:
+    def decided(self, settings: TrainingSettings, *, examples: int) -> Recipe:
         """With nothing left open, for a public number of examples."""
         from sordino.recipes.methods import method_of
 
@@ -390,7 +390,7 @@ class Recipe:
 
 
 def _key_of(name: str) -> str:
-    settings: dict[str, Declared] = declared(Recipe)
+    settings: dict[str, DeclaredSetting] = declared(Recipe)
     return settings[name].key if name in settings else name
 
 

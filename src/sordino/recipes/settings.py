@@ -20,7 +20,7 @@ from sordino.accounting.adjacency import Adjacency
 from sordino.errors import UsageError
 
 NameOf = Callable[[str], str]
-_DECLARED: dict[type, dict[str, Declared]] = {}  # made once: commands and every recipe ask for them
+_DECLARED: dict[type, dict[str, DeclaredSetting]] = {}  # made once: commands and every recipe ask for them
 _MODELS: dict[type, type[BaseModel]] = {}
 
 
@@ -106,7 +106,7 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredSetting:
     """One setting of a dataclass: all that is known of it."""
 
     name: str
@@ -194,12 +194,12 @@ def renamed(error: UsageError, name_of: NameOf) -> UsageError:
     return UsageError(name_of(name) + must + rest) if must and name.isidentifier() else error
 
 
-def declared(kind: type) -> dict[str, Declared]:
+def declared(kind: type) -> dict[str, DeclaredSetting]:
     """The settings of a dataclass by name, in order."""
     if kind not in _DECLARED:
         schemas = json_schema(kind)["properties"]
         _DECLARED[kind] = {
-            field.name: Declared(
+            field.name: DeclaredSetting(
                 field.name,
                 field.metadata["setting"],
                 None if field.default is MISSING else field.default,
@@ -266,7 +266,7 @@ def _attribute(name: str) -> str:
     return f"its_{name}"  # a model has attributes of its own, such as `schema`
 
 
-def _refusal(wrong: Declared, error: Any) -> SettingError:
+def _refusal(wrong: DeclaredSetting, error: Any) -> SettingError:
     """A setting that has one of a few values, or fails a check of its own, is shown as it was spelled."""
     if error["type"] == "value_error":
         requirement, given = error["ctx"]["error"], validate.option(error["input"])

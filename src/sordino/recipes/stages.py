@@ -23,14 +23,14 @@ from sordino.kernel.step import Plan
 from sordino.optimized_noise import Flat, FromReleases, OptimizedNoise, best_blocks, isotropic, weighted_laplace
 from sordino.optimized_noise.noise import Fit
 from sordino.optimized_noise.sources import Source
-from sordino.recipes.defaults import Settings
+from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.planning import make_sampler
 from sordino.recipes.settings import SettingError
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.schedules import parse as parse_schedule
 
 if TYPE_CHECKING:
-    from sordino.recipes.prepared import Prepared
+    from sordino.recipes.prepared import PreparedRecipe
     from sordino.recipes.recipe import Recipe
 
 __all__ = [
@@ -55,7 +55,7 @@ _FAMILIES: dict[str, Fit] = {"blocks": best_blocks, "laplace": weighted_laplace,
 _SOURCES: dict[str, Callable[[], Source]] = {"releases": FromReleases, "flat": Flat}
 
 
-def stages_of(prepared: Prepared) -> Plan:
+def stages_of(prepared: PreparedRecipe) -> Plan:
     """The plan of a recipe. The scale of its noise is 1, and has to be calibrated."""
     recipe, settings = prepared.recipe, prepared.settings
     sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
@@ -87,12 +87,12 @@ def noise_of(text: str | None) -> Noise:
     return OptimizedNoise(1.0, weights=_SOURCES[source](), fit=_FAMILIES[family])
 
 
-def gradient_of(prepared: Prepared) -> LossGradient:
+def gradient_of(prepared: PreparedRecipe) -> LossGradient:
     """The gradient of the loss for these labels, in the precision and with the views of the recipe."""
     return LossGradient(loss_of(prepared), autocast_of(prepared.recipe), views_of(prepared.recipe))
 
 
-def loss_of(prepared: Prepared) -> Callable[..., Tensor]:
+def loss_of(prepared: PreparedRecipe) -> Callable[..., Tensor]:
     """Cross-entropy for classes, squared error for numbers."""
     return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
 
@@ -107,7 +107,7 @@ def autocast_of(recipe: Recipe) -> torch.dtype | None:
     return _PRECISIONS[recipe.precision]
 
 
-def sparsifying(prepared: Prepared, steps: int) -> Encoding | None:
+def sparsifying(prepared: PreparedRecipe, steps: int) -> Encoding | None:
     """Random sparsification with one mask per epoch, whose rate rises to the final one; None if it is 0."""
     per_epoch = steps_per_epoch(prepared.examples, prepared.settings.batch_size)
     rate = prepared.recipe.sparsify
@@ -119,7 +119,7 @@ def _freezing(model: nn.Module, final: float, steps: int) -> Encoding | None:
     return Freeze.by_magnitude(model, stages=equal_stages(steps), final=final) if final else None
 
 
-def optimizer_of(settings: Settings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+def optimizer_of(settings: TrainingSettings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """A function that makes the optimizer of the settings for given parameters."""
     if settings.optimizer == "adam":
         betas = (settings.momentum, ADAM_BETAS[1])

@@ -16,7 +16,7 @@ from torch import nn
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
-from sordino.encodings.codecs import Transformed
+from sordino.encodings.codecs import MappedContributions
 from sordino.gradients.row_loss import Loss
 from sordino.kernel.budget import Budget
 from sordino.kernel.clipping import ClipByNorm
@@ -75,5 +75,5 @@ def _sum_of_sizes(budget: Budget, model: nn.Module, gradient: LossGradient, clip
     for units in torch.split(torch.arange(records.num_units), max(1, _ROWS_AT_A_TIME // records.rows_per_unit)):
         batch = records.gather(units)
         each = gradient.of(model, batch, torch.arange(len(batch.units)))
-        total += clip(Transformed(each, layout, torch.abs))
+        total += clip(MappedContributions(each, layout, torch.abs))
     return total

@@ -22,7 +22,7 @@ from sordino.report.markup import (
     picture,
     shortened,
 )
-from sordino.report.quality import Accuracy, Errors, Share, Unmeasured
+from sordino.report.quality import Accuracy, RegressionErrors, Share, Unmeasured
 from sordino.report.sections import Section
 
 _MOST_CLASSES = 20  # in the picture; report.json has all
@@ -40,7 +40,7 @@ def measured(run: Evidence) -> Section:
             words = f"Of {overall.rows:,} public test rows the model has {overall.text} right (95 % interval, Wilson)."
             figures.append(_classes(by_class, overall))
             facts |= {"test": overall.as_dict(), "by_class": {name: x.as_dict() for name, x in by_class.items()}}
-        case Errors(regression=errors, rows=rows):
+        case RegressionErrors(regression=errors, rows=rows):
             words = (
                 f"On {rows:,} public test rows the mean squared error is {errors.mse:.4g}, and R² is {errors.r2:.3g}."
             )

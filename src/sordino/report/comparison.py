@@ -30,7 +30,7 @@ from sordino.report.markup import (
 )
 from sordino.report.promise import OBSERVERS
 from sordino.report.provenance import SAID_ELSEWHERE, settings_of
-from sordino.report.quality import Accuracy, Errors, Unmeasured
+from sordino.report.quality import Accuracy, RegressionErrors, Unmeasured
 from sordino.report.sections import Section, page
 
 _MARKERS = {Adjacency.ZERO_OUT: "o", Adjacency.ADD_OR_REMOVE: "s", Adjacency.REPLACE_ONE: "^"}
@@ -108,7 +108,7 @@ def _measured(run: Evidence) -> str:
     match run.quality:
         case Accuracy(overall=overall):
             return f"{overall.text} of {overall.rows:,}"
-        case Errors(regression=errors, rows=rows):
+        case RegressionErrors(regression=errors, rows=rows):
             return f"mean squared error {errors.mse:.4g} on {rows:,}"
         case Unmeasured(reason=reason):
             return f"not measured: {reason}"
@@ -122,7 +122,7 @@ def _facts(run: Evidence) -> dict[str, Any]:
     match run.quality:
         case Accuracy(overall=overall):
             return known | {"test": overall.as_dict()}
-        case Errors(regression=errors, rows=rows):
+        case RegressionErrors(regression=errors, rows=rows):
             return known | {"test": {"mse": errors.mse, "r2": errors.r2, "rows": rows}}
         case Unmeasured(reason=reason):
             return known | {"absent": reason}

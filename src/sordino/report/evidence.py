@@ -47,7 +47,7 @@ from sordino.accounting import (
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import SordinoError, StateError
-from sordino.recipes import Saved
+from sordino.recipes import SavedRun
 from sordino.recipes.planning import Question, SamplerName, make_sampler
 from sordino.report.quality import Quality, quality_of
 
@@ -118,7 +118,7 @@ _AGREEMENT = 1e-3  # relative: two versions of an accountant may round different
 class Evidence:
     """A finished run: what it promises, what it was, and how good its model is."""
 
-    saved: Saved = field(repr=False)
+    saved: SavedRun = field(repr=False)
     guarantee: Guarantee
     question: Question
     promised: dict[str, Any] = field(repr=False)
@@ -127,7 +127,7 @@ class Evidence:
     @classmethod
     def read(cls, path: Path) -> Evidence:
         """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state."""
-        saved = Saved.read(path)
+        saved = SavedRun.read(path)
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
         try:
@@ -229,7 +229,7 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     return replace(proved, epsilon=max(proved.epsilon, claimed))
 
 
-def _question(promised: dict[str, Any], saved: Saved) -> Question:
+def _question(promised: dict[str, Any], saved: SavedRun) -> Question:
     names = ("examples", "batch_size", "steps", "noise_multiplier", "delta")
     numbers = {name: promised[name] for name in names}
     return Question(

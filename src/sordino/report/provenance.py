@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sordino.data.columns import Category, Number
+from sordino.data.columns import Category, NumberColumn
 from sordino.data.schema import Schema
 from sordino.data.standard import adult_schema
 from sordino.errors import SordinoError, StateError
@@ -87,7 +87,7 @@ def _columns(run: Evidence) -> dict[str, str]:
 
 def _kind(column: object) -> str:
     match column:
-        case Number(low=low, high=high):
+        case NumberColumn(low=low, high=high):
             return f"number, {low:g} to {high:g}"
         case Category(categories=categories):
             return f"one of {len(categories)} categories"

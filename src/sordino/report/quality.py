@@ -26,7 +26,7 @@ from sordino.data.schema import Schema
 from sordino.data.standard import NAMES, adult_schema, read_batches, read_digits, read_pictures, read_rows, root
 from sordino.data.table import read_split
 from sordino.errors import DataError, SordinoError
-from sordino.recipes import Recipe, Saved
+from sordino.recipes import Recipe, SavedRun
 from sordino.training.evaluation import Regression, correctness, wilson
 
 
@@ -86,14 +86,14 @@ def _of_folder(folder: Path, facts: Facts) -> Split:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRows:
     """Rows that can be judged: those that can be read and have a label, as in training. `outputs` are the model's."""
 
     rows: Split = field(repr=False)
     outputs: Tensor = field(repr=False)
 
 
-def judge(saved: Saved, recipe: Recipe | None = None) -> Judged:
+def judge(saved: SavedRun, recipe: Recipe | None = None) -> JudgedRows:
     """Applies the model to the public rows of its own recipe, or of another.
 
     Guarantee: nothing here is computed from training rows.
@@ -110,7 +110,7 @@ def judge(saved: Saved, recipe: Recipe | None = None) -> Judged:
     if not bool(judged.any()):
         raise DataError("no test row can be judged.")
     groups = {name: labels[judged] for name, labels in rows.groups.items()}
-    return Judged(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
+    return JudgedRows(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Errors:
+class RegressionErrors:
     """Of a model of numbers, in units of the target scaled to [-1, 1]."""
 
     regression: Regression
@@ -165,10 +165,10 @@ class Unmeasured:
     reason: str
 
 
-Quality = Accuracy | Errors | Unmeasured
+Quality = Accuracy | RegressionErrors | Unmeasured
 
 
-def quality_of(saved: Saved) -> Quality:
+def quality_of(saved: SavedRun) -> Quality:
     """Applies the model to the test rows, if they are at hand. Rows that cannot be judged are left out, as in training.
 
     Guarantee: nothing here is computed from training rows.
@@ -179,7 +179,7 @@ def quality_of(saved: Saved) -> Quality:
         return Unmeasured(str(error))
     outputs, target = judged.outputs, judged.rows.target
     if saved.facts.num_classes is None:
-        return Errors(Regression.of(outputs, target), len(target))
+        return RegressionErrors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(correctness(outputs, target), target, names)
 

@@ -27,7 +27,7 @@ from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import check_target
 from sordino.sklearn.classifier import CodedLabels, coded_labels
-from sordino.sklearn.convex_relu_training import Decided, Target, method_named, network, settings_for
+from sordino.sklearn.convex_relu_training import FitTarget, TrainingDecisions, method_named, network, settings_for
 from sordino.sklearn.estimator import OneFit, PrivateFit, seed_of
 from sordino.sklearn.regressor import public_range, scaled
 
@@ -58,7 +58,7 @@ class ConvexReLUEstimator(PrivateFit):
         """`target` has a column for each output. A row of NaN contributes nothing."""
         train, neighbours, seed = method_named(self.method), _adjacency(self.adjacency), seed_of(self.random_state)
         check_target(self.epsilon, self.delta)
-        cost = Target(self.epsilon, self.delta, neighbours)
+        cost = FitTarget(self.epsilon, self.delta, neighbours)
         budget = OneFit(self._records(features, target, users), self.budget)
         model = network(self.gates)
         settings = settings_for(
@@ -71,7 +71,7 @@ class ConvexReLUEstimator(PrivateFit):
             epochs=self.epochs,
             strength=self.strength,
         )
-        decided = Decided(model, loss, target.shape[1], cost, settings, self.strength, seed)
+        decided = TrainingDecisions(model, loss, target.shape[1], cost, settings, self.strength, seed)
         module, promised = train(decided, budget)
         self._keep(module.double(), promised, budget, assumptions)
 

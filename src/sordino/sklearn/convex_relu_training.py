@@ -41,7 +41,7 @@ _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConvexReLUSettings:
     """How long to train, in steps of which length, on batches of which size."""
 
     clip: float
@@ -51,7 +51,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Target:
+class FitTarget:
     """What one fit may cost, and between which neighbours."""
 
     epsilon: float
@@ -62,14 +62,14 @@ class Target:
     def mu(self) -> float:
         """The Gaussian differential privacy that the target amounts to.
 
-        >>> round(Target(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT).mu, 3)
+        >>> round(FitTarget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT).mu, 3)
         0.268
         """
         return 1 / smallest(GaussianDpEvent, self.adjacency, epsilon=self.epsilon, delta=self.delta)
 
 
 def settings_for(
-    target: Target,
+    target: FitTarget,
     units: int,
     *,
     curvature: Curvature,
@@ -78,11 +78,11 @@ def settings_for(
     batch_size: int | None = None,
     epochs: int | None = None,
     strength: float = 0.0,
-) -> Settings:
+) -> ConvexReLUSettings:
     """A value for whatever is None. More units, or more epsilon, are used for longer training.
 
-    >>> settings_for(Target(1.0, 1e-5, Adjacency.ZERO_OUT), units=30_000, curvature=Curvature(1.0), clip=0.5)
-    Settings(clip=0.5, learning_rate=1.0, batches_per_epoch=57, epochs=57)
+    >>> settings_for(FitTarget(1.0, 1e-5, Adjacency.ZERO_OUT), units=30_000, curvature=Curvature(1.0), clip=0.5)
+    ConvexReLUSettings(clip=0.5, learning_rate=1.0, batches_per_epoch=57, epochs=57)
     """
     validate.between(0, 1e6, strength=strength)
     learning_rate = 1 / (curvature.smoothness + strength) if learning_rate is None else learning_rate
@@ -99,17 +99,17 @@ def settings_for(
         batches = min(units, ceil(sqrt(steps)))
     epochs = ceil(steps / batches) if epochs is None else epochs
     validate.count(epochs=epochs)
-    return Settings(clip, learning_rate, batches, epochs)
+    return ConvexReLUSettings(clip, learning_rate, batches, epochs)
 
 
 @dataclass(frozen=True)
-class WithConstant:
+class ModelWithConstant:
     """Another model of the rows (x, 1), so that gates and maps have a bias.
 
     The inner model shortens (x, 1) to norm 1, as it does with every row: its bound is a fact of the model still. And
     no two rows become one by it, as x and 2 x would.
 
-    >>> model = WithConstant(GatedReLU(gates=4)).build(inputs=2, outputs=1)
+    >>> model = ModelWithConstant(GatedReLU(gates=4)).build(inputs=2, outputs=1)
     >>> model(torch.zeros(5, 2)).shape, sum(p.numel() for p in model.parameters())
     (torch.Size([5, 1]), 12)
     """
@@ -131,26 +131,26 @@ class _AppendOne(nn.Module):
 
 def network(gates: int) -> ConvexModel:
     """The gated ReLU network with a bias."""
-    return WithConstant(GatedReLU(gates))
+    return ModelWithConstant(GatedReLU(gates))
 
 
 @dataclass(frozen=True)
-class Decided:
+class TrainingDecisions:
     """All that a training needs but the rows."""
 
     model: ConvexModel
     loss: CertifiedLoss
     outputs: int
-    target: Target
-    settings: Settings
+    target: FitTarget
+    settings: ConvexReLUSettings
     strength: float
     seed: int | None
 
 
-Train = Callable[[Decided, OneFit], tuple[nn.Module, Guarantee]]
+Train = Callable[[TrainingDecisions, OneFit], tuple[nn.Module, Guarantee]]
 
 
-def noisy_cgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+def noisy_cgd(decided: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
     """Fixed batches that take turns, of which only the last iterate is seen.
 
     Half an epoch without data follows, after which the last batch is hidden as well as the first.
@@ -179,7 +179,7 @@ def noisy_cgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
     return fitted.model, fitted.guarantee
 
 
-def dp_sgd(decided: Decided, budget: OneFit) -> tuple[nn.Module, Guarantee]:
+def dp_sgd(decided: TrainingDecisions, budget: OneFit) -> tuple[nn.Module, Guarantee]:
     """Poisson batches of the same expected size, as many of them, and plain steps on each."""
     target, settings, units = decided.target, decided.settings, budget.records.num_units
     rate, steps = 1 / settings.batches_per_epoch, settings.batches_per_epoch * settings.epochs

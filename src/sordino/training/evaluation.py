@@ -27,7 +27,7 @@ from torch.func import functional_call, vmap
 from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import BudgetError, DataError, UsageError
-from sordino.gradients.one_pass import Noting, one_pass
+from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_loss import Loss, RowLoss
@@ -184,7 +184,7 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
     values, dtype = {**fixed_values(model), **trained_values(model)}, working_dtype(model)
 
     def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
-        with Noting(of_this_pass), OwnInitialState(zero):
+        with TensorTracker(of_this_pass), OwnInitialState(zero):
             return correctness(functional_call(model, values, tuple(x[None] for x in row)), label[None])[0]
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)

@@ -35,11 +35,11 @@ class NotPrivate:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposedResult:
     """Base of results that were computed from raw gradients or private rows. `warning` is printed and written with it.
 
-    >>> Exposed()
-    Exposed(warning='not private: computed from raw gradients, to be looked at and not to be released')
+    >>> ExposedResult()
+    ExposedResult(warning='not private: computed from raw gradients, to be looked at and not to be released')
     """
 
     warning: str = field(default=NOT_PRIVATE, init=False)

@@ -3,8 +3,8 @@
 from sordino.tuning.candidates import Adam as Adam
 from sordino.tuning.candidates import AlongTheLine as AlongTheLine
 from sordino.tuning.candidates import Candidate as Candidate
+from sordino.tuning.candidates import CandidateGrid as CandidateGrid
 from sordino.tuning.candidates import Clips as Clips
-from sordino.tuning.candidates import Grid as Grid
 from sordino.tuning.candidates import Momenta as Momenta
 from sordino.tuning.candidates import Sgd as Sgd
 from sordino.tuning.candidates import Stage as Stage
@@ -19,6 +19,6 @@ from sordino.tuning.task import PrivateAccuracy as PrivateAccuracy
 from sordino.tuning.task import PublicScore as PublicScore
 from sordino.tuning.task import Task as Task
 from sordino.tuning.tune import Chosen as Chosen
-from sordino.tuning.tune import Tuned as Tuned
+from sordino.tuning.tune import TuningResult as TuningResult
 from sordino.tuning.tune import tune as tune
 from sordino.tuning.tune import tune_on_public as tune_on_public

@@ -104,10 +104,10 @@ class Momenta:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CandidateGrid:
     """Two stages in one: the second around everything that the first would try. A stage has its price, however large.
 
-    >>> len(Grid(AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))).around(Candidate(0.1, 0.9)))
+    >>> len(CandidateGrid(AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))).around(Candidate(0.1, 0.9)))
     8
     """
 

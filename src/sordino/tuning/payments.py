@@ -38,7 +38,7 @@ _MOST = 500.0  # above, exp(-mean) soon is 0 in floating point
 
 
 @runtime_checkable
-class Number(Protocol):
+class TrialCount(Protocol):
     """A random number of trials."""
 
     @property
@@ -180,10 +180,10 @@ class Repeat:
     the one before only.
     """
 
-    number: Number
+    number: TrialCount
 
     def __post_init__(self) -> None:
-        validate.instance(Number, number=self.number)
+        validate.instance(TrialCount, number=self.number)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class Prepaid(Budget):
 
 
 @dataclass(frozen=True)
-class Trial:
+class PrepaidTrial:
     """A candidate to be tried, what it may spend, and its randomness."""
 
     candidate: Candidate
@@ -280,14 +280,14 @@ class Trials:
         address = budget.address(payment.event(trial, sizes), adjacency, what="tuning", key=key, run=run)
         self.number, self._key = address.number, address.key
 
-    def of_stage(self, stage: int, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
+    def of_stage(self, stage: int, candidates: Sequence[Candidate]) -> tuple[PrepaidTrial, ...]:
         """The trials among these candidates, as many as were paid for."""
         if not self._next <= stage < len(self._sizes) or len(candidates) != self._sizes[stage]:
             raise BudgetError(f"stage {stage} with {len(candidates)} candidates was not paid for, or was had before.")
         self._next = stage + 1
         drawn = self._payment.drawn(candidates, self._key.stream("trials"), stage)
         return tuple(
-            Trial(candidate, Prepaid(self._budget, self._trial), self._key_of(stage, place))
+            PrepaidTrial(candidate, Prepaid(self._budget, self._trial), self._key_of(stage, place))
             for place, candidate in enumerate(drawn)
         )
 

@@ -34,7 +34,7 @@ from sordino.kernel.noise import Gaussian
 from sordino.kernel.randomness import Key
 from sordino.kernel.step import Plan
 from sordino.recipes.planning import make_sampler
-from sordino.recipes.prepared import Prepared, prepare
+from sordino.recipes.prepared import PreparedRecipe, prepare
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.run import carry_out, schema_of
 from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying
@@ -46,14 +46,14 @@ from sordino.training.run_folder import RunFolder
 from sordino.training.schedules import parse as parse_schedule
 from sordino.tuning.candidates import Adam, Candidate, Optimizer, Sgd
 from sordino.tuning.search import PUBLIC, Search, shown
-from sordino.tuning.search_state import Kept
+from sordino.tuning.search_state import SearchCheckpoint
 from sordino.tuning.task import PrivateAccuracy, PublicScore, Score, Task
-from sordino.tuning.tune import Tuned, multiplier_of, sizes_of, tune, tune_on_public
+from sordino.tuning.tune import TuningResult, multiplier_of, sizes_of, tune, tune_on_public
 
 _OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {"sgd": Sgd, "adam": Adam}
 
 
-def task_of(prepared: Prepared, score: Score) -> Task:
+def task_of(prepared: PreparedRecipe, score: Score) -> Task:
     """What the trials of a recipe have in common. The noise of its plan is still to be found."""
     recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
     sampler = make_sampler(recipe.question(examples, settings.batch_size))
@@ -72,7 +72,7 @@ def task_of(prepared: Prepared, score: Score) -> Task:
     )
 
 
-def start_of(prepared: Prepared) -> Candidate:
+def start_of(prepared: PreparedRecipe) -> Candidate:
     """Where a search starts: what the recipe says, or its defaults."""
     return Candidate(prepared.settings.clip, prepared.settings.momentum)
 
@@ -152,7 +152,7 @@ def _shown(folder: RunFolder, then: Then | None) -> RunFolder:
 
 
 def _tune(
-    prepared: Prepared,
+    prepared: PreparedRecipe,
     search: Search,
     folder: RunFolder,
     checkpoints: Checkpoints,
@@ -169,7 +169,7 @@ def _tune(
     sizes = sizes_of(stages, start)
     visible_trials = sum(sizes) if search.paid.shows_trials else None
     with stop_requests() as asked:
-        kept = Kept(checkpoints, asked)
+        kept = SearchCheckpoint(checkpoints, asked)
 
         def promise(guarantee: Guarantee, calibrated: Task) -> None:
             kept.identity = _identity(prepared, calibrated, search, checkpoints)
@@ -200,7 +200,12 @@ def _tune(
 
 
 def _write_promise(
-    folder: RunFolder, prepared: Prepared, task: Task, guarantee: Guarantee, search: Search, sizes: tuple[int, ...]
+    folder: RunFolder,
+    prepared: PreparedRecipe,
+    task: Task,
+    guarantee: Guarantee,
+    search: Search,
+    sizes: tuple[int, ...],
 ) -> None:
     numbers = {"examples": prepared.examples, "batch_size": task.divisor, "steps": task.plan.steps}
     promised = promised_fields(task.plan.sampler, numbers, multiplier_of(task), guarantee)
@@ -208,14 +213,14 @@ def _write_promise(
     folder.write_privacy(promised | {"tuning": about})
 
 
-def _identity(prepared: Prepared, task: Task, search: Search, checkpoints: Checkpoints) -> dict[str, str]:
+def _identity(prepared: PreparedRecipe, task: Task, search: Search, checkpoints: Checkpoints) -> dict[str, str]:
     """By which a tuning is told from others."""
     stages = (task.plan.sampler, task.plan.noise, task.plan.encoding)
     data = prepared.records.fingerprint(checkpoints.fingerprint_key())
     return {"plan": repr(stages), "data": data, "recipe": prepared.recipe.text(), "search": repr(search)}
 
 
-def _write_best(folder: RunFolder, prepared: Prepared, task: Task, tuned: Tuned, search: Search) -> None:
+def _write_best(folder: RunFolder, prepared: PreparedRecipe, task: Task, tuned: TuningResult, search: Search) -> None:
     """Every row has the epsilon of all trials: what the best one has spent by itself means nothing."""
     recipe, steps = prepared.recipe, task.plan.steps
     row = {

@@ -21,7 +21,7 @@ from sordino.tuning.candidates import (
     FACTORS,
     MOMENTA,
     Candidate,
-    Grid,
+    CandidateGrid,
     Optimizer,
     Stage,
     check_factors,
@@ -84,7 +84,7 @@ class Search:
     def stages(self, optimizer: Optimizer, encoding: Encoding) -> tuple[Stage, ...]:
         """What is tried around where the search starts, one after the other or all at once."""
         first, second = clip_momentum(optimizer, encoding, momenta=self.momenta, factors=self.factors)
-        return (Grid(first, second),) if self.one_stage else (first, second)
+        return (CandidateGrid(first, second),) if self.one_stage else (first, second)
 
     def check(self, recipe: Recipe) -> None:
         """Refuses a recipe that the rule is not about, before data is touched."""

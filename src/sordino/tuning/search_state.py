@@ -19,11 +19,11 @@ from sordino.kernel.budget import RunIdentity
 from sordino.training.checkpoint import Checkpoint, Checkpoints, Progress
 from sordino.training.loop import StopRequest
 from sordino.tuning.candidates import Candidate
-from sordino.tuning.task import Tried
+from sordino.tuning.task import TrialResult
 
 
 @dataclass(frozen=True)
-class Standing:
+class SearchState:
     """How far a tuning has come: trials `done` in a stage around `centre`, and the best of all so far.
 
     `scores` are for whoever may see every trial; with a random number of them nobody may.
@@ -32,16 +32,16 @@ class Standing:
     centre: Candidate
     stage: int = 0
     done: int = 0
-    best: Tried | None = None
+    best: TrialResult | None = None
     scores: tuple[tuple[Candidate, float], ...] = ()
 
-    def after(self, tried: Tried) -> Standing:
+    def after(self, tried: TrialResult) -> SearchState:
         """Of equals the first is kept: trials of a stage are exchangeable, so it is a fair draw among them."""
         is_best = self.best is None or tried.score > self.best.score
         scores = (*self.scores, (tried.candidate, tried.score))
         return replace(self, done=self.done + 1, best=tried if is_best else self.best, scores=scores)
 
-    def next_stage(self) -> Standing:
+    def next_stage(self) -> SearchState:
         centre = self.centre if self.best is None else self.best.candidate
         return replace(self, stage=self.stage + 1, done=0, centre=centre)
 
@@ -58,16 +58,16 @@ class Keeper(Protocol):
         """Keeps which release of its budget the tuning is: the randomness of its trials comes from there."""
         ...
 
-    def last(self) -> Standing | None:
+    def last(self) -> SearchState | None:
         """Where the tuning was stopped."""
         ...
 
-    def before_trial(self, standing: Standing) -> None:
+    def before_trial(self, standing: SearchState) -> None:
         """No trial begins that nothing speaks for."""
         ...
 
 
-class Kept:
+class SearchCheckpoint:
     """Keeps a tuning in a private folder. `identity` tells it from others."""
 
     def __init__(self, checkpoints: Checkpoints, asked: StopRequest) -> None:
@@ -81,10 +81,10 @@ class Kept:
     def number(self, number: int) -> None:
         self._checkpoints.number(number)
 
-    def last(self) -> Standing | None:
+    def last(self) -> SearchState | None:
         return None if self._checkpoints.is_empty else _read(self._checkpoints.load(self.identity))
 
-    def before_trial(self, standing: Standing) -> None:
+    def before_trial(self, standing: SearchState) -> None:
         """Stops between two trials if asked to, without a word about how many there were."""
         done = len(standing.scores)
         begun_until = done if self._asked.to_stop else done + 1
@@ -95,7 +95,7 @@ class Kept:
             raise Interrupted("stopped between two trials; nothing is lost, resume it.")
 
 
-def _values(standing: Standing) -> dict[str, object]:
+def _values(standing: SearchState) -> dict[str, object]:
     best = standing.best
     return {
         "centre": vars(standing.centre),
@@ -106,11 +106,11 @@ def _values(standing: Standing) -> dict[str, object]:
     }
 
 
-def _read(checkpoint: Checkpoint) -> Standing:
+def _read(checkpoint: Checkpoint) -> SearchState:
     values: Any = checkpoint.values
     best = None
     if values["best"] is not None:
         candidate, score, measured = values["best"]
-        best = Tried(Candidate(**candidate), float.fromhex(score), dict(checkpoint.tensors), measured)
+        best = TrialResult(Candidate(**candidate), float.fromhex(score), dict(checkpoint.tensors), measured)
     scores = tuple((Candidate(**candidate), float.fromhex(score)) for candidate, score in values["scores"])
-    return Standing(Candidate(**values["centre"]), values["stage"], values["done"], best, scores)
+    return SearchState(Candidate(**values["centre"]), values["stage"], values["done"], best, scores)

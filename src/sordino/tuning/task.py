@@ -25,7 +25,7 @@ from sordino.training.evaluation import Charged, Public
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant, Schedule
 from sordino.tuning.candidates import Candidate, Optimizer
-from sordino.tuning.payments import Trial
+from sordino.tuning.payments import PrepaidTrial
 
 
 @runtime_checkable
@@ -37,7 +37,7 @@ class Score(Protocol):
         """What one score is worth."""
         ...
 
-    def of(self, training: Training, trial: Trial) -> float: ...
+    def of(self, training: Training, trial: PrepaidTrial) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PrivateAccuracy:
     def event(self) -> DpEvent:
         return Gaussian(self.noise_multiplier).event
 
-    def of(self, training: Training, trial: Trial) -> float:
+    def of(self, training: Training, trial: PrepaidTrial) -> float:
         sampler = training.run.plan.sampler
         expected: int | None = getattr(sampler, "expected_examples", None)
         measure = Charged(
@@ -87,14 +87,14 @@ class PublicScore:
     def event(self) -> DpEvent:
         return NoOpDpEvent()
 
-    def of(self, training: Training, trial: Trial) -> float:
+    def of(self, training: Training, trial: PrepaidTrial) -> float:
         found = training.measure(self.rows)
         value = found["accuracy"] if "accuracy" in found else -found.get("mse", math.inf)
         return value if math.isfinite(value) else -math.inf
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialResult:
     """A candidate, how good it was, and what it gave: weights, and measures on public rows."""
 
     candidate: Candidate
@@ -140,7 +140,7 @@ class Task:
     def with_noise(self, noise_multiplier: float) -> Task:
         return replace(self, plan=replace(self.plan, noise=self.plan.noise.with_multiplier(noise_multiplier)))
 
-    def attempt(self, trial: Trial) -> Tried:
+    def attempt(self, trial: PrepaidTrial) -> TrialResult:
         """Trains by one candidate. A training that diverges raises nothing, or a trial that lost would be heard of."""
         model, candidate = self.model(), trial.candidate
         plan = replace(self.plan, clip=ClipByNorm(candidate.clip))
@@ -154,6 +154,6 @@ class Task:
         score = self.score.of(training, trial)
         weights = {name: x.clone() for name, x in training.weights().items()}
         if not all(bool(x.isfinite().all()) for x in weights.values() if x.is_floating_point()):
-            return Tried(candidate, -math.inf, {})
+            return TrialResult(candidate, -math.inf, {})
         measured = {} if self.test is None else training.measure(self.test)
-        return Tried(candidate, score, weights, measured)
+        return TrialResult(candidate, score, weights, measured)

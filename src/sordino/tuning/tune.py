@@ -28,7 +28,7 @@ from sordino.kernel.records import Data
 from sordino.training.evaluation import Public
 from sordino.tuning.candidates import Candidate, Stage
 from sordino.tuning.payments import Compose, Payment, Trials
-from sordino.tuning.search_state import Keeper, Standing
+from sordino.tuning.search_state import Keeper, SearchState
 from sordino.tuning.task import Task
 
 
@@ -77,7 +77,7 @@ def multiplier_of(task: Task) -> float:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The best model, by which candidate, and what all trials together promise.
 
     `scores` are those of all trials where they may be seen, and empty otherwise.
@@ -116,7 +116,7 @@ def tune(
     on_trial: Callable[[], None] | None = None,
     allow_weak: bool = False,
     allow_large_delta: bool = False,
-) -> Tuned:
+) -> TuningResult:
     """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all of it.
 
     `data` may be a `Budget` that holds other releases: the target is for all of them together. `on_promise` hears what
@@ -164,7 +164,7 @@ def tune(
     model.load_state_dict(best.weights)
     multiplier = multiplier_of(task)
     shown = standing.scores if payment.shows_trials else ()
-    return Tuned(model, best.candidate, best.score, guarantee, multiplier, best.measured, shown)
+    return TuningResult(model, best.candidate, best.score, guarantee, multiplier, best.measured, shown)
 
 
 def tune_on_public(
@@ -221,8 +221,8 @@ def _search(
     start: Candidate,
     keeper: Keeper | None,
     on_trial: Callable[[], None] | None,
-) -> Standing:
-    standing = (None if keeper is None else keeper.last()) or Standing(start)
+) -> SearchState:
+    standing = (None if keeper is None else keeper.last()) or SearchState(start)
     while standing.stage < len(stages):
         candidates = _candidates(stages[standing.stage], standing.stage, standing.centre)
         for trial in trials.of_stage(standing.stage, candidates)[standing.done :]:

@@ -38,7 +38,7 @@ from sordino.kernel.step import Plan
 from sordino.optimized_noise.block_norm import BlockNorm
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
-from sordino.verification.synthetic import Drawn, SyntheticRun, ordinary, undecoded, with_poisson
+from sordino.verification.synthetic import StepNoise, SyntheticRun, ordinary, undecoded, with_poisson
 from sordino.verification.verdict import Finding, at_most, probable
 
 SCALE, INDEPENDENCE, TAIL = "noise scale and shape", "noise independence", "noise tail"
@@ -114,7 +114,7 @@ _NORMAL_FRACTION, _DRAWS_FOR_RESOLUTION = 0.685, 1 << 22  # float32 is seen from
 
 
 def examine_normal_noise(
-    plan: Plan, noise: NormalNoise, drawn: Sequence[Drawn], layout: Layout, *, delta: float
+    plan: Plan, noise: NormalNoise, drawn: Sequence[StepNoise], layout: Layout, *, delta: float
 ) -> Iterator[Finding]:
     values = torch.stack([each.noise for each in drawn]).double().numpy()
     noise_std = noise.std(plan.clip.bound)
@@ -178,7 +178,7 @@ _FEW, _BLOCK_FRACTION, _ROOT_OF_DRAWS = 16, 0.685, 1600
 
 
 def examine_block_noise(
-    plan: Plan, noise: OptimizedNoise, drawn: Sequence[Drawn], layout: Layout, *, delta: float
+    plan: Plan, noise: OptimizedNoise, drawn: Sequence[StepNoise], layout: Layout, *, delta: float
 ) -> Iterator[Finding]:
     laws = [noise.law(plan.clip.bound, each.at).density for each in drawn]
     values = torch.stack([each.noise for each in drawn]).double().numpy()
@@ -263,19 +263,19 @@ _DRAWS, _FEWEST_STEPS, _MOST_STEPS = 40_000, 8, 400
 
 
 @dataclass(frozen=True, repr=False)
-class Watched:
+class NoiseSample:
     """The noise of several steps, and the coordinates that it falls on."""
 
-    drawn: list[Drawn] = field(repr=False)
+    drawn: list[StepNoise] = field(repr=False)
     layout: Layout
 
 
-def watch(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Watched:
+def watch(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> NoiseSample:
     """The noise of many steps over batches of different sizes, the empty one included."""
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
     watched = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
     run = SyntheticRun.fresh(watched, model, ordinary(records, _UNITS), seed=seed)
-    return Watched(list(run.noise()), run.encoded_layout)
+    return NoiseSample(list(run.noise()), run.encoded_layout)
 
 
 def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from sordino.kernel.records import Batch, Records, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
-from sordino.kernel.step import Begun, Plan, Streams, begin, bounded_sum, sum_of_nobody
+from sordino.kernel.step import BegunStep, Plan, Streams, begin, bounded_sum, sum_of_nobody
 
 _ORDINARY_UNITS = 4
 FAILING_AMONG = 24
@@ -35,7 +35,7 @@ def with_poisson(plan: Plan, *, rate: float, steps: int) -> Plan:
 
 def undecoded(plan: Plan) -> Plan:
     """The same stages up to the noise: what is decoded from a release may be short of noise, or mix it."""
-    return replace(plan, encoding=_Undecoded(plan.encoding))
+    return replace(plan, encoding=_WithoutDecoding(plan.encoding))
 
 
 def ordinary(records: Records, num_units: int) -> Records:
@@ -95,7 +95,7 @@ def cancelling_places(places: int) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class Drawn:
+class StepNoise:
     """The noise of one step, and where it came from, with what was known before the step."""
 
     noise: Tensor
@@ -144,11 +144,11 @@ class SyntheticRun:
         """The coordinates that noise falls on."""
         return sum_of_nobody(self.run.plan, self.model, self.records, self.run.state, self.streams).layout
 
-    def begun(self, joined: Tensor, number: int) -> Begun:
+    def begun(self, joined: Tensor, number: int) -> BegunStep:
         """Step `number` as it begins if these join, with what the run knows now."""
         return begin(self.run.plan, self.run.state, number, joined, self.streams)
 
-    def bounded_sum(self, begun: Begun) -> BoundedSum:
+    def bounded_sum(self, begun: BegunStep) -> BoundedSum:
         """The sum that noise is added to."""
         plan, size = self.run.plan, self.run.physical_batch_size
         return bounded_sum(plan, self.model, self.records, begun, self.streams, size)
@@ -157,7 +157,7 @@ class SyntheticRun:
         """The sum of the first step, if these join."""
         return self.bounded_sum(self.begun(joined, 0)).value.double()
 
-    def noise(self) -> Iterator[Drawn]:
+    def noise(self) -> Iterator[StepNoise]:
         """The noise of each step: what was released, minus what the same codec makes of the bare sum."""
         plan, streams = self.run.plan, self.streams
         for number, joined in enumerate(plan.sampler.batches(self.records.num_units, streams.sampling)):
@@ -167,11 +167,11 @@ class SyntheticRun:
             released = next(self.run, None)
             if released is None:  # fewer steps than planned: the ledger's check says so
                 return
-            yield Drawn(released.value - decoded_without_noise(begun.codec, bare), at)
+            yield StepNoise(released.value - decoded_without_noise(begun.codec, bare), at)
 
 
 @dataclass(frozen=True)
-class _Undecoded:
+class _WithoutDecoding:
     """An encoding whose releases are shown as they are. It learns nothing from them."""
 
     encoding: Encoding

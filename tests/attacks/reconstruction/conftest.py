@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sordino.attacks.reconstruction import Known
+from sordino.attacks.reconstruction import KnownNetwork
 from sordino.attacks.reconstruction.cnn6 import invertible_network, logistic_loss
 
 
@@ -19,7 +19,7 @@ def pictures():
 @pytest.fixture
 def linear():
     torch.manual_seed(0)
-    return Known(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), F.cross_entropy, (3, 8, 8), (0.5,), (0.25,))
+    return KnownNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), F.cross_entropy, (3, 8, 8), (0.5,), (0.25,))
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def hidden():
     """One hidden layer."""
     torch.manual_seed(0)
     layers = nn.Flatten(), nn.Linear(192, 128), nn.ReLU(), nn.Linear(128, 10)
-    return Known(nn.Sequential(*layers), F.cross_entropy, (3, 8, 8), (0.5,), (0.25,))
+    return KnownNetwork(nn.Sequential(*layers), F.cross_entropy, (3, 8, 8), (0.5,), (0.25,))
 
 
 @pytest.fixture
 def recursive():
     """Three convolutions that can be undone: the first has 400 outputs for 192 inputs."""
     shapes = ((3, 16, 4, 2, 2), (16, 20, 3, 1, 1), (20, 24, 3, 2, 1))
-    return Known(invertible_network(shapes, 24 * 9), logistic_loss, (3, 8, 8), (0.5,), (0.25,))
+    return KnownNetwork(invertible_network(shapes, 24 * 9), logistic_loss, (3, 8, 8), (0.5,), (0.25,))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import typer
 
-from sordino.attacks.reconstruction import Inverting
+from sordino.attacks.reconstruction import GradientInversion
 from sordino.attacks.reconstruction.linear_layer import FirstLayer
 from sordino.cli.attacks import reconstruct as attack_reconstruct
 from sordino.errors import DataError, UsageError
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 
 
 def test_the_table_shows_errors_that_rise_with_the_rate(tmp_path, monkeypatch):
-    fewer = replace(BENCHES[RunScale.QUICK], pictures=4, attack=Inverting(60))
+    fewer = replace(BENCHES[RunScale.QUICK], pictures=4, attack=GradientInversion(60))
     monkeypatch.setitem(BENCHES, RunScale.QUICK, fewer)
     found = reproduce(RECONSTRUCTION, tmp_path, scale=RunScale.QUICK, seeds=1, progress=False)
     plain, *lines = (row.ours for row in found.rows)

@@ -19,10 +19,10 @@ from mutants.planting import Mutant, Patches, Plant
 from sordino.accounting import Adjacency, tightest
 from sordino.accounting.accountant_views import visible
 from sordino.gradients import blocks
-from sordino.gradients.layers import Linear
+from sordino.gradients.layers import LinearOperation
 from sordino.gradients.norms import Lengths
 from sordino.gradients.norms import lengths_of_products as honest_lengths
-from sordino.gradients.taped import Taped
+from sordino.gradients.taped import TapedGradients
 from sordino.kernel import clipping, contribution, run, sampling, step
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
@@ -31,7 +31,7 @@ from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.states import BoundedSum, Dense, Private
-from sordino.kernel.step import Begun
+from sordino.kernel.step import BegunStep
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
 from sordino.verification import neighbor_replay, sampler_checks, step_count
@@ -106,7 +106,7 @@ def _noise_forgets_the_clip_norm(patch: Patches) -> None:
 def _noise_divided_by_the_batch_size(patch: Patches) -> None:
     honest, drawn = step.begin, list[int]()
 
-    def begin(plan: Any, state: Any, number: int, joined: Tensor, streams: Any) -> Begun:
+    def begin(plan: Any, state: Any, number: int, joined: Tensor, streams: Any) -> BegunStep:
         drawn.append(max(1, len(joined)))
         return honest(plan, state, number, joined, streams)
 
@@ -163,7 +163,7 @@ def _does_not_clip_the_bias(patch: Patches) -> None:
 
         return sum_weighted_by
 
-    for form in (Dense, Taped):
+    for form in (Dense, TapedGradients):
         patch.set(form, "sum_weighted_by", forgetful(form.sum_weighted_by))
 
 
@@ -219,7 +219,7 @@ def _shuffled_batches_accounted_as_poisson(patch: Patches) -> None:
 def _divides_by_the_batch_that_was_drawn(patch: Patches) -> None:
     honest = step.finish
 
-    def finish(begun: Begun, total: BoundedSum, state: Any, release: Any) -> tuple[Private, Any]:
+    def finish(begun: BegunStep, total: BoundedSum, state: Any, release: Any) -> tuple[Private, Any]:
         private, after = honest(begun, total, state, release)
         return private.divide(max(1, len(begun.indices))), after
 
@@ -298,12 +298,12 @@ def _replacing_one_is_accounted_as_leaving_one_out(patch: Patches) -> None:
 
 @mutant("one rule is wrong", GRADIENTS)
 def _one_rule_is_wrong(patch: Patches) -> None:
-    honest = Linear.blocks
+    honest = LinearOperation.blocks
 
     def blocks(self: Any, saved: Any, output_gradient: Any) -> Any:
         return honest(self, saved, 0.8 * output_gradient)
 
-    patch.set(Linear, "blocks", blocks)
+    patch.set(LinearOperation, "blocks", blocks)
 
 
 @mutant("a memory of the micro-batch before", SENSITIVITY)

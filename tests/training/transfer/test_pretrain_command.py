@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sordino.cli.data import pretrain
 from sordino.errors import UsageError
-from sordino.training.transfer import Pretrained
+from sordino.training.transfer import PretrainedNetwork
 
 
 def command(*arguments):
@@ -24,7 +24,7 @@ def test_the_command_writes_a_network_and_says_that_it_costs_nothing(tmp_path) -
     path = tmp_path / "net.safetensors"
     printed = command("--model", "lenet", "--shape", "1x28x28", "--pictures", 64, "--out", path, "--quiet")
     assert "no private row was read" in printed
-    assert Pretrained.read(path).model == "lenet"
+    assert PretrainedNetwork.read(path).model == "lenet"
 
 
 def test_an_existing_file_is_kept(tmp_path) -> None:

@@ -11,12 +11,12 @@ from torch import Generator
 from sordino._input.safetensors_file import save_tensors
 from sordino.data import Facts
 from sordino.errors import StateError, UsageError
-from sordino.training.transfer import BiasOnly, DeadLeaves, Everything, LinearProbe, Pretrained, pretrain
+from sordino.training.transfer import AllParameters, BiasOnly, DeadLeaves, LinearProbe, PretrainedNetwork, pretrain
 from sordino.training.transfer.pretraining import learn, misread
 
 SHAPE = (1, 28, 28)
 FACTS = Facts("pictures", SHAPE, 5, (0.0, 255.0))
-FRESH = Pretrained.fresh("dp-cnn-s", SHAPE)
+FRESH = PretrainedNetwork.fresh("dp-cnn-s", SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_pretraining_is_decided_by_its_seed() -> None:
 def test_a_file_gives_back_the_network(learnt, tmp_path) -> None:
     path = tmp_path / "net.safetensors"
     learnt.save(path)
-    found = Pretrained.read(path)
+    found = PretrainedNetwork.read(path)
     assert (found.model, found.input_shape) == ("dp-cnn-s", SHAPE)
     built, again = (one.built(FACTS, seed=3).module for one in (learnt, found))
     for name, parameter in built.state_dict().items():
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_of_the_network_it_names_is_refused(write, reason, tm
     path = tmp_path / "net.safetensors"
     write(path)
     with pytest.raises(StateError, match=reason):
-        Pretrained.read(path)
+        PretrainedNetwork.read(path)
 
 
 def test_a_probe_is_given_what_the_last_layer_of_the_network_is_given(learnt) -> None:
@@ -124,7 +124,7 @@ def test_the_rows_of_a_probe_do_not_depend_on_one_another(learnt) -> None:
 
 @pytest.mark.parametrize(
     ("part", "trained"),
-    [(LinearProbe(), 33 * 5), (BiasOnly(), 16 + 32 + 32 + 33 * 5), (Everything(), 26_010 - 33 * 5)],
+    [(LinearProbe(), 33 * 5), (BiasOnly(), 16 + 32 + 32 + 33 * 5), (AllParameters(), 26_010 - 33 * 5)],
 )
 def test_a_part_trains_its_own_parameters_only(part, trained, learnt) -> None:
     network = part.built(learnt, FACTS, seed=0).module

@@ -9,11 +9,18 @@ from torch.nn.functional import cross_entropy
 
 import sordino as so
 from sordino.data import Facts
-from sordino.training.transfer import BiasOnly, DeadLeaves, Everything, InputNormalisation, LinearProbe, Pretrained
+from sordino.training.transfer import (
+    AllParameters,
+    BiasOnly,
+    DeadLeaves,
+    InputNormalisation,
+    LinearProbe,
+    PretrainedNetwork,
+)
 
 SHAPE = (1, 28, 28)
 FACTS = Facts("pictures", SHAPE, 4, (0.0, 255.0))
-PRETRAINED = Pretrained.fresh("dp-cnn-s", SHAPE)
+PRETRAINED = PretrainedNetwork.fresh("dp-cnn-s", SHAPE)
 DRAWN = DeadLeaves(SHAPE).draw(60, Generator().manual_seed(0))
 
 
@@ -26,14 +33,14 @@ def fitted(part):
     return run, built.module, moved
 
 
-@pytest.mark.parametrize("part", [LinearProbe(), BiasOnly(), Everything()])
+@pytest.mark.parametrize("part", [LinearProbe(), BiasOnly(), AllParameters()])
 def test_what_is_trained_moves_and_nothing_else(part) -> None:
     _, network, moved = fitted(part)
     assert moved == {name for name, x in network.named_parameters() if x.requires_grad}
 
 
 def test_every_part_costs_the_same_epsilon() -> None:
-    events = [fitted(part)[0].plan.event for part in (LinearProbe(), BiasOnly(), Everything())]
+    events = [fitted(part)[0].plan.event for part in (LinearProbe(), BiasOnly(), AllParameters())]
     assert events[0] == events[1] == events[2]
 
 

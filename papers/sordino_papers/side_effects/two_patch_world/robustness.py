@@ -14,7 +14,7 @@ from math import pi, sqrt
 import torch
 
 from sordino._input import validate
-from sordino.effects.input_attacks import Attack, Victim
+from sordino.effects.input_attacks import PgdAttack, Victim
 from sordino_papers.side_effects.two_patch_world.descent import PatchDescent
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
 from sordino_papers.side_effects.two_patch_world.world import PatchRows
@@ -60,7 +60,7 @@ def _summed_norms(network: PatchNetwork, order: int, radius: float) -> float:
 EVERYWHERE = 1e30  # patches have no range to stay in
 
 
-def move_to_high_loss(network: PatchNetwork, rows: PatchRows, attack: Attack) -> PatchRows:
+def move_to_high_loss(network: PatchNetwork, rows: PatchRows, attack: PgdAttack) -> PatchRows:
     """Moves each row to the point with the highest loss along projected gradient ascent from the row.
 
     Unlike `sordino.effects.input_attacks.pgd`, it does not stop when a row is misclassified: it is used for adversarial

@@ -16,11 +16,11 @@ from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import Layout
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 
 
 @dataclass(frozen=True)
-class BoundMeasurement(Exposed):
+class BoundMeasurement(ExposedResult):
     """Means over examples and masks at one step. For comparison only: whoever sees them sees private rows.
 
     `short_deviations` is P(|xi| < 3C/4), the share of gradients that lie so close to their mean. `progress` is

@@ -1,7 +1,7 @@
 """Diagnostics of raw gradients during a run. They are not private and never part of a report."""
 
 from sordino.training.not_private import NOT_PRIVATE as NOT_PRIVATE
-from sordino.training.not_private import Exposed as Exposed
+from sordino.training.not_private import ExposedResult as ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun as ExposedRun
 from sordino_papers.harness.raw_gradients import ExposedStep as ExposedStep
 from sordino_papers.sparsification.diagnostics.mask_counts import MaskCounts as MaskCounts

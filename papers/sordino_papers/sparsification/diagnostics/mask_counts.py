@@ -22,12 +22,12 @@ from sordino.errors import UsageError
 from sordino.kernel.clipping import Clip
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Private
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 
 
 @dataclass(frozen=True)
-class MaskCounts(Exposed):
+class MaskCounts(ExposedResult):
     """Histograms: entry `n` is the number of coordinates that are zeroed by `n` of the masks.
 
     `ranked` uses the releases of the run, `random` random masks of the same rates, `expected` their expectation, and

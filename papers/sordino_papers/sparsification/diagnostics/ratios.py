@@ -18,14 +18,14 @@ from sordino._input import validate
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedStep
 
 _ROWS_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
-class GradientRatio(Exposed):
+class GradientRatio(ExposedResult):
     """Norm of the kept coordinates after clipping, with sparsification over without it.
 
     `of_each` is the mean of the ratios of single units, `of_sum` the ratio of the two sums over all units. Both are 1

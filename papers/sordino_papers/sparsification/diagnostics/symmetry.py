@@ -21,14 +21,14 @@ from torch import Tensor
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key, Stream
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedStep
 
 _ROWS_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
-class Symmetry(Exposed):
+class Symmetry(ExposedResult):
     """Result of a symmetry test.
 
     `energy` is the energy distance between points and reflected points, as a fraction of the mean distance between
@@ -48,7 +48,7 @@ class Symmetry(Exposed):
 
 
 @dataclass(frozen=True)
-class Deviations(Exposed):
+class Deviations(ExposedResult):
     """Gradients of a step minus their mean, projected to random planes, shape (planes, b, 2), with the tests."""
 
     step: int

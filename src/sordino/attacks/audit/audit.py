@@ -18,16 +18,16 @@ from sordino._input import validate
 from sordino._input.files import write_atomically
 from sordino.accounting.guarantee import rounded_up
 from sordino.accounting.tightest import check_delta
-from sordino.attacks.audit.lower_bounds import METHODS, ByGuesses, Method
+from sordino.attacks.audit.lower_bounds import METHODS, BoundMethod, ByGuesses
 from sordino.attacks.audit.scores import Scores
-from sordino.attacks.audit.threat_models import MOST_CANARIES, Box, InGradients, InLastIterate, InRows, OnStep
+from sordino.attacks.audit.threat_models import MOST_CANARIES, InGradients, InLastIterate, InRows, OnStep, ThreatModel
 from sordino.errors import DataError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.recipes import Recipe
 from sordino.recipes.prepared import rehearse
 from sordino.report.markup import ACCENT, FAINT, INK, Html, element, gallery, joined, pairs, paragraphs, picture, table
 from sordino.report.sections import Section, page
-from sordino.training.not_private import Exposed, refuse_in_run
+from sordino.training.not_private import ExposedResult, refuse_in_run
 
 NOT_PRIVATE = "not private: its trainings are in no budget and their seed is known; to be looked at, not to be released"
 BOXES = ("white", "black")
@@ -50,7 +50,7 @@ class LowerBound:
 
 
 @dataclass(frozen=True)
-class Audit(Exposed):
+class Audit(ExposedResult):
     """What is promised, and what was shown. `inside` and `outside` are the scores of canaries that were in and out."""
 
     title: str
@@ -158,7 +158,7 @@ def audit(
     )
 
 
-def _box(recipe: Recipe, name: str, worst_start: bool) -> Box:
+def _box(recipe: Recipe, name: str, worst_start: bool) -> ThreatModel:
     if name not in BOXES:
         raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(name)}.")
     if name == "black":
@@ -168,7 +168,7 @@ def _box(recipe: Recipe, name: str, worst_start: bool) -> Box:
     return InLastIterate() if recipe.method == "noisy-cgd" else InGradients()
 
 
-def _shown(method: Method, scores: Scores, halves: int, delta: float, confidence: float) -> LowerBound:
+def _shown(method: BoundMethod, scores: Scores, halves: int, delta: float, confidence: float) -> LowerBound:
     epsilon = method.bound(scores, np.random.default_rng(halves), delta=delta, confidence=confidence)
     fixed = None
     if isinstance(method, ByGuesses):

@@ -24,7 +24,7 @@ from sordino.effects.rare_examples import train_plainly
 from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.randomness import Key, Stream
 from sordino.recipes.methods import method_of
-from sordino.recipes.prepared import Prepared
+from sordino.recipes.prepared import PreparedRecipe
 from sordino.training.run_folder import RunFolder
 
 _ROWS_AT_A_TIME = 1024
@@ -38,7 +38,7 @@ class InputCanaries:
     labels: Tensor = field(repr=False)
 
     @classmethod
-    def drawn(cls, prepared: Prepared, number: int, randomness: Stream) -> InputCanaries:
+    def drawn(cls, prepared: PreparedRecipe, number: int, randomness: Stream) -> InputCanaries:
         """Noise with random labels: in the public range where rows are raw, and normal where they are features.
 
         Rows of the same kind as the others with a wrong label are found far less often: what one of them teaches, the
@@ -65,7 +65,7 @@ class InputCanaries:
         return inputs, labels
 
 
-def from_worst_start(prepared: Prepared, seed: int) -> Prepared:
+def from_worst_start(prepared: PreparedRecipe, seed: int) -> PreparedRecipe:
     """The same with first weights that were trained on public rows without privacy.
 
     The gradients of other rows are small there, and drown a canary's less (Annamalai and De Cristofaro 2024). The
@@ -80,7 +80,7 @@ def from_worst_start(prepared: Prepared, seed: int) -> Prepared:
 
 
 def black_box_values(
-    prepared: Prepared, canaries: InputCanaries, seed: int
+    prepared: PreparedRecipe, canaries: InputCanaries, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Trains once by the recipe with these canaries. Gives the score of each, and whether it was in.
 
@@ -104,7 +104,7 @@ def black_box_values(
     return before - _surprise(module, canaries, prepared), included
 
 
-def _surprise(module: nn.Module, canaries: InputCanaries, prepared: Prepared) -> NDArray[np.float64]:
+def _surprise(module: nn.Module, canaries: InputCanaries, prepared: PreparedRecipe) -> NDArray[np.float64]:
     """The loss of each canary."""
     loss = F.cross_entropy if method_of(prepared.recipe).has_probabilities else Squared()
     was_training = module.training

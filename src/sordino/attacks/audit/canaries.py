@@ -111,7 +111,7 @@ class GradientCanaries:
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _ExtendedRows:
     """Rows of a data set, and `more` behind the last of them."""
 
     rows: Rows
@@ -163,7 +163,7 @@ def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
         starts = torch.cat([owners.starts, len(owners.order) + torch.arange(number)])
         counts = torch.cat([owners.counts, torch.ones(number, dtype=owners.counts.dtype)])
         owners = Owners(torch.cat([owners.order, places]), starts, counts, owners.rows_per_user)
-    return replace(records, rows=_Followed(records.rows, typed), owners=owners)
+    return replace(records, rows=_ExtendedRows(records.rows, typed), owners=owners)
 
 
 def with_empty_places(records: Records, number: int) -> Records:

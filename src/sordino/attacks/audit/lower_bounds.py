@@ -67,14 +67,14 @@ Rates = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorBounds:
     """The chances of accusing one who was out and of missing one who was in, at most: arrays, one entry per cut."""
 
     false_positive: Rates
     false_negative: Rates
 
 
-def errors_at(cuts: Rates, scores: Scores, confidence: float) -> Errors:
+def errors_at(cuts: Rates, scores: Scores, confidence: float) -> ErrorBounds:
     """With each cut's canaries at or above it called "in". Either bound fails with a chance of (1 - confidence) / 2.
 
     >>> scores = Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True]))
@@ -85,7 +85,7 @@ def errors_at(cuts: Rates, scores: Scores, confidence: float) -> Errors:
     accused = len(outside) - np.searchsorted(outside, cuts, side="left")
     missed = np.searchsorted(inside, cuts, side="left")
     one_side = (1 - confidence) / 2
-    return Errors(largest_chance(accused, len(outside), one_side), largest_chance(missed, len(inside), one_side))
+    return ErrorBounds(largest_chance(accused, len(outside), one_side), largest_chance(missed, len(inside), one_side))
 
 
 class OfErrors(Protocol):
@@ -97,7 +97,7 @@ class OfErrors(Protocol):
     @property
     def assumes(self) -> str: ...
 
-    def strength(self, errors: Errors, delta: float) -> Rates:
+    def strength(self, errors: ErrorBounds, delta: float) -> Rates:
         """For each cut, a number that rises with epsilon. Never negative."""
         ...
 
@@ -111,10 +111,10 @@ class ClopperPearson:
     name: ClassVar[str] = "clopper-pearson"
     assumes: ClassVar[str] = INDEPENDENT
 
-    def strength(self, errors: Errors, delta: float) -> Rates:
+    def strength(self, errors: ErrorBounds, delta: float) -> Rates:
         """Epsilon itself.
 
-        >>> ClopperPearson().strength(Errors(np.array([0.1]), np.array([0.5])), 0.0).round(4)  # log 5
+        >>> ClopperPearson().strength(ErrorBounds(np.array([0.1]), np.array([0.5])), 0.0).round(4)  # log 5
         array([1.6094])
         """
         one, other = errors.false_positive, errors.false_negative
@@ -135,10 +135,10 @@ class GaussianTradeOff:
     name: ClassVar[str] = "gaussian"
     assumes: ClassVar[str] = f"{GAUSSIAN_TRADE_OFF}, {INDEPENDENT}"
 
-    def strength(self, errors: Errors, delta: float) -> Rates:
+    def strength(self, errors: ErrorBounds, delta: float) -> Rates:
         """The mu of that mechanism.
 
-        >>> GaussianTradeOff().strength(Errors(np.array([0.5, 0.9]), np.array([0.1587, 0.9])), 1e-5).round(2)
+        >>> GaussianTradeOff().strength(ErrorBounds(np.array([0.5, 0.9]), np.array([0.1587, 0.9])), 1e-5).round(2)
         array([1., 0.])
         """
         found: Rates = np.maximum(-ndtri(errors.false_positive) - ndtri(errors.false_negative), 0.0)
@@ -153,7 +153,7 @@ def _log_ratio(above: Rates, below: Rates) -> Rates:
     return found
 
 
-class Method(Protocol):
+class BoundMethod(Protocol):
     """A lower bound on epsilon, too large with a chance of at most 1 - confidence, if what it `assumes` holds."""
 
     @property
@@ -171,7 +171,7 @@ class Method(Protocol):
         ...
 
 
-class Named(Protocol):
+class NamedStatistic(Protocol):
     """A statistic by name, and what it takes for granted."""
 
     @property
@@ -181,13 +181,13 @@ class Named(Protocol):
     def assumes(self) -> str: ...
 
 
-class OfGuesses(Named, Protocol):
+class OfGuesses(NamedStatistic, Protocol):
     """A lower bound on epsilon that follows from a number of right guesses."""
 
     def epsilon(self, guesses: Guesses, *, delta: float, confidence: float) -> float: ...
 
 
-Statistic = TypeVar("Statistic", bound=Named)
+Statistic = TypeVar("Statistic", bound=NamedStatistic)
 Choice = TypeVar("Choice")
 
 
@@ -272,13 +272,13 @@ class ByCut(_OnHalves[OfErrors, float]):
         _check(delta, confidence)
         judged, one_side = canaries - canaries // 2, (1 - confidence) / 2
         outside = np.arange(1, max(2, judged))
-        none = Errors(largest_chance(0, outside, one_side), largest_chance(0, judged - outside, one_side))
+        none = ErrorBounds(largest_chance(0, outside, one_side), largest_chance(0, judged - outside, one_side))
         return self.statistic.epsilon(float(self.statistic.strength(none, delta).max()), delta)
 
 
 ONE_RUN, F_DP = ByGuesses(OneRun()), ByGuesses(FDp())
 GAUSSIAN, CLOPPER_PEARSON = ByCut(GaussianTradeOff()), ByCut(ClopperPearson())
-METHODS: dict[str, Method] = {method.name: method for method in (ONE_RUN, F_DP, GAUSSIAN, CLOPPER_PEARSON)}
+METHODS: dict[str, BoundMethod] = {method.name: method for method in (ONE_RUN, F_DP, GAUSSIAN, CLOPPER_PEARSON)}
 
 
 def _check(delta: float, confidence: float) -> None:

@@ -20,7 +20,7 @@ from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
 from sordino.recipes import Recipe
 from sordino.recipes.methods import method_of
-from sordino.recipes.prepared import Prepared, prepare, rehearse
+from sordino.recipes.prepared import PreparedRecipe, prepare, rehearse
 from sordino.recipes.stages import optimizer_of
 from sordino.training.schedules import parse as parse_schedule
 
@@ -30,14 +30,14 @@ OnStep = Callable[[int, int], None]  # steps taken, steps planned
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AuditEvidence:
     """What was seen of the canaries, and what the plan that they were trained by promises."""
 
     scores: Scores
     guarantee: Guarantee
 
 
-class Box(Protocol):
+class ThreatModel(Protocol):
     """A kind of canary, and a kind of attacker."""
 
     @property
@@ -56,7 +56,7 @@ class Box(Protocol):
         """The largest number of canaries that one training can have. Nothing is trained, and no private row read."""
         ...
 
-    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         """One training for each seed, the canaries of all of them together."""
         ...
 
@@ -81,7 +81,7 @@ class InGradients:
         # Supports are disjoint, so that each canary needs a coordinate of its own.
         return min(MOST_CANARIES, Layout.of(rehearse(recipe).built.module).size)
 
-    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         prepared = _counting(prepare(recipe, progress=False), canaries)
         plan, settings = method_of(prepared.recipe).plan(prepared), prepared.settings
         if isinstance(plan, NoisyCGD):
@@ -103,7 +103,7 @@ class InGradients:
                     on_step=on_step,
                 )
             )
-        return Attacked(pooled(scores), plan.guarantee(delta=delta, unit=prepared.records.unit))
+        return AuditEvidence(pooled(scores), plan.guarantee(delta=delta, unit=prepared.records.unit))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class InLastIterate:
         plan = method_of(recipe).plan(rehearse(recipe))
         return most_in_last_iterate(plan) if isinstance(plan, NoisyCGD) else 0
 
-    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         plan = method_of(recipe).plan(rehearse(recipe))
         if not isinstance(plan, NoisyCGD):
             raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
@@ -129,7 +129,7 @@ class InLastIterate:
         for taken, seed in enumerate(seeds, start=1):
             scores.append(last_iterate_scores(plan, canaries=canaries, delta=delta, seed=seed))
             on_step(taken, len(seeds))
-        return Attacked(pooled(scores), on_canaries_alone(plan, canaries).guarantee(delta=delta))
+        return AuditEvidence(pooled(scores), on_canaries_alone(plan, canaries).guarantee(delta=delta))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class InRows:
     def most_canaries(self, recipe: Recipe) -> int:
         return MOST_CANARIES
 
-    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> Attacked:
+    def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         prepared = prepare(recipe, progress=False)
         rows = InputCanaries.drawn(prepared, canaries, Key.from_seed(seeds[0]).stream("canaries"))
         prepared = _counting(from_worst_start(prepared, seeds[0]) if self.worst_start else prepared, canaries)
@@ -161,7 +161,7 @@ class InRows:
             found.append(black_box_values(prepared, rows, seed))
             on_step(taken, len(seeds))
         values, included = (np.stack(parts) for parts in zip(*found, strict=True))
-        return Attacked(Scores(_beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
+        return AuditEvidence(Scores(_beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
 
 
 def _beside_the_others(values: Values) -> Values:
@@ -174,7 +174,7 @@ def _beside_the_others(values: Values) -> Values:
     return values - values.mean(axis=0) if len(values) > 1 else values
 
 
-def _counting(prepared: Prepared, canaries: int) -> Prepared:
+def _counting(prepared: PreparedRecipe, canaries: int) -> PreparedRecipe:
     """The same with the canaries among its examples. The delta was chosen for fewer of them."""
     recipe = replace(prepared.recipe, allow_large_delta=True)
     return replace(prepared, recipe=recipe, examples=prepared.examples + canaries)

@@ -24,7 +24,7 @@ from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Private
-from sordino.kernel.step import Begun, Plan
+from sordino.kernel.step import BegunStep, Plan
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant, Schedule
 
@@ -61,10 +61,10 @@ def white_box_scores(
     records = with_empty_places(as_records(data), canaries)
     run = PrivateRun(plan, model, records, key=key)
     training = Training(model, optimizer, run, divisor=divisor, schedule=schedule or Constant(), averaging=None)
-    return _Watched(training, records.num_units, canaries, key).scores(on_step)
+    return _CanaryTraining(training, records.num_units, canaries, key).scores(on_step)
 
 
-class _Watched:
+class _CanaryTraining:
     """A training whose last `canaries` units are canaries. Each was included if its coin says so."""
 
     def __init__(self, training: Training, units: int, canaries: int, key: Key) -> None:
@@ -92,14 +92,14 @@ class _Watched:
             yield self._ratios(run, begun, private, others)
             self._training.descend(private, begun.step)
 
-    def _sum_of_others(self, run: PrivateRun, begun: Begun, indices: Tensor) -> BoundedSum:
+    def _sum_of_others(self, run: PrivateRun, begun: BegunStep, indices: Tensor) -> BoundedSum:
         sums = (
             run.bounded(begun, run.plan.contribution.of(self._training.model, *run.drawn(begun, part)))
             for part in torch.split(indices, run.physical_batch_size)
         )
         return sum(sums, next(sums))
 
-    def _ratios(self, run: PrivateRun, begun: Begun, private: Private, others: BoundedSum) -> Ratios:
+    def _ratios(self, run: PrivateRun, begun: BegunStep, private: Private, others: BoundedSum) -> Ratios:
         """l of each canary, from what is left of the release when the others are taken off."""
         signal, known = (
             decoded_without_noise(begun.codec, total)

@@ -27,9 +27,9 @@ from sordino.attacks.membership import lira
 from sordino.attacks.membership.lira import likelihoods_of_labels, logits_of_labels, outputs_of
 from sordino.attacks.membership.references import FEWEST, Lineup, Suspects, check_references, halves, train_reference
 from sordino.attacks.membership.rmia import Rmia
-from sordino.attacks.membership.roc import Auc, Curve, Detection, Roc
+from sordino.attacks.membership.roc import Auc, Detection, Roc, RocCurve
 from sordino.errors import DataError, UsageError
-from sordino.recipes.prepared import Prepared, prepare
+from sordino.recipes.prepared import PreparedRecipe, prepare
 from sordino.report.evidence import Evidence
 from sordino.report.markup import (
     ACCENT,
@@ -47,7 +47,7 @@ from sordino.report.markup import (
 )
 from sordino.report.promise import TradeOff
 from sordino.report.sections import Section, page
-from sordino.training.not_private import Exposed
+from sordino.training.not_private import ExposedResult
 
 Train = Callable[[NDArray[np.bool_], int], nn.Module]
 
@@ -104,21 +104,21 @@ _GRID, _DECADES = 10_000, 4
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackResult:
     """One attack: what it found at each rate of false alarms, and over all of them."""
 
     name: str
     detections: tuple[Detection, ...]
     auc: Auc
-    curve: Curve = field(repr=False)
+    curve: RocCurve = field(repr=False)
 
     @classmethod
-    def of(cls, name: str, roc: Roc, rates: Sequence[float]) -> Attacked:
+    def of(cls, name: str, roc: Roc, rates: Sequence[float]) -> AttackResult:
         return cls(name, tuple(roc.at(rate) for rate in rates), roc.auc(), roc.curve())
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AttackBound:
     """What the guarantee leaves possible to the best attack: at each rate of false alarms, and over all of them.
 
     The bound holds for every row by itself, over the randomness of training. It is concave, so it holds for the means
@@ -127,21 +127,21 @@ class Allowed:
 
     detections: tuple[float, ...]
     auc: float
-    curve: Curve = field(repr=False)
+    curve: RocCurve = field(repr=False)
 
     @classmethod
-    def of(cls, privacy: PrivacyCurve, rates: Sequence[float]) -> Allowed:
+    def of(cls, privacy: PrivacyCurve, rates: Sequence[float]) -> AttackBound:
         trade_off, grid = TradeOff.of(privacy), np.linspace(0.0, 1.0, _GRID + 1)
         alarms = np.logspace(-_DECADES, 0, 40 * _DECADES)
         return cls(
             tuple(min(1.0, best_true_positive_rate(privacy, rate)) for rate in rates),
             float(trade_off.detected(grid)[1:].mean()),  # it rises, so the right end of each piece is above it
-            Curve(tuple(alarms.tolist()), tuple(trade_off.detected(alarms).tolist())),
+            RocCurve(tuple(alarms.tolist()), tuple(trade_off.detected(alarms).tolist())),
         )
 
 
 @dataclass(frozen=True)
-class MembershipAttack(Exposed):
+class MembershipAttack(ExposedResult):
     """What attacks found in a run, and what its guarantee leaves possible to any attack. Not private."""
 
     title: str
@@ -152,8 +152,8 @@ class MembershipAttack(Exposed):
     trained: str
     rates: tuple[float, ...]
     guarantee: str
-    allowed: Allowed
-    attacks: tuple[Attacked, ...]
+    allowed: AttackBound
+    attacks: tuple[AttackResult, ...]
     warning: str = field(default=NOT_PRIVATE, init=False)
 
 
@@ -205,12 +205,12 @@ def attack_run(
         trained=_words(prepared),
         rates=tuple(rates),
         guarantee=str(evidence.guarantee),
-        allowed=Allowed.of(evidence.curve, rates),
-        attacks=tuple(Attacked.of(name, roc, rates) for name, roc in found.items()),
+        allowed=AttackBound.of(evidence.curve, rates),
+        attacks=tuple(AttackResult.of(name, roc, rates) for name, roc in found.items()),
     )
 
 
-def _words(prepared: Prepared) -> str:
+def _words(prepared: PreparedRecipe) -> str:
     recipe, settings = prepared.recipe, prepared.settings
     length = f"{recipe.steps} steps" if recipe.steps is not None else f"{settings.epochs:g} epochs"
     return f"by {recipe.method} with the settings of the run, {length} to the same epsilon and delta"

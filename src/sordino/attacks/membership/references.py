@@ -26,7 +26,7 @@ from sordino.errors import DataError, Interrupted, UsageError
 from sordino.kernel.records import as_records
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs
-from sordino.recipes.prepared import Prepared
+from sordino.recipes.prepared import PreparedRecipe
 from sordino.training.run_folder import RunFolder
 
 FEWEST = 20  # rows of a kind
@@ -92,7 +92,7 @@ class Lineup:
     rest_target: Tensor
 
     @classmethod
-    def of(cls, prepared: Prepared, rows: int, seed: int) -> Lineup:
+    def of(cls, prepared: PreparedRecipe, rows: int, seed: int) -> Lineup:
         test = prepared.data.test
         if test is None:
             raise DataError("an attack compares members with public rows of the same kind, and there are none.")
@@ -122,7 +122,7 @@ class _Rows:
     usable: NDArray[np.int64]
 
 
-def _rows(prepared: Prepared, split: Split) -> _Rows:
+def _rows(prepared: PreparedRecipe, split: Split) -> _Rows:
     """As the network is given them. Rows that cannot be read, or have no label, cannot be accused."""
     inputs = network_inputs(prepared.built, prepared.data.facts, split.inputs)
     usable = inputs.flatten(1).isfinite().all(dim=1) & (split.target >= 0)
@@ -130,7 +130,7 @@ def _rows(prepared: Prepared, split: Split) -> _Rows:
 
 
 def train_reference(
-    prepared: Prepared,
+    prepared: PreparedRecipe,
     lineup: Lineup,
     chosen: NDArray[np.bool_],
     place: int,

@@ -52,7 +52,7 @@ class Auc:
 
 
 @dataclass(frozen=True)
-class Curve:
+class RocCurve:
     """Shares of others accused, rising, and of members found at each."""
 
     accused: tuple[float, ...]
@@ -99,7 +99,7 @@ class Roc:
         shares = found / len(self.members), low, high, accused / len(self.others), at_most
         return Detection(allowed, *shares)
 
-    def curve(self, points: int = 200) -> Curve:
+    def curve(self, points: int = 200) -> RocCurve:
         """At so many thresholds at most, spread evenly over the logarithm of the share that is accused."""
         thresholds = np.unique(np.concatenate([self.members, self.others]))[::-1]
         accused, found = (
@@ -107,7 +107,7 @@ class Roc:
         )
         wanted = np.logspace(-log10(len(self.others)), 0, points)
         kept = np.unique(np.searchsorted(accused, wanted + 1e-12, side="right") - 1)  # the last that allows so many
-        return Curve(tuple(accused[kept].tolist()), tuple(found[kept].tolist()))
+        return RocCurve(tuple(accused[kept].tolist()), tuple(found[kept].tolist()))
 
     def auc(self) -> Auc:
         """By the ranks of either kind among the other; a tie counts half."""

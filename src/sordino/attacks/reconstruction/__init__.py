@@ -1,11 +1,11 @@
 """What a gradient tells of the picture that it was computed from: attacks, and what noise and masks leave to them."""
 
-from sordino.attacks.reconstruction.attack import Attack as Attack
-from sordino.attacks.reconstruction.attack import Known as Known
-from sordino.attacks.reconstruction.attack import Observed as Observed
+from sordino.attacks.reconstruction.attack import KnownNetwork as KnownNetwork
+from sordino.attacks.reconstruction.attack import ObservedGradient as ObservedGradient
+from sordino.attacks.reconstruction.attack import ReconstructionAttack as ReconstructionAttack
 from sordino.attacks.reconstruction.attack import observe as observe
 from sordino.attacks.reconstruction.attack import public_pictures as public_pictures
-from sordino.attacks.reconstruction.inverting import Inverting as Inverting
+from sordino.attacks.reconstruction.inverting import GradientInversion as GradientInversion
 from sordino.attacks.reconstruction.linear_layer import FirstLayer as FirstLayer
 from sordino.attacks.reconstruction.r_gap import Recursive as Recursive
 from sordino.attacks.reconstruction.similarity import Likeness as Likeness

@@ -37,10 +37,10 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNetwork:
     """A network, used in eval mode. It is given pixels from 0 to 1, less `mean`, over `std`, one for each channel.
 
-    >>> known = Known(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
+    >>> known = KnownNetwork(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
     >>> known.gradient(torch.zeros(1, 3, 1, 1), torch.tensor([0])).shape
     torch.Size([8])
     """
@@ -96,7 +96,7 @@ class Known:
         return torch.tensor(constants, dtype=self.dtype).reshape(1, -1, *(1,) * (len(self.input_shape) - 1))
 
 
-def known_network(name: str, facts: Facts, *, seed: int) -> Known:
+def known_network(name: str, facts: Facts, *, seed: int) -> KnownNetwork:
     """A network of `sordino.models` by name, or `cnn6`, with first weights from a seed.
 
     With `-batchnorm` after its name, GroupNorm is BatchNorm, which in eval mode is a map of its own for each channel.
@@ -107,12 +107,12 @@ def known_network(name: str, facts: Facts, *, seed: int) -> Known:
     if name == "cnn6":
         if facts.input_shape != (3, 32, 32):
             raise UsageError(f"'cnn6' needs colour pictures of 32 pixels, got shape {facts.input_shape}.")
-        return Known(cnn6(seed=seed), logistic_loss, facts.input_shape, mean, std)
+        return KnownNetwork(cnn6(seed=seed), logistic_loss, facts.input_shape, mean, std)
     if name.startswith(("scatter", "h-cnn")):
         raise UsageError(f"{name!r} is given scattering features, not pixels: choose another model.")
     module = models.build(name.removesuffix(BATCHNORM), facts, seed=seed).module
     network = with_batchnorm(module) if name.endswith(BATCHNORM) else module
-    return Known(network, F.cross_entropy, facts.input_shape, mean, std)
+    return KnownNetwork(network, F.cross_entropy, facts.input_shape, mean, std)
 
 
 def with_batchnorm(module: nn.Module) -> nn.Module:
@@ -145,7 +145,7 @@ def public_pictures(data: str, count: int) -> tuple[Tensor, Tensor, Facts]:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedGradient:
     """A gradient as it was sent: `value` where `keep`, both of shape (d,). Elsewhere nothing was sent, and it is 0."""
 
     value: Tensor = field(repr=False)
@@ -165,7 +165,7 @@ class Observed:
 
 def observe(
     gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: float = 0.0, seed: int = 0, row: int = 0
-) -> Observed:
+) -> ObservedGradient:
     """The flat gradient with normal noise on each coordinate, and then without those that a mask of `rate` drops.
 
     The mask is that of `RandomSparsify`, at a rate that does not change. One seed gives each `row` one noise, and
@@ -180,7 +180,7 @@ def observe(
     key = Key.from_seed(seed)
     keep = sparsify.mask(row, layout, key.stream("coding"))
     noise = torch.from_numpy(key.stream("noise").normals(layout.size, step=row)).to(gradient.dtype)
-    return Observed((gradient + noise_std * noise).where(keep, 0.0), keep, layout, noise_std, rate)
+    return ObservedGradient((gradient + noise_std * noise).where(keep, 0.0), keep, layout, noise_std, rate)
 
 
 Tick = Callable[[], None]
@@ -191,7 +191,7 @@ def unwatched() -> None:
 
 
 @runtime_checkable
-class Attack(Protocol):
+class ReconstructionAttack(Protocol):
     """It is given what was observed and what is known, and never the picture or its label."""
 
     @property
@@ -199,10 +199,12 @@ class Attack(Protocol):
         """How often an attack on one picture reports progress."""
         ...
 
-    def check(self, known: Known) -> None:
+    def check(self, known: KnownNetwork) -> None:
         """Refuses a network that it has no answer for."""
         ...
 
-    def reconstruct(self, known: Known, observed: Observed, randomness: Stream, tick: Tick = unwatched) -> Tensor:
+    def reconstruct(
+        self, known: KnownNetwork, observed: ObservedGradient, randomness: Stream, tick: Tick = unwatched
+    ) -> Tensor:
         """The picture, shape (1, channels, height, width), pixels from 0 to 1."""
         ...

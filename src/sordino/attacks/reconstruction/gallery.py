@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino._input.files import write_atomically
-from sordino.attacks.reconstruction.attack import Attack, Known, Tick, observe, unwatched
+from sordino.attacks.reconstruction.attack import KnownNetwork, ReconstructionAttack, Tick, observe, unwatched
 from sordino.attacks.reconstruction.similarity import Likeness
 from sordino.errors import DataError, UsageError
 from sordino.kernel.randomness import Key
@@ -35,10 +35,10 @@ from sordino.report.sections import Section, page
 
 
 @dataclass(frozen=True)
-class Estimated:
+class MeanWithInterval:
     """A mean with the ends of its 95 % interval (Student's).
 
-    >>> found = Estimated.of([1.0, 2.0, 3.0])
+    >>> found = MeanWithInterval.of([1.0, 2.0, 3.0])
     >>> found.value, round(found.low, 2), round(found.high, 2)
     (2.0, -0.48, 4.48)
     """
@@ -48,7 +48,7 @@ class Estimated:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimated:
+    def of(cls, values: Sequence[float]) -> MeanWithInterval:
         """Of at least two values. One that is not known makes the mean infinite."""
         if len(values) < 2:
             raise UsageError(f"an interval needs at least 2 values, got {len(values)}.")
@@ -80,7 +80,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Reconstructed:
+class Reconstruction:
     """One picture and what was made of its gradient, shape (channels, height, width), pixels from 0 to 1."""
 
     row: int
@@ -96,8 +96,8 @@ class Reconstructed:
 
 
 def reconstruct(
-    attack: Attack,
-    known: Known,
+    attack: ReconstructionAttack,
+    known: KnownNetwork,
     pixels: Tensor,
     target: Tensor,
     sent: Sent,
@@ -105,7 +105,7 @@ def reconstruct(
     rows: Sequence[int],
     seed: int,
     tick: Tick = unwatched,
-) -> Iterator[Reconstructed]:
+) -> Iterator[Reconstruction]:
     """Attacks the gradients of these rows, each on its own, and gives each picture as soon as it is there.
 
     The attack gets the gradient as it was sent; picture and label serve to make it, and to compare.
@@ -119,19 +119,19 @@ def reconstruct(
         begun = time.monotonic()
         found = attack.reconstruct(known, observed, starts.named(str(row)), tick)
         seconds = time.monotonic() - begun
-        yield Reconstructed(row, Likeness.of(picture, found), seconds, picture[0], found[0])
+        yield Reconstruction(row, Likeness.of(picture, found), seconds, picture[0], found[0])
 
 
-def mean_error(found: Sequence[Reconstructed]) -> Estimated | None:
+def mean_error(found: Sequence[Reconstruction]) -> MeanWithInterval | None:
     """The mean squared error over pictures, with an interval; None for a single picture."""
-    return Estimated.of([one.likeness.mse for one in found]) if len(found) > 1 else None
+    return MeanWithInterval.of([one.likeness.mse for one in found]) if len(found) > 1 else None
 
 
 _GAP = 2  # pixels between pictures
 _NAMES = 2  # widths of a picture, for what stands beside a line
 
 
-def draw_gallery(axes: Axes, columns: Sequence[Sequence[Reconstructed]], names: Sequence[str] = ()) -> None:
+def draw_gallery(axes: Axes, columns: Sequence[Sequence[Reconstruction]], names: Sequence[str] = ()) -> None:
     """A line of originals, and below it a line for each way in which the same pictures were attacked.
 
     `columns` are these ways, all of the same pictures; `names` stand to the left of each line.
@@ -170,7 +170,7 @@ NO_EPSILON = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """One attack on some public pictures."""
 
     model: str
@@ -178,7 +178,7 @@ class Outcome:
     attack: str
     sent: Sent
     seed: int
-    found: tuple[Reconstructed, ...]
+    found: tuple[Reconstruction, ...]
 
     @property
     def headline(self) -> str:
@@ -210,7 +210,7 @@ class Outcome:
         return about | seen | {"pictures": [one.as_dict() for one in self.found]}
 
 
-def write_outcome(outcome: Outcome, folder: Path) -> Path:
+def write_outcome(outcome: AttackOutcome, folder: Path) -> Path:
     """reconstruction.html and reconstruction.json. Gives the page's path."""
     shown = picture(
         "gallery",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.attacks.reconstruction.attack import Known, Observed, Tick, unwatched
+from sordino.attacks.reconstruction.attack import KnownNetwork, ObservedGradient, Tick, unwatched
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
 
@@ -22,7 +22,7 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)
 
 
 @dataclass(frozen=True)
-class Inverting:
+class GradientInversion:
     """The settings of the attack. The label is read off the last layer first, so there must be one that is linear."""
 
     iterations: int = 4800
@@ -40,25 +40,27 @@ class Inverting:
     def ticks(self) -> int:
         return self.iterations * self.restarts
 
-    def check(self, known: Known) -> None:
+    def check(self, known: KnownNetwork) -> None:
         _last_weight(known)
 
-    def reconstruct(self, known: Known, observed: Observed, randomness: Stream, tick: Tick = unwatched) -> Tensor:
+    def reconstruct(
+        self, known: KnownNetwork, observed: ObservedGradient, randomness: Stream, tick: Tick = unwatched
+    ) -> Tensor:
         label = read_label(known, observed)
         starts = (self._start(known, randomness, restart) for restart in range(self.restarts))
         ends = [self._moved(known, observed, label, start, tick) for start in starts]
         _, best = min(ends, key=lambda end: end[0])
         return known.pixels(best)
 
-    def _start(self, known: Known, randomness: Stream, restart: int) -> Tensor:
+    def _start(self, known: KnownNetwork, randomness: Stream, restart: int) -> Tensor:
         drawn = randomness.normals(prod(known.input_shape), step=restart)
         return torch.from_numpy(drawn).to(known.dtype).reshape(1, *known.input_shape)
 
     def _moved(
-        self, known: Known, observed: Observed, label: Tensor, start: Tensor, tick: Tick
+        self, known: KnownNetwork, observed: ObservedGradient, label: Tensor, start: Tensor, tick: Tick
     ) -> tuple[float, Tensor]:
         """The end of one start, and what it costs."""
-        (low, high), wanted = known.box, Wanted.of(observed)
+        (low, high), wanted = known.box, TargetDirection.of(observed)
         moved = start.clamp(low, high).requires_grad_()
         adam = torch.optim.Adam([moved], lr=self.learning_rate)
         decay = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in _DECAYS])
@@ -71,7 +73,7 @@ class Inverting:
             tick()
         return self._cost(known, wanted, moved, label)[0], moved.detach()
 
-    def _cost(self, known: Known, wanted: Wanted, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
+    def _cost(self, known: KnownNetwork, wanted: TargetDirection, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
         """What a picture costs, and the slope of that by its pixels."""
         gradients = known.gradients(moved, label, differentiable=True)
         distance, slopes = wanted.distance(gradients)
@@ -83,14 +85,14 @@ class Inverting:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetDirection:
     """The direction that a gradient is to have, in the coordinates that were sent. The others are not compared."""
 
     direction: tuple[Tensor, ...] = field(repr=False)
     kept: tuple[Tensor, ...] | None = field(repr=False)  # None is all of them
 
     @classmethod
-    def of(cls, observed: Observed) -> Wanted:
+    def of(cls, observed: ObservedGradient) -> TargetDirection:
         length = observed.value.norm()
         if not length > 0:
             raise UsageError("the observed gradient must point somewhere, got one that is zero or not finite.")
@@ -103,7 +105,7 @@ class Wanted:
 
         In closed form, because to differentiate this by millions of numbers would take longer than a convolution.
 
-        >>> wanted = Wanted((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
+        >>> wanted = TargetDirection((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
         >>> wanted.distance([torch.tensor([2.0, 7.0])])
         (0.0, [tensor([0., 0.])])
         """
@@ -128,7 +130,7 @@ def total_variation(pictures: Tensor) -> Tensor:
     return across + down
 
 
-def read_label(known: Known, observed: Observed) -> Tensor:
+def read_label(known: KnownNetwork, observed: ObservedGradient) -> Tensor:
     """The class whose weights in the last layer have the lowest mean gradient (iDLG, Zhao et al. 2020), shape (1,).
 
     Row c of that gradient is (p_c - [c is the label]) times the features, which are not negative after a ReLU.
@@ -138,7 +140,7 @@ def read_label(known: Known, observed: Observed) -> Tensor:
     return (sums / sent.clamp(min=1)).argmin()[None]
 
 
-def _last_weight(known: Known) -> str:
+def _last_weight(known: KnownNetwork) -> str:
     """The name of the weights of the last layer."""
     *_, (name, layer) = ((name, layer) for name, layer in known.model.named_modules() if not list(layer.children()))
     if not isinstance(layer, nn.Linear) or layer.out_features < 2:

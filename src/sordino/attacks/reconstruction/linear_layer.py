@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.attacks.reconstruction.attack import Known, Observed, Tick, unwatched
+from sordino.attacks.reconstruction.attack import KnownNetwork, ObservedGradient, Tick, unwatched
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
 
@@ -18,10 +18,12 @@ class FirstLayer:
 
     ticks: int = 1
 
-    def check(self, known: Known) -> None:
+    def check(self, known: KnownNetwork) -> None:
         _first_linear(known.model)
 
-    def reconstruct(self, known: Known, observed: Observed, randomness: Stream, tick: Tick = unwatched) -> Tensor:
+    def reconstruct(
+        self, known: KnownNetwork, observed: ObservedGradient, randomness: Stream, tick: Tick = unwatched
+    ) -> Tensor:
         name = _first_linear(known.model)
         seen, kept = observed.tensors(), observed.kept()
         weight, bias = (f"{name}.{part}".lstrip(".") for part in ("weight", "bias"))

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from sordino.attacks.reconstruction.attack import Known, Observed, Tick, unwatched
+from sordino.attacks.reconstruction.attack import KnownNetwork, ObservedGradient, Tick, unwatched
 from sordino.attacks.reconstruction.cnn6 import logistic_loss
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
@@ -56,7 +56,7 @@ def gradient_matrix(layer: nn.Conv2d, back: Tensor, size: tuple[int, int]) -> Te
 
 
 @dataclass(frozen=True)
-class Solved:
+class LayerInput:
     """The input of a convolution, and the share of the right side, in square, that it leaves unexplained."""
 
     inputs: Tensor = field(repr=False)
@@ -65,7 +65,7 @@ class Solved:
 
 def solved(
     layer: nn.Conv2d, size: tuple[int, int], back: Tensor, gradient: Tensor, kept: Tensor, out: Tensor
-) -> Solved:
+) -> LayerInput:
     """The input that fits gradient and output best, by least squares. NaN in `out`, and what was not kept, say nothing.
 
     Equations by the gradient are scaled to the size of the others: as they are, rounding would drown them. The normal
@@ -85,7 +85,7 @@ def solved(
         square += float(values @ values)
     inputs = _solution(normal, moment)
     misfit = square - float(inputs @ moment)  # ||A x - b||^2 at its minimum
-    return Solved(inputs.reshape(1, layer.in_channels, *size), misfit / (square or 1.0))
+    return LayerInput(inputs.reshape(1, layer.in_channels, *size), misfit / (square or 1.0))
 
 
 def _solution(normal: Tensor, moment: Tensor) -> Tensor:
@@ -119,12 +119,14 @@ class Recursive:
 
     ticks: int = 1
 
-    def check(self, known: Known) -> None:
+    def check(self, known: KnownNetwork) -> None:
         if known.loss is not logistic_loss:
             raise UsageError("the recursive attack needs the logistic loss of 'cnn6', got another.")
         _Chain.of(known)
 
-    def reconstruct(self, known: Known, observed: Observed, randomness: Stream, tick: Tick = unwatched) -> Tensor:
+    def reconstruct(
+        self, known: KnownNetwork, observed: ObservedGradient, randomness: Stream, tick: Tick = unwatched
+    ) -> Tensor:
         chain, (low, high) = _Chain.of(known), known.box
         slopes = chain.slopes(observed)
         followed = chain.followed(observed, slopes[0]) * slopes[0]
@@ -164,7 +166,7 @@ class _Step:
     slope: float
     input_shape: tuple[int, int, int]
 
-    def undone(self, observed: Observed, after: Tensor, back: Tensor) -> tuple[Solved, Tensor]:
+    def undone(self, observed: ObservedGradient, after: Tensor, back: Tensor) -> tuple[LayerInput, Tensor]:
         """The input of the convolution, and dL by it, from what came out of the activation and dL by that."""
         # The slope of the activation, and the middle of both where a sign is not known.
         slopes = torch.where(after > 0, 1.0, self.slope).where(~after.isnan(), (1 + self.slope) / 2)
@@ -184,7 +186,7 @@ class _Chain:
     features: tuple[int, int, int]
 
     @classmethod
-    def of(cls, known: Known) -> _Chain:
+    def of(cls, known: KnownNetwork) -> _Chain:
         layers = list(known.model.named_children())
         *body, _, (name, last) = layers
         steps, x = [], torch.zeros(1, *known.input_shape, dtype=known.dtype)
@@ -200,7 +202,7 @@ class _Chain:
             raise UsageError("the recursive attack needs a last layer with one output and no bias, got another.")
         return cls(tuple(steps), f"{name}.weight", last, _shape(x))
 
-    def slopes(self, observed: Observed) -> list[float]:
+    def slopes(self, observed: ObservedGradient) -> list[float]:
         """Every dL/df that the last layer allows, largest input first. Of both labels, that which the next layer fits.
 
         What was not sent of <g, w> counts as the rest of it.
@@ -212,14 +214,14 @@ class _Chain:
         sign = min((-1.0, 1.0), key=lambda sign: self._below_the_last(observed, sign * sizes[0])[0].misfit)
         return [sign * size for size in sorted(sizes)]
 
-    def followed(self, observed: Observed, slope: float) -> Tensor:
+    def followed(self, observed: ObservedGradient, slope: float) -> Tensor:
         """The input of the network, if `slope` is dL/df."""
         found, back = self._below_the_last(observed, slope)
         for step in reversed(self.steps[:-1]):
             found, back = step.undone(observed, found.inputs, back)
         return found.inputs
 
-    def _below_the_last(self, observed: Observed, slope: float) -> tuple[Solved, Tensor]:
+    def _below_the_last(self, observed: ObservedGradient, slope: float) -> tuple[LayerInput, Tensor]:
         """Through the linear layer and the convolution before it. Features that were not sent are NaN."""
         seen, kept = observed.tensors()[self.name], observed.kept()[self.name]
         features = (seen / slope).where(kept, torch.nan).reshape(1, *self.features)
@@ -234,7 +236,7 @@ def _through(layer: nn.Conv2d, back: Tensor, input_shape: tuple[int, int, int]) 
     return found
 
 
-def _distance(known: Known, observed: Observed, inputs: Tensor) -> float:
+def _distance(known: KnownNetwork, observed: ObservedGradient, inputs: Tensor) -> float:
     """How far the gradient at these inputs is from what was observed, under the label that comes nearer."""
     return min(
         float((known.gradient(inputs, torch.tensor([label])).where(observed.keep, 0.0) - observed.value).norm())

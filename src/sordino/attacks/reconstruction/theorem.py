@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino._input import validate
-from sordino.attacks.reconstruction.gallery import Estimated
+from sordino.attacks.reconstruction.gallery import MeanWithInterval
 from sordino.encodings import RandomSparsify
 from sordino.encodings.sparsify import ConstantRate
 from sordino.errors import UsageError
@@ -71,7 +71,7 @@ class SingleLayer:
         k = np.where(keep, self.constraint, 0.0)
         return float(k @ seen / (k @ k)) if k.any() else math.nan
 
-    def attacked(self, attempts: int, *, seed: int, x: float = 1.0) -> Estimated:
+    def attacked(self, attempts: int, *, seed: int, x: float = 1.0) -> MeanWithInterval:
         """The squared error of so many attacks, each on fresh noise under a fresh mask of the encoding that trains.
 
         Infinite as soon as a mask leaves only zeros: the theorem leaves these out, and whoever attacks cannot.
@@ -86,7 +86,7 @@ class SingleLayer:
             keep = masks.mask(attempt, layout, coding).numpy()
             seen = np.where(keep, gradient + self.noise_std * noise.normals(len(gradient), step=attempt), 0.0)
             errors[attempt] = (self.estimate(seen, keep) - x) ** 2
-        return Estimated.of(errors.tolist())
+        return MeanWithInterval.of(errors.tolist())
 
 
 def mean_reciprocal(squares: Vector, kept: int) -> float:

@@ -53,7 +53,7 @@ _BLOCK_BYTES = 64 << 20
 _HEADER_BYTES = 1 << 16
 
 
-class Transform(Protocol):
+class FeatureTransform(Protocol):
     """A frozen dataclass that maps rows to float16 features, each row on its own. Its `repr` is its configuration."""
 
     version: ClassVar[int]
@@ -64,7 +64,7 @@ class Transform(Protocol):
     def __call__(self, inputs: Tensor, /) -> Tensor: ...
 
 
-def cached(transform: Transform, inputs: Tensor, folder: Path | None = None, *, progress: bool = True) -> Tensor:
+def cached(transform: FeatureTransform, inputs: Tensor, folder: Path | None = None, *, progress: bool = True) -> Tensor:
     """`transform(inputs)`, from disk where it was computed before. A damaged file is computed anew and replaced.
 
     The default folder is `features` where the standard data sets are. It may be deleted at any time.
@@ -93,7 +93,7 @@ def cached(transform: Transform, inputs: Tensor, folder: Path | None = None, *, 
     return features
 
 
-def _block(transform: Transform, inputs: Tensor, folder: Path) -> Tensor:
+def _block(transform: FeatureTransform, inputs: Tensor, folder: Path) -> Tensor:
     path = folder / f"{_key(transform, inputs)}.safetensors"
     known = _read(path, (len(inputs), *transform.output_shape))
     if known is not None:
@@ -103,7 +103,7 @@ def _block(transform: Transform, inputs: Tensor, folder: Path) -> Tensor:
     return features
 
 
-def _key(transform: Transform, inputs: Tensor) -> str:
+def _key(transform: FeatureTransform, inputs: Tensor) -> str:
     kind = type(transform)
     told = (kind.__module__, kind.__qualname__, transform.version, repr(transform), inputs.dtype, tuple(inputs.shape))
     digest = hashlib.sha256(repr(told).encode())

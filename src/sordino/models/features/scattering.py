@@ -33,11 +33,11 @@ from sordino.models.features.cache import side_by_side
 
 
 @dataclass(frozen=True)
-class Grid:
+class FourierGrid:
     """Even numbers of rows and columns, with the transforms of signals on them.
 
     >>> signals = torch.rand(4, 6, 10)
-    >>> spectra = Grid(4, 6).half_spectra(signals).reshape(3, 2, 6, 10)
+    >>> spectra = FourierGrid(4, 6).half_spectra(signals).reshape(3, 2, 6, 10)
     >>> torch.allclose(spectra[:, 0], torch.fft.fft2(signals, dim=(0, 1))[:3].real, atol=1e-5)
     True
     """
@@ -232,7 +232,7 @@ class Scattering2D:
 class _Bank:
     """The filters of one transform. Scale j lives on the grid of every 2^j-th place."""
 
-    grids: tuple[Grid, ...]
+    grids: tuple[FourierGrid, ...]
     wavelets: dict[tuple[int, int], tuple[Tensor, Tensor]]  # by grid and scale: filters [k c l, t, a], and their inputs
     averages: tuple[tuple[Tensor, Tensor], ...]  # by grid, for rows and columns, at the places kept
 
@@ -256,7 +256,7 @@ class _Bank:
 
 @lru_cache(maxsize=8)
 def _bank(J: int, L: int, padded: tuple[int, int]) -> _Bank:
-    grids = tuple(Grid(padded[0] >> j, padded[1] >> j) for j in range(J))
+    grids = tuple(FourierGrid(padded[0] >> j, padded[1] >> j) for j in range(J))
     wavelets = {}
     for scale in range(J):
         spectra = morlet_wavelets(padded, scale, L)
@@ -267,7 +267,7 @@ def _bank(J: int, L: int, padded: tuple[int, int]) -> _Bank:
     return _Bank(grids, wavelets, averages)
 
 
-def _aliased(spectra: Tensor, fine: Grid, coarse: Grid) -> tuple[Tensor, Tensor]:
+def _aliased(spectra: Tensor, fine: FourierGrid, coarse: FourierGrid) -> tuple[Tensor, Tensor]:
     """Filters [k c l, t, a] from one grid to the other, and the entries of a half spectrum that they multiply."""
     stride = fine.rows // coarse.rows
     k, column = (torch.arange(stride) * size + torch.arange(size)[:, None] for size in (coarse.rows, coarse.columns))

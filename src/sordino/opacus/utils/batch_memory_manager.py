@@ -10,7 +10,7 @@ import torch
 
 from sordino._input import validate
 from sordino.opacus.loader import PrivateLoader
-from sordino.opacus.traced import Traced
+from sordino.opacus.traced import TracedTensor
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class _InParts:
     loader: PrivateLoader
     largest_part: int
 
-    def __iter__(self) -> Iterator[list[Traced]]:
+    def __iter__(self) -> Iterator[list[TracedTensor]]:
         return self.loader.in_parts(self.largest_part)
 
     def __len__(self) -> int:

@@ -24,17 +24,17 @@ from torch import Tensor, nn
 from sordino.data import Facts
 from sordino.models import Built
 from sordino.releases.moments import Moments
-from sordino.training.transfer.pretraining import Pretrained, head, made_up_rows
+from sordino.training.transfer.pretraining import PretrainedNetwork, head, made_up_rows
 
 _ROWS_AT_A_TIME = 500
 _MADE_UP_ROWS, _MADE_UP_SEED = 512, 20_251
 _SMALLEST_STD = 0.05  # over the mean one: a feature that hardly moves on made-up pictures is not blown up
 
 
-class Part(Protocol):
+class TrainedPart(Protocol):
     """Which parameters are trained."""
 
-    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+    def built(self, pretrained: PretrainedNetwork, facts: Facts, *, seed: int) -> Built:
         """The network to train for data with these facts, and what it is given for raw rows."""
         ...
 
@@ -44,12 +44,12 @@ class LinearProbe:
     """The last layer alone, which begins at zero. What comes before it is applied to every row once, beforehand.
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
-    >>> built = LinearProbe().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0)
+    >>> built = LinearProbe().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0)
     >>> built.prepare(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape, built.module
     (torch.Size([2, 84]), Linear(in_features=84, out_features=10, bias=True))
     """
 
-    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+    def built(self, pretrained: PretrainedNetwork, facts: Facts, *, seed: int) -> Built:
         whole = pretrained.built(facts, seed=seed)
         last = head(whole.module)
         nn.init.zeros_(last.weight)
@@ -62,12 +62,12 @@ class BiasOnly:
     """The biases of all layers, and the last layer.
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
-    >>> network = BiasOnly().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0).module
+    >>> network = BiasOnly().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0).module
     >>> sum(p.numel() for p in network.parameters() if p.requires_grad)
     1076
     """
 
-    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+    def built(self, pretrained: PretrainedNetwork, facts: Facts, *, seed: int) -> Built:
         built = pretrained.built(facts, seed=seed)
         for name, parameter in built.module.named_parameters():
             parameter.requires_grad_(name.endswith("bias"))
@@ -76,16 +76,16 @@ class BiasOnly:
 
 
 @dataclass(frozen=True)
-class Everything:
+class AllParameters:
     """All parameters: full fine-tuning.
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
-    >>> network = Everything().built(Pretrained.fresh("lenet", (1, 28, 28)), facts, seed=0).module
+    >>> network = AllParameters().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0).module
     >>> sum(p.numel() for p in network.parameters() if p.requires_grad)
     61706
     """
 
-    def built(self, pretrained: Pretrained, facts: Facts, *, seed: int) -> Built:
+    def built(self, pretrained: PretrainedNetwork, facts: Facts, *, seed: int) -> Built:
         return pretrained.built(facts, seed=seed)
 
 

@@ -26,7 +26,7 @@ from sordino import models
 from sordino._input import strict_json, validate
 from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.data import Facts
-from sordino.data.synthetic import FORMS, DeadLeaves, Drawn
+from sordino.data.synthetic import FORMS, DeadLeaves, DeadLeavesBatch
 from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.training.progress import progress_bar
@@ -37,15 +37,15 @@ _MEAN, _STD = 0.5, 0.25
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainedNetwork:
     """The weights of the network `model` for pictures of `input_shape`, without those of its last layer.
 
     >>> import tempfile
     >>> from sordino.training.transfer import pretrain
     >>> path = Path(tempfile.mkdtemp()) / "lenet.safetensors"
     >>> pretrain("lenet", (1, 28, 28), pictures=64, progress=False).save(path)
-    >>> Pretrained.read(path)
-    Pretrained(model='lenet', input_shape=(1, 28, 28))
+    >>> PretrainedNetwork.read(path)
+    PretrainedNetwork(model='lenet', input_shape=(1, 28, 28))
     """
 
     model: str
@@ -58,19 +58,19 @@ class Pretrained:
         save_tensors(path, self.weights, texts)
 
     @classmethod
-    def read(cls, path: Path) -> Pretrained:
+    def read(cls, path: Path) -> PretrainedNetwork:
         """The network in a file that `save` wrote. Names, shapes and dtypes must be those of the network it names."""
         texts = load_tensors(path).texts
         try:
             shape = strict_json.parse(texts["input_shape"])
             model, rows = texts["model"], tuple(int(size) for size in shape)  # type: ignore[attr-defined]
-            fresh = Pretrained.fresh(model, rows)
+            fresh = PretrainedNetwork.fresh(model, rows)
         except (KeyError, TypeError, ValueError, UsageError):
             raise StateError(f"{str(path)!r} does not name a network and the shape of its pictures.") from None
         return replace(fresh, weights=load_tensors(path, like=fresh.weights).tensors)
 
     @classmethod
-    def fresh(cls, model: str, input_shape: tuple[int, ...], *, seed: int = 0) -> Pretrained:
+    def fresh(cls, model: str, input_shape: tuple[int, ...], *, seed: int = 0) -> PretrainedNetwork:
         """The same network before it has learnt anything, to be compared with."""
         built = build(model, Facts("pictures", input_shape, 2), seed=seed)
         return cls(model, input_shape, body(built.module))
@@ -133,14 +133,14 @@ _NUMBERS_WEIGH = 3.0
 
 def pretrain(
     model: str, input_shape: tuple[int, ...], *, pictures: int = PICTURES, seed: int = 0, progress: bool = True
-) -> Pretrained:
+) -> PretrainedNetwork:
     """The network `model` after so many pictures of dead leaves, each seen once.
 
     >>> sorted(pretrain("lenet", (1, 28, 28), pictures=64, progress=False).weights)[:2]
     ['0.bias', '0.weight']
     """
     learnt = learn(model, input_shape, pictures=pictures, seed=seed, progress=progress)
-    return Pretrained(model, input_shape, body(learnt.module))
+    return PretrainedNetwork(model, input_shape, body(learnt.module))
 
 
 def learn(model: str, input_shape: tuple[int, ...], *, pictures: int, seed: int, progress: bool) -> Built:
@@ -162,7 +162,7 @@ def learn(model: str, input_shape: tuple[int, ...], *, pictures: int, seed: int,
     return built
 
 
-def misread(outputs: Tensor, drawn: Drawn) -> Tensor:
+def misread(outputs: Tensor, drawn: DeadLeavesBatch) -> Tensor:
     """How far the outputs are from the laws of the pictures: the form as a class, the rest as numbers."""
     forms, numbers = outputs[:, : len(FORMS)], outputs[:, len(FORMS) :]
     return F.cross_entropy(forms, drawn.forms) + _NUMBERS_WEIGH * F.mse_loss(numbers, drawn.numbers)
