@@ -21,17 +21,17 @@ from sordino.kernel.calibration import calibrate
 from sordino.kernel.run import PrivateRun
 from sordino.training.evaluation import accuracy
 from sordino_papers.harness.rows import network_rows
-from sordino_papers.harness.training import DELTA, Trial
+from sordino_papers.harness.training import DELTA, DpSgdTrial
 from sordino_papers.sparsification.table import EPSILONS, FRAMEWORKS, NONE, RANDOM
 
 
-def measured(data: str, trial: Trial, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(data: str, trial: DpSgdTrial, epsilon: float, seed: int) -> dict[str, Any]:
     """Test accuracies in percent: of the last epoch and of the best epoch."""
     rows, begun = network_rows(data, trial.network), time.monotonic()
     model, average = trial.build(rows.facts, seed), trial.average
     assert average is not None
     plan = calibrate(trial.plan(trial.poisson(len(rows)), 1.0, len(rows)), epsilon=epsilon, delta=DELTA)
-    optimizer, steps, per_epoch = trial.optimizer(model.parameters()), plan.steps, len(rows) / trial.batch_size
+    optimizer, steps, per_epoch = trial.optimizer_for(model.parameters()), plan.steps, len(rows) / trial.batch_size
     state, last, averaged = average.init(_weights(model)), list[float](), list[float]()
     for step, private in enumerate(PrivateRun(plan, model, rows.data, seed=seed), start=1):
         private.divide(trial.batch_size).write_to(model)

@@ -17,23 +17,24 @@ from pathlib import Path
 
 from bench.kept import keep
 from sordino.data import load
-from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, Framework
-from sordino_papers.sparsification.ways import Descent, Embedded, Way
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.harness.keys import as_key
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
+from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, FrameworkSetup
+from sordino_papers.sparsification.methods import DpSgdMethod, EmbeddedMethod, TrainingMethod
 
 
-def faster(way: Way, factor: float) -> Way:
+def faster(way: TrainingMethod, factor: float) -> TrainingMethod:
     """The method with its learning rate multiplied by `factor`."""
-    if isinstance(way, Embedded):
+    if isinstance(way, EmbeddedMethod):
         rate = factor * way.settings.learning_rate
         return replace(way, settings=replace(way.settings, learning_rate=rate))
-    if isinstance(way, Descent):
-        return replace(way, learning_rate=factor * way.learning_rate)
-    raise TypeError(f"the method must be Embedded or Descent, got {way!r}.")
+    if isinstance(way, DpSgdMethod):
+        return DpSgdMethod(replace(way.trial, learning_rate=factor * way.trial.learning_rate))
+    raise TypeError(f"the method must be an EmbeddedMethod or a DpSgdMethod, got {way!r}.")
 
 
-def left_out_rows(framework: Framework) -> Rows:
+def left_out_rows(framework: FrameworkSetup) -> ExperimentRows:
     """The table's rows for training, and the last training rows, held out, for measuring."""
     loaded, left_out = load(DATA), framework.public
     if left_out is None:
@@ -44,7 +45,7 @@ def left_out_rows(framework: Framework) -> Rows:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    frameworks = {framework.title: framework for framework in FRAMEWORKS[Scale.CPU]}
+    frameworks = {framework.title: framework for framework in FRAMEWORKS[RunScale.CPU]}
     arguments.add_argument("--only", nargs="+", choices=list(frameworks), default=list(frameworks))
     arguments.add_argument("--faster", nargs="+", type=float, default=[1.0, 2.0, 4.0], help="Learning rate factors.")
     arguments.add_argument("--seed", type=int, default=0)
@@ -57,7 +58,7 @@ def main() -> None:
             way, begun = faster(framework.way, factor), time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
                 found = way.train(rows, framework.epsilon, 0.0, chosen.seed, Path(folder) / "run")
-            settings = {"framework": title, "way": repr(way), "epsilon": framework.epsilon, "seed": chosen.seed}
+            settings = {"framework": title, "method": as_key(way), "epsilon": framework.epsilon, "seed": chosen.seed}
             measured = {"accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}
             keep({**settings, **measured}, "bench.frameworks", chosen.save)
 

@@ -30,8 +30,8 @@ from sordino.kernel.run import PrivateRun
 from sordino.models.features import ScatteringFeatures, StandardisedScattering
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.evaluation import accuracy
-from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.training import DELTA, HalvedTrial, Trial
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
+from sordino_papers.harness.training import DELTA, DpSgdTrial
 from sordino_papers.sparsification.table import SCATTERING
 
 LEFT_OUT = 10_000
@@ -65,16 +65,18 @@ FEATURES: dict[str, Callable[[], Prepare]] = {
 }
 
 
-def measured(usual: Trial, rows: Rows, rate: float, epochs: float, epsilon: float, seed: int) -> dict[str, Any]:
+def measured(
+    usual: DpSgdTrial, rows: ExperimentRows, rate: float, epochs: float, epsilon: float, seed: int
+) -> dict[str, Any]:
     """Accuracies in percent of the last iterate and of its averages, on the held-out rows."""
-    all_rows, usual = len(rows) + LEFT_OUT, HalvedTrial(**vars(usual) | {"epochs": epochs})
+    all_rows, usual = len(rows) + LEFT_OUT, replace(usual, epochs=epochs, precision="bfloat16")
     real = calibrate(usual.plan(usual.poisson(all_rows), 1.0, all_rows), epsilon=epsilon, delta=DELTA)
     share = len(rows) / all_rows
     trial = replace(usual, batch_size=round(share * usual.batch_size), learning_rate=rate)
     model, begun = trial.build(rows.facts, seed), time.monotonic()
     noise: Any = real.noise
     plan = trial.plan(trial.poisson(len(rows)), share * noise.noise_multiplier, len(rows))
-    optimizer, steps = trial.optimizer(model.parameters()), plan.sampler.steps
+    optimizer, steps = trial.optimizer_for(model.parameters()), plan.sampler.steps
     states = {name: average.init(_weights(model)) for name, average in AVERAGES.items()}
     for step, private in enumerate(PrivateRun(plan, model, rows.data, seed=seed)):
         private.divide(trial.batch_size).write_to(model)

@@ -22,9 +22,8 @@ from torch import Tensor
 from bench.kept import keep
 from sordino.data import load
 from sordino.models.features import GroupedScattering, Pixels, ScatteringFeatures
-from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.training import HalvedTrial
-from sordino_papers.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, Framework
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
+from sordino_papers.sparsification.table import LEFT_OUT, SMALL_CNN, SMALL_SCATTERING, Choice, NetworkSetup
 
 _GREY = (1, 28, 28)
 _CLOTHES = load("fashion-mnist")
@@ -42,7 +41,7 @@ class Grouped(GroupedScattering):
         return lambda coefficients: F.group_norm(coefficients, self.groups)
 
 
-FRAMEWORKS: dict[str, Framework] = {"dp-cnn-s": SMALL_CNN, "h-cnn-s": SMALL_SCATTERING}
+FRAMEWORKS: dict[str, NetworkSetup] = {"dp-cnn-s": SMALL_CNN, "h-cnn-s": SMALL_SCATTERING}
 INPUTS: dict[str, dict[str, Prepare]] = {
     "dp-cnn-s": {
         "normalised": Pixels(_CLOTHES.facts.input_range, _CLOTHES.facts.mean, _CLOTHES.facts.std),
@@ -58,11 +57,11 @@ INPUTS: dict[str, dict[str, Prepare]] = {
 
 
 def measured(
-    framework: Framework, rows: Rows, choice: Choice, epsilon: float, slower: float, seed: int
+    framework: NetworkSetup, rows: ExperimentRows, choice: Choice, epsilon: float, slower: float, seed: int
 ) -> dict[str, Any]:
     """The accuracy in percent on the held-out rows, at `slower` times the learning rate of the table."""
     usual, begun = framework.trial(choice, epsilon), time.monotonic()
-    trial = HalvedTrial(**vars(replace(usual, learning_rate=slower * usual.learning_rate)))
+    trial = replace(usual, learning_rate=slower * usual.learning_rate, precision="bfloat16")
     found = trial.to_epsilon(rows, epsilon, seed)
     settings = {"choice": str(choice), "epsilon": epsilon, "learning_rate": trial.learning_rate, "seed": seed}
     return {**settings, "accuracy": round(found.value, 2), "seconds": round(time.monotonic() - begun)}

@@ -1,4 +1,4 @@
-"""`sordino reproduce`: a table of a paper, our numbers beside the paper's."""
+"""The command `sordino reproduce`: tables of papers, with our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
 from sordino_papers.attacks.audit import AUDIT
 from sordino_papers.attacks.reconstruction import RECONSTRUCTION
-from sordino_papers.harness.entry import Experiment
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Experiment, RunScale
 from sordino_papers.harness.page import HEAD, QUICK, line
-from sordino_papers.harness.reproduce import Reproduced
+from sordino_papers.harness.reproduce import Reproduction
 from sordino_papers.harness.reproduce import reproduce as carry_out
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.hidden_state import HIDDEN_STATE
 from sordino_papers.optimized_noise.table import OPTIMIZED_NOISE
 from sordino_papers.side_effects.adult import ADULT
@@ -81,19 +80,19 @@ def reproduce(
             "scale that was run."
         ),
     ] = None,
-    seeds: Annotated[int | None, whole_number("How often each entry is run: 1 if quick, else 3, or 5.")] = None,
-    ablate: Annotated[bool, typer.Option("--ablate", help="Vary the settings too, one at a time.")] = False,
-    only: Annotated[str, typer.Option(help="Run only entries with this text in their name; show all.")] = "",
-    show: Annotated[bool, typer.Option("--show", help="Train and measure nothing: show what is kept.")] = False,
-    out: Annotated[Path, typer.Option(help="Where results are kept, in a folder of the experiment's name.")] = Path(
-        "results"
-    ),
+    seeds: Annotated[int | None, whole_number("Number of seeds per entry [quick: 1, cpu: 3, paper: 5].")] = None,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Run the ablation too: settings varied one at a time.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="Run only entries whose name contains this text; show all.")] = "",
+    show: Annotated[bool, typer.Option("--show", help="Show kept results; train and measure nothing.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of results; each experiment has a folder in it.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Make a table of a paper: our numbers beside the paper's.
+    """Reproduce a table of a paper: our numbers next to the paper's.
 
-    What was run before is read from the results, so a table can be stopped at any time and goes on later.
+    Kept runs are not repeated: an interrupted table is resumed by the same command.
 
     \b
     Hidden states: Romijnders and Koskela (2025)
@@ -132,14 +131,14 @@ def reproduce(
     """
     if experiment not in EXPERIMENTS:
         raise UsageError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r:.80}.")
-    if scale is not None and scale not in list(Scale):
-        raise UsageError(f"scale must be one of {', '.join(Scale)}, got {scale!r:.80}.")
+    if scale is not None and scale not in list(RunScale):
+        raise UsageError(f"scale must be one of {', '.join(RunScale)}, got {scale!r:.80}.")
     wanted = EXPERIMENTS[experiment]
     folder = out / wanted.name
     if scale is not None:
-        size = Scale(scale)
+        size = RunScale(scale)
     else:
-        size = _largest_scale_run(folder) if show else Scale.QUICK
+        size = _largest_scale_run(folder) if show else RunScale.QUICK
     asked: dict[str, Any] = {"scale": size, "ablate": ablate, "only": only}
     if show:
         found = _shown(wanted, folder, seeds, **asked)
@@ -149,7 +148,7 @@ def reproduce(
     if as_json:
         print(json.dumps({"scale": size, "rows": [row.json() for row in found.rows]}, indent=2))
         return
-    if size is Scale.QUICK:
+    if size is RunScale.QUICK:
         print(QUICK)
         print()
     print(wanted.about)
@@ -163,9 +162,9 @@ def reproduce(
     print(f"Scale {size}. Means of seeds with 1.96 standard errors, final iterates. All of it is in {str(folder)!r}.")
 
 
-def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduced:
-    """What is there, of all seeds unless some number of them is asked for. Nothing that is kept is written again."""
-    kept = [run["seed"] for run in Ledger(folder / "runs.jsonl").runs()]
+def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduction:
+    """Kept results, of all seeds unless `seeds` is given. Works on a copy of the folder, so that no file changes."""
+    kept = [run["seed"] for run in ResultsFile(folder / "runs.jsonl").runs()]
     with TemporaryDirectory() as copied:
         copy = Path(copied) / folder.name
         if folder.is_dir():
@@ -176,12 +175,12 @@ def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any
         )
 
 
-def _largest_scale_run(folder: Path) -> Scale:
-    """The largest scale that a kept run was made for, by the command that it names; `quick` if there is none."""
-    commands = [f"{run.get('command', '')} " for run in Ledger(folder / "runs.jsonl").runs()]
-    run = [scale for scale in Scale if any(f" --scale {scale} " in command for command in commands)]
-    return run[-1] if run else Scale.QUICK
+def _largest_scale_run(folder: Path) -> RunScale:
+    """The largest scale in the commands of kept runs; `quick` if there are none."""
+    commands = [f"{run.get('command', '')} " for run in ResultsFile(folder / "runs.jsonl").runs()]
+    run = [scale for scale in RunScale if any(f" --scale {scale} " in command for command in commands)]
+    return run[-1] if run else RunScale.QUICK
 
 
-def _usual_seeds(scale: Scale) -> int:
-    return {Scale.QUICK: 1, Scale.CPU: 3, Scale.PAPER: 5}[scale]
+def _usual_seeds(scale: RunScale) -> int:
+    return {RunScale.QUICK: 1, RunScale.CPU: 3, RunScale.PAPER: 5}[scale]

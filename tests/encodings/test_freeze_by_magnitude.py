@@ -25,7 +25,7 @@ from sordino.kernel.states import Dense, Layout, Private
 from sordino.training.averaging import Ema
 from sordino.training.loop import Training
 from sordino.training.schedules import Constant
-from sordino_papers.harness.ablations import Comparison, clipped_sgd
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
 
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
@@ -207,7 +207,7 @@ def test_an_ablation_freezes_too() -> None:
     model = make_model()
     optimizer = OPTIMIZERS["AdamW"](model.parameters())
     freeze = Freeze.by_magnitude(model, stages=(0,), prune=True)
-    comparison = Comparison(so.Poisson(rate=0.3, steps=3), divisor=12, encoding=freeze)
+    comparison = AblationSettings(so.Poisson(rate=0.3, steps=3), divisor=12, encoding=freeze)
     clipped_sgd(model, (INPUTS, LABELS), optimizer, comparison, clip=so.ClipByNorm(1.0))
     assert int((flat(model) == 0).sum()) == 181
 

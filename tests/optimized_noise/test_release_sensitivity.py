@@ -16,7 +16,7 @@ from sordino.optimized_noise import isotropic, weighted_laplace
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Flat
 from sordino.releases.gradient_sizes import _sum_of_sizes, release_sensitivity
-from sordino_papers.harness.ablations import Comparison, unpaid_weights_sgd
+from sordino_papers.harness.ablations import AblationSettings, unpaid_weights_sgd
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(400, 5, generator=GENERATOR) * torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0])
@@ -114,7 +114,7 @@ def test_settings_that_mean_nothing_are_refused_before_a_charge(changes) -> None
 
 def unpaid(model: nn.Module, noise: OptimizedNoise, data=(INPUTS, LABELS), learning_rate: float = 1.0):
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    comparison = Comparison(so.Poisson(rate=1.0, steps=1), divisor=1.0)
+    comparison = AblationSettings(so.Poisson(rate=1.0, steps=1), divisor=1.0)
     return unpaid_weights_sgd(model, data, optimizer, comparison, clip=so.ClipByNorm(1.0), noise=noise)
 
 

@@ -1,1 +1,1 @@
-"""Attacks on what a guarantee promises: audits, planted bugs, and reconstruction."""
+"""Attacks: audits with canaries, planted bugs, and reconstruction from gradients."""

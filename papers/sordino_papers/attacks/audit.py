@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon by audits, against the epsilon that is proved: theory above, attack below."""
+"""Lower bounds on epsilon by audits, compared with the proved epsilon."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 from sordino.attacks.audit.lower_bounds import METHODS
 from sordino.recipes import Recipe
 from sordino.report.markup import INK
-from sordino_papers.attacks.audited import AT_FIXED, DELTA, Audited, LastIterate, Mechanism, Network
+from sordino_papers.attacks.audit_targets import (
+    AT_FIXED,
+    DELTA,
+    AuditTarget,
+    LastIterateAudit,
+    MechanismAudit,
+    RecipeAudit,
+)
 from sordino_papers.attacks.which_tool import MUTANT_TABLE
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 _COLUMNS = (*METHODS, f"one-run {AT_FIXED}", f"f-dp {AT_FIXED}")
@@ -45,61 +49,63 @@ class AuditTable:
         "of the canaries. Not refuted is what a bound below epsilon says, and no more."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(name, each, epsilon) for name, each, at in _audited(scale) for epsilon in at)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         folder.mkdir(parents=True, exist_ok=True)
         return _by_method(self.entries(scale), scale, seeds, folder, command), MUTANT_TABLE.side(scale, folder)
 
-    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
-        """Plants each known bug, unless that was done with these settings before."""
+    def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
+        """Plants each known bug and runs the checks, unless this was done with the same settings."""
         MUTANT_TABLE.measure(scale, folder, f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}")
 
 
 AUDIT = AuditTable()
 
 
-def _audited(scale: Scale) -> tuple[tuple[str, Audited, tuple[float, ...]], ...]:
-    """What is audited at which epsilons."""
+def _audited(scale: RunScale) -> tuple[tuple[str, AuditTarget, tuple[float, ...]], ...]:
+    """Audit targets of a scale, with the epsilons that each is audited at."""
     small = Recipe("digits", "linear", EPSILONS[0], DELTA, batch_size=144, steps=40)
     full_batch = small.changed(batch_size=1437, steps=20, learning_rate=0.5, clip=1.0, momentum=0.0)
-    few = partial(Network, full_batch, 50, "black")
-    if scale is Scale.QUICK:
+    few = partial(RecipeAudit, full_batch, 50, "black")
+    if scale is RunScale.QUICK:
         return (
-            ("exact mechanism", Mechanism(canaries=300, runs=2), EPSILONS),
-            ("white box, linear", Network(small, 300), EPSILONS),
+            ("exact mechanism", MechanismAudit(canaries=300, runs=2), EPSILONS),
+            ("white box, linear", RecipeAudit(small, 300), EPSILONS),
             ("black box, linear, worst-case start", few(worst_start=True, repeats=3), (8.0,)),
-            ("last iterate, NoisyCGD", LastIterate(300), EPSILONS),
+            ("last iterate, NoisyCGD", LastIterateAudit(300), EPSILONS),
         )
-    canaries = 1000 if scale is Scale.CPU else 5000
+    canaries = 1000 if scale is RunScale.CPU else 5000
     target = Recipe("mnist", "dp-cnn-s", EPSILONS[0], DELTA)
     whole = target.changed(batch_size=2048, epochs=40, clip=0.1, momentum=0.9, averaging="none")
-    network = whole.changed(batch_size=3000, steps=100) if scale is Scale.CPU else whole
-    large_batch = Network(whole.changed(batch_size=6000, steps=30), 100, "black", worst_start=True, repeats=5)
+    network = whole.changed(batch_size=3000, steps=100) if scale is RunScale.CPU else whole
+    large_batch = RecipeAudit(whole.changed(batch_size=6000, steps=30), 100, "black", worst_start=True, repeats=5)
     return (
-        ("exact mechanism", Mechanism(canaries, runs=20), EPSILONS),
-        ("white box, DP-CNN/S", Network(network, canaries), EPSILONS),
+        ("exact mechanism", MechanismAudit(canaries, runs=20), EPSILONS),
+        ("white box, DP-CNN/S", RecipeAudit(network, canaries), EPSILONS),
         ("black box, linear", few(repeats=20), (8.0,)),
         ("black box, linear, worst-case start", few(worst_start=True, repeats=20), EPSILONS),
         ("black box, DP-CNN/S, worst-case start", large_batch, (8.0,)),
-        ("last iterate, NoisyCGD", LastIterate(canaries), EPSILONS),
+        ("last iterate, NoisyCGD", LastIterateAudit(canaries), EPSILONS),
     )
 
 
-def _entry(name: str, audited: Audited, epsilon: float) -> Entry:
-    settings, measure = audited.settings(), partial(audited.measure, epsilon)
+def _entry(name: str, audited: AuditTarget, epsilon: float) -> Entry:
+    settings, measure = {"target": audited.settings()}, partial(audited.measure, epsilon)
     chosen = _CHOSEN_BY_BOUND if name.startswith("black box") else _CHOSEN
     return Entry(name, audited.data, epsilon, "zero-out", settings, measure, None, chosen)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """What a method shows of one epsilon: the mean of so many seeds, its standard error, and how often it was above."""
+    """Bounds of one method at one epsilon: mean and standard error over seeds, and how many exceeded the proved
+    epsilon.
+    """
 
     attack: str
     theory: float
@@ -115,11 +121,11 @@ class _Point:
         return f"{self.mean:.2f}" + ("" if self.sem is None else f" ± {1.96 * self.sem:.2f}") + refuted
 
 
-def _by_method(entries: Sequence[Entry], scale: Scale, seeds: int, folder: Path, command: str) -> Side:
-    """Bounds by every method, from the runs that are there."""
-    ledger, picture = Ledger(folder / "runs.jsonl"), folder / f"bounds-{scale}.svg"
+def _by_method(entries: Sequence[Entry], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
+    """Lower bounds by method, from the runs that were kept."""
+    results, picture = ResultsFile(folder / "runs.jsonl"), folder / f"bounds-{scale}.svg"
     numbers = folder / f"bounds-{scale}.json"
-    found = [point for entry in entries for point in _points(entry, ledger, seeds)]
+    found = [point for entry in entries for point in _points(entry, results, seeds)]
     write_numbers(numbers, {"points": [asdict(point) for point in found]}, command)
     _draw(found, picture)
     lines = {(point.attack, point.theory): ["-"] * len(_COLUMNS) for point in found}
@@ -128,11 +134,11 @@ def _by_method(entries: Sequence[Entry], scale: Scale, seeds: int, folder: Path,
     head = ("attack", "epsilon", *_COLUMNS)
     title = "Lower bounds by every method (f-dp and gaussian assume a Gaussian trade-off), means with 1.96 errors:"
     body = ((attack, f"{theory:g}", *cells) for (attack, theory), cells in lines.items())
-    return Side(title, (head, *body), (picture, numbers))
+    return SideTable(title, (head, *body), (picture, numbers))
 
 
-def _points(entry: Entry, ledger: Ledger, seeds: int) -> list[_Point]:
-    runs = [run["more"] for run in ledger.of(entry) if run["seed"] < seeds]
+def _points(entry: Entry, results: ResultsFile, seeds: int) -> list[_Point]:
+    runs = [run["more"] for run in results.of(entry) if run["seed"] < seeds]
     found = []
     for method in _COLUMNS:
         values = [run[method] for run in runs if method in run]

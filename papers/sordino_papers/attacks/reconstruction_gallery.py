@@ -1,4 +1,4 @@
-"""Pictures beside what was rebuilt from their gradients, line by line more noise and higher rates."""
+"""Gallery of original and reconstructed images, one line per noise and rate."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch import Tensor
 
 from sordino.attacks.reconstruction import Likeness, public_pictures
 from sordino.attacks.reconstruction.gallery import Reconstruction, draw_gallery
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import SideTable
+from sordino_papers.harness.page import drawing
 
 SHOWN = 6  # pictures in a line
 
 
-def kept(found: Sequence[Reconstruction]) -> list[dict[str, Any]]:
-    """Numbers of all pictures, and of the first few what was rebuilt, as JSON."""
+def as_json(found: Sequence[Reconstruction]) -> list[dict[str, Any]]:
+    """Results of all images as JSON, with the pixels of the first few reconstructions."""
     return [
         one.as_dict() | ({"found": _written(one.found)} if place < SHOWN else {}) for place, one in enumerate(found)
     ]
 
 
 def draw_pictures(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path: Path) -> None:
-    """Draws what was rebuilt below the originals, which are read from the data set."""
+    """Draws reconstructions below the originals, which are read from the dataset."""
     first = next(iter(found.values()))[:SHOWN]
     pixels, _, _ = public_pictures(data, 1 + max(one["row"] for one in first))
     lines = [[_shown(one, pixels[one["row"]]) for one in line[:SHOWN]] for line in found.values()]
@@ -36,14 +36,14 @@ def draw_pictures(found: Mapping[str, Sequence[dict[str, Any]]], data: str, path
         draw_gallery(figure.subplots(), lines, list(found))
 
 
-def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> Side:
-    """A line for each way a gradient was sent, of the same public pictures."""
+def gallery_side(found: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> SideTable:
+    """One line per noise and rate, for the same public images."""
     head = ("gradient", "MSE of each", "SSIM of each")
     cells = [
         (name, " ".join(f"{one['mse']:.3f}" for one in line), " ".join(f"{one['ssim']:.2f}" for one in line))
         for name, line in found.items()
     ]
-    return Side("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
+    return SideTable("Pictures of seed 0, originals above:", (head, *cells), (path,) if path.exists() else ())
 
 
 def _shown(one: dict[str, Any], picture: Tensor) -> Reconstruction:
@@ -52,7 +52,7 @@ def _shown(one: dict[str, Any], picture: Tensor) -> Reconstruction:
 
 
 def _written(pixels: Tensor) -> str:
-    """Pixels as bytes, as text."""
+    """Encodes pixels as base64 bytes."""
     return base64.b64encode((255 * pixels).round().to(torch.uint8).numpy().tobytes()).decode()
 
 

@@ -1,7 +1,7 @@
-"""Which tool notices which bug: known ones are planted one at a time, verified, and audited.
+"""Which planted bugs a verification and an audit detect.
 
-A verification replays steps and looks at the noise; an audit sees what its canaries pass through, and nothing else. So
-an audit that finds nothing says little, and this table says how little.
+Bugs are planted one at a time. A verification replays steps and tests the noise; an audit only sees how canaries change
+the model, so it misses most bugs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.verification import Finding, Verdict, neighbor_replay, noise_checks, verify
-from sordino_papers.harness.origin import kept_numbers, write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import RunScale, SideTable
+from sordino_papers.harness.results_file import read_numbers, write_numbers
 
 METHODS = (ONE_RUN, F_DP, GAUSSIAN)
 CLEAN = "no bug"
@@ -43,8 +42,8 @@ _CONFIDENCE, _DELTA, _CLIP, _MULTIPLIER, _RATE, _STEPS = 0.95, 1e-5, 2.0, 1.0, 0
 _ROWS, _INPUTS, _CLASSES = 100, 150, 10
 
 
-def verified(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
-    """A verification small enough to be repeated: 12-16-4, a clip norm that is not 1, add-or-remove."""
+def verify_small_run(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
+    """Verifies a small plan: network 12-16-4, a clip norm other than 1, add-or-remove."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -53,15 +52,15 @@ def verified(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
     return verify(plan, model, _nothing(12), seed=seed)
 
 
-def noise_verified(noise: Noise) -> Verdict:
-    """What is seen of the noise alone, on 12-24-2: the other checks do not look at it."""
+def verify_noise(noise: Noise) -> Verdict:
+    """Tests the noise only, on a network 12-24-2; the other checks do not use it."""
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
     return Verdict(tuple(noise_checks.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
 
 
-def places_verified() -> Verdict:
-    """What a replay sees of a layer on 32 places, and of a table of vectors."""
+def verify_places() -> Verdict:
+    """Replays a layer that is applied at 32 positions, and an embedding."""
     layer = nn.Sequential(nn.Linear(192, 192), nn.AvgPool2d((32, 1)), nn.Flatten(), nn.Linear(192, 4))
     table = nn.Sequential(nn.Embedding(9, 32), nn.Flatten(), nn.Linear(3 * 32, 4))
     return Verdict(
@@ -76,8 +75,8 @@ def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class Audited:
-    """Lower bounds on epsilon by method, each the mean of several trainings; the claim; and how long all took."""
+class AuditBounds:
+    """Lower bounds on epsilon by method, as means over trainings, with the claimed epsilon and the time."""
 
     claim: float
     bounds: Mapping[str, float]
@@ -87,8 +86,8 @@ class Audited:
         return self.bounds[method] > self.claim
 
 
-def audited(*, canaries: int, repeats: int) -> Audited | None:
-    """White-box audits of a softmax regression. None where the run broke down, which somebody would notice."""
+def run_audits(*, canaries: int, repeats: int) -> AuditBounds | None:
+    """White-box audits of a softmax regression. None if the run fails, which a user would notice."""
     begun = time.monotonic()
     plan = Plan(Poisson(_RATE, _STEPS), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), Gaussian(_MULTIPLIER))
     try:
@@ -96,7 +95,7 @@ def audited(*, canaries: int, repeats: int) -> Audited | None:
     except (SordinoError, StopIteration, RuntimeError):
         return None
     means = {method.name: float(np.mean([one[method.name] for one in found])) for method in METHODS}
-    return Audited(plan.guarantee(delta=_DELTA).epsilon, means, time.monotonic() - begun)
+    return AuditBounds(plan.guarantee(delta=_DELTA).epsilon, means, time.monotonic() - begun)
 
 
 def _bounds(plan: Plan, canaries: int, seed: int) -> dict[str, float]:
@@ -113,13 +112,13 @@ def _bounds(plan: Plan, canaries: int, seed: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Noticed:
-    """One bug, or none: the checks that noticed it, in so many seconds, and what audits found."""
+class BugDetection:
+    """The checks that detect one bug, the time they take, and the result of audits."""
 
     mutant: str
     checks: tuple[str, ...]
     seconds: float
-    audit: Audited | None
+    audit: AuditBounds | None
 
     def line(self) -> tuple[str, ...]:
         bounds = ("-",) * (1 + len(METHODS))
@@ -131,24 +130,24 @@ class Noticed:
 
 @dataclass(frozen=True)
 class MutantTable:
-    """The side of the audits that says which tool notices which bug."""
+    """Side table of the planted bugs and the tools that detect them."""
 
-    def measure(self, scale: Scale, folder: Path, command: str) -> None:
-        """Verifies and audits with each bug planted, unless it is kept: whoever wants it anew removes the file."""
+    def measure(self, scale: RunScale, folder: Path, command: str) -> None:
+        """Verifies and audits with each bug planted, unless the file exists. Remove the file to repeat it."""
         settings, numbers = _settings(scale), _numbers(folder, scale)
         if _kept(numbers, settings) is not None:
             return
         canaries, repeats, clean = (int(settings[name]) for name in ("canaries", "repeats", "clean_verifications"))
-        found = noticed(lambda: audited(canaries=canaries, repeats=repeats))
-        alarms = sum(not verified(seed=seed).passed for seed in range(100, 100 + clean))
+        found = detect_bugs(lambda: run_audits(canaries=canaries, repeats=repeats))
+        alarms = sum(not verify_small_run(seed=seed).passed for seed in range(100, 100 + clean))
         measured = {"noticed": [asdict(each) for each in found], "false_alarms": alarms}
         write_numbers(numbers, measured | settings, command)
 
-    def side(self, scale: Scale, folder: Path) -> Side:
-        """A line for each bug, and one without."""
+    def side(self, scale: RunScale, folder: Path) -> SideTable:
+        """One line without a bug, then one line per bug."""
         settings, numbers = _settings(scale), _numbers(folder, scale)
         if (kept := _kept(numbers, settings)) is None:
-            return Side.not_measured("Planted bugs, and which of them a verification and an audit notice:")
+            return SideTable.not_measured("Planted bugs, and which of them a verification and an audit notice:")
         found, alarms = kept
         canaries, repeats, clean = (int(settings[name]) for name in ("canaries", "repeats", "clean_verifications"))
         seconds = sum(each.seconds for each in found[1:])
@@ -160,44 +159,44 @@ class MutantTable:
             f"{repeats}; * exceeds the claim:"
         )
         head = ("bug", "noticed by", "seconds", "claim", *(method.name for method in METHODS))
-        return Side(title, (head, *(each.line() for each in found)), (numbers,))
+        return SideTable(title, (head, *(each.line() for each in found)), (numbers,))
 
 
 MUTANT_TABLE = MutantTable()
 
 
-def _settings(scale: Scale) -> dict[str, float]:
-    canaries, repeats, clean = (200, 1, 3) if scale is Scale.QUICK else (1000, 20, 40)
+def _settings(scale: RunScale) -> dict[str, float]:
+    canaries, repeats, clean = (200, 1, 3) if scale is RunScale.QUICK else (1000, 20, 40)
     return {"canaries": canaries, "repeats": repeats, "clean_verifications": clean, "delta": _DELTA}
 
 
-def _numbers(folder: Path, scale: Scale) -> Path:
+def _numbers(folder: Path, scale: RunScale) -> Path:
     return folder / f"which-tool-{scale}.json"
 
 
-def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[Noticed], int] | None:
-    """What was measured before with these settings."""
-    kept = kept_numbers(numbers)
+def _kept(numbers: Path, settings: Mapping[str, float]) -> tuple[Sequence[BugDetection], int] | None:
+    """The kept results, if they were measured with these settings."""
+    kept = read_numbers(numbers)
     if kept is None or any(kept.get(name) != value for name, value in settings.items()):
         return None
-    lines = [fields | {"audit": fields["audit"] and Audited(**fields["audit"])} for fields in kept["noticed"]]
-    return [Noticed(**fields) for fields in lines], kept["false_alarms"]
+    lines = [fields | {"audit": fields["audit"] and AuditBounds(**fields["audit"])} for fields in kept["noticed"]]
+    return [BugDetection(**fields) for fields in lines], kept["false_alarms"]
 
 
-def noticed(audit: Callable[[], Audited | None]) -> Sequence[Noticed]:
-    """Without a bug, then each planted in turn. Optimised noise is not audited: no score is made for it."""
+def detect_bugs(audit: Callable[[], AuditBounds | None]) -> Sequence[BugDetection]:
+    """Runs the checks without a bug, then with each bug. Optimized noise is not audited: no score exists for it."""
     bugs = _planted_bugs()
-    ordinary = [_noticed(CLEAN, nullcontext(), verified, audit)]
-    ordinary += [_noticed(bug.name, bugs.planted(bug), verified, audit) for bug in bugs.MUTANTS]
+    ordinary = [_noticed(CLEAN, nullcontext(), verify_small_run, audit)]
+    ordinary += [_noticed(bug.name, bugs.planted(bug), verify_small_run, audit) for bug in bugs.MUTANTS]
     noise = OptimizedNoise(_MULTIPLIER)
     return *ordinary, *(
-        _noticed(bug.name, bugs.planted(bug), lambda: noise_verified(noise), lambda: None)
+        _noticed(bug.name, bugs.planted(bug), lambda: verify_noise(noise), lambda: None)
         for bug in bugs.OF_OPTIMIZED_NOISE
     )
 
 
 def _planted_bugs() -> ModuleType:
-    """The package `mutants` in the tests of the checkout that this code lies in. It is installed nowhere else."""
+    """The package `mutants` of the tests in this checkout. It is not installed."""
     tests = Path(__file__).parents[3] / "tests" / "helpers"
     if not (tests / "mutants").is_dir():
         raise UsageError(f"the table of planted bugs needs a checkout of the repository: {tests}/mutants is missing.")
@@ -207,15 +206,15 @@ def _planted_bugs() -> ModuleType:
 
 
 def _noticed(
-    name: str, bug: AbstractContextManager[None], look: Callable[[], Verdict], audit: Callable[[], Audited | None]
-) -> Noticed:
+    name: str, bug: AbstractContextManager[None], look: Callable[[], Verdict], audit: Callable[[], AuditBounds | None]
+) -> BugDetection:
     with bug:
         begun = time.monotonic()
         verdict = look()
         seconds = time.monotonic() - begun
-        return Noticed(name, verdict.failed_checks, seconds, audit())
+        return BugDetection(name, verdict.failed_checks, seconds, audit())
 
 
 def _nothing(inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of which only the shape is used."""
+    """Rows of zeros: only their shape is used."""
     return torch.zeros(_ROWS, inputs), torch.zeros(_ROWS, dtype=torch.int64)

@@ -1,1 +1,1 @@
-"""What every table shares: entries, kept runs, rows, pages and pictures."""
+"""Entries, result files, tables and pages shared by the experiments of all papers."""

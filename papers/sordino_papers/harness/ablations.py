@@ -1,8 +1,8 @@
-"""Private training with a part taken out, to see what the part does. Nothing here is private, and nothing says it is.
+"""Training without a clip, without noise, or with noise weights that are not paid for. None of it is private.
 
-Zhu and Blaschko (2023): Algorithm 2 has noise and no clip, Algorithm 3 a clip and no noise. Random sparsification gains
-from the two together, and these show that it does not gain from either alone. What is taken out of optimised noise is
-the payment for its weights.
+Zhu and Blaschko (2023): Algorithm 2 adds noise without clipping, Algorithm 3 clips without noise. Random sparsification
+gains accuracy when both are present; these two show that it does not gain from either alone. For optimized noise, the
+part that is left out is the privacy cost of its weights.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _UNITS_AT_A_TIME = 256
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What both ablations share with the private run that they are compared with. `divisor` is its batch size."""
+class AblationSettings:
+    """Settings that an ablation shares with the private run it is compared with. `divisor` is the batch size."""
 
     sampler: Sampler
     divisor: float
@@ -52,20 +52,21 @@ class Comparison:
 
     @property
     def key(self) -> Key:
-        """That of a private run with this seed, which then draws the same batches and masks."""
+        """The key of a private run with this seed, so that both draw the same batches and masks."""
         return Key.from_seed(self.seed).of_release(0)
 
 
 def noisy_sgd(
-    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, noise_std: float
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: AblationSettings, *, noise_std: float
 ) -> NotPrivate:
-    """Algorithm 2: gradients of any length, and noise of this standard deviation on the kept coordinates of their sum.
+    """Algorithm 2: sums unclipped gradients, and adds noise of this standard deviation to the kept coordinates.
 
     >>> rows = torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)
     >>> from sordino.kernel.sampling import Poisson
     >>> model = nn.Linear(2, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> print(noisy_sgd(model, rows, optimizer, Comparison(Poisson(rate=0.5, steps=2), divisor=4.0), noise_std=1.0))
+    >>> settings = AblationSettings(Poisson(rate=0.5, steps=2), divisor=4.0)
+    >>> print(noisy_sgd(model, rows, optimizer, settings, noise_std=1.0))
     noisy SGD without a clip: not private, for comparison only
     """
     validate.positive(noise_std=noise_std)
@@ -79,9 +80,9 @@ def noisy_sgd(
 
 
 def clipped_sgd(
-    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: Comparison, *, clip: Clip
+    model: nn.Module, data: Data, optimizer: torch.optim.Optimizer, comparison: AblationSettings, *, clip: Clip
 ) -> NotPrivate:
-    """Algorithm 3: each gradient is bounded, and their sum is taken as it is."""
+    """Algorithm 3: sums clipped gradients, and adds no noise."""
     validate.instance(Clip, clip=clip)
     _train(model, data, optimizer, comparison, lambda each: clip(each).value.double(), lambda total, step, codec: total)
     return NotPrivate(model, "clipped SGD without noise")
@@ -91,15 +92,15 @@ def unpaid_weights_sgd(
     model: nn.Module,
     data: Data,
     optimizer: torch.optim.Optimizer,
-    comparison: Comparison,
+    comparison: AblationSettings,
     *,
     clip: Clip,
     noise: OptimizedNoise,
 ) -> NotPrivate:
-    """Optimised noise as it was first proposed: in every step its weights are |mean gradient| of all private rows.
+    """Optimized noise as first proposed: in every step its weights are |mean gradient| of all private rows.
 
-    Xiang, Yang and Li (INFOCOM 2019). What the weights tell about a row is in no epsilon, so that there is none. The
-    weights of `noise` itself are not used.
+    Xiang, Yang and Li (INFOCOM 2019). No epsilon accounts for what the weights reveal about a row. The weights of
+    `noise` itself are not used.
     """
     validate.instance(Clip, clip=clip)
     validate.instance(OptimizedNoise, noise=noise)
@@ -119,7 +120,7 @@ def _train(
     model: nn.Module,
     data: Data,
     optimizer: torch.optim.Optimizer,
-    comparison: Comparison,
+    comparison: AblationSettings,
     sum_of: Callable[[PerExample], Tensor],
     changed: Callable[[Tensor, int, Codec], Tensor],
 ) -> None:
@@ -137,14 +138,14 @@ def _train(
 
 def _rows(data: Data) -> Records:
     if isinstance(data, Budget):
-        raise UsageError("data must be rows, got a Budget: what it promises would not hold after an ablation.")
+        raise UsageError("data must be rows, got a Budget: its guarantee does not hold after an ablation.")
     return as_records(data)
 
 
 def _encoded_sum(
     model: nn.Module,
     records: Records,
-    comparison: Comparison,
+    comparison: AblationSettings,
     step: int,
     codec: Codec,
     indices: Tensor,

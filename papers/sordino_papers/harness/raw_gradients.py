@@ -1,8 +1,7 @@
-"""A run with its raw gradients on view, to see what a private run is made of. It is not private, and says so.
+"""Runs that show raw gradients of single examples, for diagnosis. They are not private, and say so.
 
-What a `PrivateRun` never hands out, the gradients of single units, an `ExposedRun` shows at the steps that it is asked
-for. Whoever sees them knows more than any epsilon covers. So there is no guarantee here, no budget, no folder of the
-run and no checkpoint, and the report, which lies below this package, cannot know of it.
+A `PrivateRun` never gives access to the gradients of single units; an `ExposedRun` shows them at chosen steps. No
+epsilon covers what they reveal. So there is no guarantee, no budget, no run folder and no checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sordino.training.schedules import Constant, Schedule
 
 
 class ExposedStep:
-    """The raw gradients of one step, at the parameters that it starts from. Not private."""
+    """Raw gradients of one step, at the parameters before the step. Not private."""
 
     def __init__(self, run: PrivateRun, model: nn.Module, begun: BegunStep) -> None:
         self.step, self.codec, self.layout = begun.step, begun.codec, run.layout
@@ -34,23 +33,23 @@ class ExposedStep:
 
     @property
     def units(self) -> int:
-        """How many units were drawn."""
+        """Number of units in the batch."""
         return len(self._begun.indices)
 
     @property
     def indices(self) -> Tensor:
-        """Which units were drawn, in the order of `raw`."""
+        """Indices of the units in the batch, in the order of `raw`."""
         return self._begun.indices
 
     def raw(self, units: int | None = None) -> Iterator[PerExample]:
-        """What each of the first `units` units adds, or each of all, before the encoding and the clip, in parts."""
+        """Gradients of the first `units` units, or of all, before encoding and clipping, in micro-batches."""
         for part in torch.split(self._begun.indices[:units], self._run.physical_batch_size):
             if self._over:
-                raise UsageError(f"step {self.step} is over: look at its gradients before the run goes on.")
+                raise UsageError(f"step {self.step} is over: read its gradients before the run continues.")
             yield self._run.plan.contribution.of(self._model, *self._run.drawn(self._begun, part))
 
     def encoded(self, units: int | None = None) -> Iterator[PerExample]:
-        """The same after the encoding: what the clip of this step is given."""
+        """Gradients after encoding, as the clip of this step receives them."""
         return (self.codec.encode(each) for each in self.raw(units))
 
     def __repr__(self) -> str:
@@ -60,17 +59,17 @@ class ExposedStep:
         raise UsageError(f"raw gradients cannot be copied, saved or sent: they are {NOT_PRIVATE}.")
 
     def _finished(self) -> BoundedSum:
-        """The sum of the step, with which the look at it ends."""
+        """Sums the clipped gradients. After this the gradients of the step can no longer be read."""
         first, *others = (self._run.plan.clip(each) for each in self.encoded())
         self._over = True
         return sum(others, first)
 
 
 class ExposedRun:
-    """Carries out `plan` like a private run, and shows the steps `at` before they are taken. Not private.
+    """Runs `plan` like a private run, and gives access to raw gradients before the steps `at`. Not private.
 
-    Iterate over it for an `ExposedStep` at each of these steps; all others are taken on the way. There is no guarantee,
-    and `data` must be rows: a `Budget` is refused, because what it promises would not hold any more.
+    Iterating yields an `ExposedStep` for each of these steps; the steps between them are taken on the way. `data` must
+    be rows: a `Budget` is refused, because its guarantee would no longer hold.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -96,7 +95,9 @@ class ExposedRun:
         seed: int = 0,
     ) -> None:
         if isinstance(data, Budget):
-            raise UsageError("data must be rows, got a Budget: its promise would not hold once gradients are seen.")
+            raise UsageError(
+                "data must be rows, got a Budget: its guarantee does not hold once raw gradients are seen."
+            )
         validate.instance(Plan, plan=plan)
         validate.positive(divisor=divisor)
         validate.instance(Collection, at=at)
@@ -110,7 +111,7 @@ class ExposedRun:
 
     @property
     def trained(self) -> NotPrivate:
-        """The model as it is now, which has no guarantee."""
+        """The current model, without a guarantee."""
         return NotPrivate(self._model, "training with raw gradients on view")
 
     def __iter__(self) -> Iterator[ExposedStep]:

@@ -1,4 +1,4 @@
-"""The rows that entries of a table are given: private ones, and public ones that accuracy is measured on."""
+"""Rows of an experiment: private rows to train on, and public rows to measure accuracy on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sordino.training.evaluation import Public
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Private rows, rows that are public, and what is public about all of them."""
+class ExperimentRows:
+    """Private rows, public test rows, and the public facts of the dataset."""
 
     inputs: Tensor
     target: Tensor
@@ -38,11 +38,11 @@ class Rows:
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> Rows:
-    """A standard set as a network of `sordino.models` is given it, or the first `examples` private and public rows.
+def network_rows(data: str, network: str, *, examples: int | None = None, left_out: int = 0) -> ExperimentRows:
+    """A standard dataset, prepared for a network of `sordino.models`; or its first `examples` private and public rows.
 
-    With `left_out`, the last so many private rows are not trained on, and take the place of the test rows: settings can
-    be compared on them, and the test rows stay unseen.
+    With `left_out`, the last private rows are not trained on and replace the test rows, so that settings can be
+    compared without using the test rows.
     """
     loaded = load(data)
     prepare = partial(models.build(network, loaded.facts, seed=0).prepare, progress=False)
@@ -51,12 +51,12 @@ def network_rows(data: str, network: str, *, examples: int | None = None, left_o
 
 def prepared_rows(
     loaded: DataSet, prepare: Callable[[Tensor], Tensor], *, examples: int | None = None, left_out: int = 0
-) -> Rows:
-    """The same for any public preparation of each row."""
+) -> ExperimentRows:
+    """Rows of a dataset after any public preparation of single rows. `examples` and `left_out` as in `network_rows`."""
     if loaded.test is None:
         raise DataError(f"{loaded.facts.name} has no public rows, which a table of accuracies needs.")
     private, count = loaded.train, len(loaded.train.target) - left_out
     held = Split(private.inputs[count:], private.target[count:]) if left_out else loaded.test
     kept = slice(min(count, examples or count))
     test = Public((prepare(held.inputs[:examples]), held.target[:examples]))
-    return Rows(prepare(private.inputs[kept]), private.target[kept], test, loaded.facts)
+    return ExperimentRows(prepare(private.inputs[kept]), private.target[kept], test, loaded.facts)

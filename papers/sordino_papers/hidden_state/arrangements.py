@@ -1,4 +1,4 @@
-"""Which rows of a small data set the units of a ReLU network can be active on: all of its hyperplane arrangements."""
+"""Hyperplane arrangements of a small dataset: all activation patterns of a ReLU unit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST_PATTERNS = 10_000
 
 
 def arrangements(rows: Array) -> NDArray[np.bool_]:
-    """All patterns 1(X u > 0) of open cells, one per row of the result. Small n and d: they grow like n^(d-1).
+    """All patterns 1(X u > 0) of open cells, one per row of the result, for small n and d: they grow like n^(d-1).
 
-    On the boundary of a cell lies a ray that is orthogonal to d - 1 rows. So each such ray is looked at from both ends:
-    the sides of the other rows are known there, and the d - 1 rows take every side nearby, because they are
-    independent. General position is assumed: no further row is orthogonal to the ray.
+    Each cell has a ray on its boundary that is orthogonal to d - 1 rows. Each such ray is visited in both directions:
+    the signs of the other rows are known there, and the d - 1 rows take every combination of signs nearby, because they
+    are linearly independent. Assumes general position: no further row is orthogonal to the ray.
 
     >>> arrangements(np.array([[1.0, 0.0], [0.0, 1.0]])).astype(int).tolist()
     [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -41,7 +41,8 @@ def arrangements(rows: Array) -> NDArray[np.bool_]:
 
 
 def number_of_cells(rows: int, size: int) -> int:
-    """Into how many cells so many hyperplanes through the origin divide the space, in general position (Cover 1965).
+    """Number of cells into which this many hyperplanes through the origin divide space, in general position (Cover
+    1965).
 
     >>> number_of_cells(rows=15, size=3)
     212
@@ -50,7 +51,7 @@ def number_of_cells(rows: int, size: int) -> int:
 
 
 def random_arrangements(rows: Array, number: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """The patterns of `number` random gates, in the order drawn and with repetitions."""
+    """Patterns of `number` random gates, in the order drawn and with repetitions."""
     drawn: NDArray[np.bool_] = rows @ rng.normal(size=(rows.shape[1], number)) >= 0
     return drawn.T
 

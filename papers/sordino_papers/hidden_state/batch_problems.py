@@ -1,6 +1,6 @@
-"""What random batches cost beside privacy: sizes that vary, examples that are missed, rows that lie scattered.
+"""Practical costs of random batches: varying sizes, examples that are never drawn, scattered memory access.
 
-Everything is measured on our own samplers with made-up rows. Nothing is read from anybody's data.
+All numbers are measured on the samplers of the library with synthetic rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ _TIMED_BATCHES = 20
 
 
 @dataclass(frozen=True)
-class Batches:
-    """The batches of one sampler over some epochs.
+class BatchStatistics:
+    """Statistics of the batches of one sampler over several epochs.
 
-    Sizes are over all batches; `size_deviation` is their standard deviation, `peak_memory` the largest size over the
-    mean one. `never_seen` pairs numbers of epochs with the share of examples that no batch has held by then. Times are
-    medians per step: of drawing a batch, of gathering its rows by index, and of taking them as one slice, which only
-    rows that lie side by side allow.
+    `size_deviation` is the standard deviation of batch sizes, `peak_memory` the largest size over the mean size.
+    `never_seen` pairs numbers of epochs with the fraction of examples that no batch has contained by then. Times are
+    medians per step: drawing a batch, gathering its rows by index, and slicing them, which requires contiguous rows.
     """
 
     sampler: str
@@ -46,8 +45,8 @@ class Batches:
 
 def batch_problems(
     *, examples: int = 60_000, batch_size: int = 1000, epochs: int = 10, row_size: int = 784, seed: int = 0
-) -> tuple[Batches, ...]:
-    """Poisson sampling, random allocation and cyclic batches, side by side.
+) -> tuple[BatchStatistics, ...]:
+    """Statistics of Poisson sampling, random allocation and cyclic batches.
 
     >>> poisson, allocation, cyclic = batch_problems(examples=600, batch_size=100, epochs=2, row_size=3)
     >>> cyclic.size_deviation, cyclic.never_seen, poisson.never_seen[0][1] > 0
@@ -67,7 +66,7 @@ def batch_problems(
 
 
 def expected_never_seen(rate: float, steps: int) -> float:
-    """The share of examples that Poisson sampling is expected to miss; about 1/e in an epoch.
+    """Fraction of examples that Poisson sampling is expected to miss; about 1/e in an epoch.
 
     >>> round(expected_never_seen(1 / 60, steps=60), 4)
     0.3648
@@ -75,14 +74,14 @@ def expected_never_seen(rate: float, steps: int) -> float:
     return (1 - rate) ** steps
 
 
-def _measured(sampler: Sampler, records: Records, per_epoch: int, epochs: int, seed: int) -> Batches:
+def _measured(sampler: Sampler, records: Records, per_epoch: int, epochs: int, seed: int) -> BatchStatistics:
     randomness = Key.from_seed(seed).stream("sampling")
     batches, drawn_at = list[Indices](), [time.perf_counter()]
     for batch in sampler.batches(records.num_units, randomness):
         batches.append(batch)
         drawn_at.append(time.perf_counter())
     sizes = np.array([len(batch) for batch in batches])
-    return Batches(
+    return BatchStatistics(
         sampler=sampler.name,
         epochs=epochs,
         smallest=int(sizes.min()),
@@ -106,7 +105,7 @@ def _never_seen(batches: list[Indices], per_epoch: int, examples: int) -> tuple[
 
 
 def _slice_seconds(records: Records, batches: list[Indices]) -> float | None:
-    """Rows that lie side by side need no gathering: they are turned into floats where they are."""
+    """Time of slicing contiguous rows and converting them to floats, or None if rows are not contiguous."""
     if not all(len(batch) and batch[-1] - batch[0] == len(batch) - 1 for batch in batches):
         return None
     (rows, _), _ = records.rows.take(torch.arange(records.num_units))

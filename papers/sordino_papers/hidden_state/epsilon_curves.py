@@ -1,10 +1,10 @@
-"""Epsilon against epochs: what the same noise is worth to whoever sees every step, and to whoever sees the end only.
+"""Epsilon against epochs at equal noise: when every iterate is released, and when only the last one is.
 
-All methods take steps with Gaussian noise of one multiplier on sums over `batches` batches per epoch. Those that draw
-batches at random are seen at every step; hidden states keep the batches fixed and show the last iterate.
+All methods add Gaussian noise of one multiplier to sums over `batches` batches per epoch. With random batches every
+iterate is visible to the adversary; hidden-state analyses use fixed batches and release the last iterate.
 
-No accountant covers random allocation under replace-one. But a replacement is two changes in a row, of a record into
-nothing and of nothing into another: the curve is that of two zero-out neighbours, and pays for the detour.
+No accountant covers random allocation under replace-one. A replacement is two zero-out steps, so the curve is that of a
+group of two zero-out neighbors, which is not tight.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sordino.accounting import Adjacency, Guarantee
 from sordino.convex import Linear, NoisyCGD
 from sordino.kernel.sampling import BallsInBins, Cyclic, Poisson, Sampler
 from sordino.report.markup import ACCENT, FAINT, INK, decimal_logarithmic
-from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.page import drawing
 
 EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 250, 300, 350, 400)
 RIDGE = 1e-4  # step size times strength
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is the same for all methods."""
+class CurveSetting:
+    """Settings that all methods share."""
 
     noise_multiplier: float
     batches: int
@@ -39,11 +39,11 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """What one method proves, by the number of epochs."""
+class EpsilonCurve:
+    """Epsilon of one method by number of epochs."""
 
     method: str
-    setting: Setting
+    setting: CurveSetting
     epochs: tuple[int, ...]
     epsilons: tuple[float, ...]
 
@@ -55,24 +55,24 @@ def curves(
     delta: float = 1e-5,
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
     epochs: tuple[int, ...] = EPOCHS,
-) -> tuple[Curve, ...]:
-    """One curve for each method and noise multiplier, each by the accountant that the library promises with.
+) -> tuple[EpsilonCurve, ...]:
+    """One curve per method and noise multiplier, each by the accountant that the library uses for guarantees.
 
     >>> found = curves(noise_multipliers=(15.0,), epochs=(400,))
     >>> [(curve.method, round(curve.epsilons[0], 2)) for curve in found if "hidden" in curve.method]
     [('hidden state', 1.42), ('hidden state, ridge', 1.2), ('hidden state, trailing steps', 1.32)]
     """
     validate.instance(Adjacency, adjacency=adjacency)
-    settings = [Setting(noise, batches, delta, adjacency) for noise in noise_multipliers]
+    settings = [CurveSetting(noise, batches, delta, adjacency) for noise in noise_multipliers]
     return tuple(
-        Curve(method, setting, epochs, tuple(epsilon(setting, number) for number in epochs))
+        EpsilonCurve(method, setting, epochs, tuple(epsilon(setting, number) for number in epochs))
         for setting in settings
         for method, epsilon in _METHODS.items()
     )
 
 
-def draw(drawn: tuple[Curve, ...], path: Path) -> None:
-    """One panel for each noise multiplier, both axes logarithmic, as SVG. The same curves give the same bytes."""
+def draw(drawn: tuple[EpsilonCurve, ...], path: Path) -> None:
+    """Draws one panel per noise multiplier, both axes logarithmic, as SVG. Equal curves give equal bytes."""
     settings = list(dict.fromkeys(curve.setting for curve in drawn))
     with drawing(path, width=4.2 * len(settings), height=3.6) as figure:
         panels = figure.subplots(1, len(settings), squeeze=False)[0]
@@ -81,7 +81,7 @@ def draw(drawn: tuple[Curve, ...], path: Path) -> None:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2)
 
 
-def _fill(panel: Axes, setting: Setting, shown: list[Curve]) -> None:
+def _fill(panel: Axes, setting: CurveSetting, shown: list[EpsilonCurve]) -> None:
     for curve in shown:
         panel.plot(curve.epochs, curve.epsilons, label=curve.method, **_LOOKS[curve.method])
     where = f"{setting.batches} batches, {setting.adjacency}, delta {setting.delta:g}"
@@ -91,31 +91,31 @@ def _fill(panel: Axes, setting: Setting, shown: list[Curve]) -> None:
     decimal_logarithmic(panel.yaxis)
 
 
-def _seen(sampler: Sampler, setting: Setting) -> float:
-    """Every step is seen."""
+def _seen(sampler: Sampler, setting: CurveSetting) -> float:
+    """Epsilon if every iterate is released."""
     return Guarantee.of(_event(sampler, setting), sampler.adjacency, delta=setting.delta).epsilon
 
 
-def _event(sampler: Sampler, setting: Setting) -> DpEvent:
+def _event(sampler: Sampler, setting: CurveSetting) -> DpEvent:
     return sampler.compose(GaussianDpEvent(setting.noise_multiplier), sampler.steps)
 
 
-def _composition(setting: Setting, epochs: int) -> float:
+def _composition(setting: CurveSetting, epochs: int) -> float:
     return _seen(Cyclic(setting.batches, epochs, setting.adjacency), setting)
 
 
-def _poisson(setting: Setting, epochs: int) -> float:
+def _poisson(setting: CurveSetting, epochs: int) -> float:
     return _seen(Poisson(1 / setting.batches, setting.batches * epochs, setting.adjacency), setting)
 
 
-def _random_allocation(setting: Setting, epochs: int) -> float:
+def _random_allocation(setting: CurveSetting, epochs: int) -> float:
     if setting.adjacency is not Adjacency.REPLACE_ONE:
         return _seen(BallsInBins(setting.batches, epochs, setting.adjacency), setting)
     event = _event(BallsInBins(setting.batches, epochs), setting)
     return Guarantee.of(event, Adjacency.ZERO_OUT, delta=setting.delta).for_group(2)
 
 
-def _hidden(setting: Setting, epochs: int, *, ridge: float = 0.0, trailing_epochs: int = 0) -> float:
+def _hidden(setting: CurveSetting, epochs: int, *, ridge: float = 0.0, trailing_epochs: int = 0) -> float:
     plan = NoisyCGD(
         Cyclic(setting.batches, epochs, setting.adjacency),
         Linear(),
@@ -128,15 +128,15 @@ def _hidden(setting: Setting, epochs: int, *, ridge: float = 0.0, trailing_epoch
     return plan.guarantee(delta=setting.delta).epsilon
 
 
-def _hidden_with_ridge(setting: Setting, epochs: int) -> float:
+def _hidden_with_ridge(setting: CurveSetting, epochs: int) -> float:
     return _hidden(setting, epochs, ridge=RIDGE)
 
 
-def _hidden_with_trailing_steps(setting: Setting, epochs: int) -> float:
+def _hidden_with_trailing_steps(setting: CurveSetting, epochs: int) -> float:
     return _hidden(setting, epochs, trailing_epochs=1)
 
 
-_METHODS: dict[str, Callable[[Setting, int], float]] = {
+_METHODS: dict[str, Callable[[CurveSetting, int], float]] = {
     "composition": _composition,
     "Poisson sampling": _poisson,
     "random allocation": _random_allocation,

@@ -1,4 +1,4 @@
-"""The rows that the methods of the table are given: pictures by a public transform, once for all of them."""
+"""Inputs of the methods: images after a public transform, computed once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,20 +15,21 @@ from sordino.errors import DataError
 from sordino.models.features import ScatteringFeatures, Spectrum, cached
 from sordino.models.features.cache import FeatureTransform
 from sordino.training.evaluation import Public
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.rows import ExperimentRows
 
 
-class Inputs(ABC):
-    """What a picture is for a model."""
+class InputTransform(ABC):
+    """A public transform of images."""
 
     @abstractmethod
     def transform(self, facts: Facts) -> FeatureTransform: ...
 
 
 @dataclass(frozen=True)
-class Waves(Inputs):
-    """Pixels, evened out by frequency (see `Spectrum`)."""
+class SpectrumInputs(InputTransform):
+    """Pixels, equalized by frequency (see `Spectrum`)."""
 
+    kind: ClassVar[str] = "spectrum"
     power: float
     below: float
     mean_weight: float = 0.0
@@ -40,22 +42,24 @@ class Waves(Inputs):
 
 
 @dataclass(frozen=True)
-class Scattered(Inputs):
-    """Scattering coefficients, normalised."""
+class ScatteringInputs(InputTransform):
+    """Normalized scattering coefficients."""
+
+    kind: ClassVar[str] = "scattering"
 
     def transform(self, facts: Facts) -> FeatureTransform:
         return ScatteringFeatures(facts.input_shape, facts.input_range)
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def rows_of(data: str, inputs: Inputs, examples: int | None) -> Rows:
-    """A standard data set, or its first `examples` private rows."""
+def rows_of(data: str, inputs: InputTransform, examples: int | None) -> ExperimentRows:
+    """A standard dataset after a transform, or its first `examples` private rows."""
     loaded = load(data)
     if loaded.test is None:
         raise DataError(f"{data} has no public rows, which a table of accuracies needs.")
     transform = inputs.transform(loaded.facts)
     prepared: Callable[[Tensor], Tensor] = lambda pictures: cached(transform, pictures, progress=False)  # noqa: E731
-    return Rows(
+    return ExperimentRows(
         inputs=prepared(loaded.train.inputs[:examples]).flatten(1),
         target=loaded.train.target[:examples],
         test=Public((prepared(loaded.test.inputs).flatten(1), loaded.test.target)),

@@ -1,10 +1,10 @@
-"""The methods of the table. Each is a value that says all about a training but the data, epsilon and the seed."""
+"""Training methods of the table. A method holds all settings except data, epsilon and seed."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,38 +24,39 @@ from sordino.recipes.stages import parse_averaging
 from sordino.training.fit import fit
 from sordino.training.loop import measured
 from sordino.training.schedules import parse
-from sordino_papers.harness.entry import Measured
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness.entry import Measurement
+from sordino_papers.harness.rows import ExperimentRows
 
 DELTA = 1e-5
 ADJACENCY = Adjacency.REPLACE_ONE
 
 
-class Method(ABC):
-    """Trains one model that costs at most epsilon under replace-one, and measures it on public rows."""
+class HiddenStateMethod(ABC):
+    """Trains a model to an epsilon under replace-one, and measures it on public rows."""
 
     @abstractmethod
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured: ...
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement: ...
 
     @abstractmethod
-    def quick(self) -> Method:
-        """The same in seconds, on few rows: fewer steps, and a sixteenth of the gates."""
+    def quick(self) -> HiddenStateMethod:
+        """A version that takes seconds: fewer steps, and a sixteenth of the gates."""
 
 
 @dataclass(frozen=True)
-class InHiding(Method):
-    """NoisyCGD on a gated ReLU network, or a linear one, with the squared loss: only the last iterate is seen.
+class NoisyCgdMethod(HiddenStateMethod):
+    """NoisyCGD with squared loss on a gated ReLU network or a linear model. Only the last iterate is released.
 
-    How many batches there are is decided by the accountant, from the number of steps, unless it is said.
+    The number of batches is chosen from the number of steps with the accountant, unless `batches` is given.
     """
 
+    kind: ClassVar[str] = "noisy-cgd"
     gates: int | None
     clip: float
     steps: int
     learning_rate: float = 1.9
     batches: int | None = None
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         plan = self.plan(len(rows), epsilon, seed)
         fitted = fit_hidden_state(
             plan, rows.data, outputs=rows.num_classes, delta=DELTA, evaluation=rows.test, seed=seed, progress=False
@@ -79,15 +80,16 @@ class InHiding(Method):
             return choose_batches(self.steps, examples=examples)
         return given_batches(self.batches, self.steps)
 
-    def quick(self) -> InHiding:
+    def quick(self) -> NoisyCgdMethod:
         few = self.batches and min(self.batches, 20)
         return replace(self, gates=self.gates and max(2, self.gates // 16), steps=200, batches=few)
 
 
 @dataclass(frozen=True)
-class DpSgd(Method):
-    """DP-SGD with Poisson batches and momentum: on the convex model by its gates, or on a ReLU network by its width."""
+class DpSgdWithMomentum(HiddenStateMethod):
+    """DP-SGD with Poisson sampling and momentum: on the convex model (`gates`) or a ReLU network (`width`)."""
 
+    kind: ClassVar[str] = "dp-sgd"
     clip: float
     batch_size: int
     epochs: float
@@ -98,7 +100,7 @@ class DpSgd(Method):
     schedule: str = "constant"
     averaging: str = "none"
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         steps = round(self.epochs * len(rows) / self.batch_size)
         lr, momentum = self.learning_rate, self.momentum
         fitted = fit(
@@ -121,7 +123,7 @@ class DpSgd(Method):
         accuracy, guarantee = fitted.metrics[-1]["test_accuracy"], fitted.guarantee
         return _outcome(accuracy, guarantee, _under_zero_out(guarantee), noise.noise_multiplier)
 
-    def _network(self, rows: Rows, seed: int) -> nn.Module:
+    def _network(self, rows: ExperimentRows, seed: int) -> nn.Module:
         inputs = rows.inputs.shape[1]
         if self.gates is not None:
             return PairedReLU(self.gates, seed=seed).build(inputs, rows.num_classes)
@@ -130,19 +132,20 @@ class DpSgd(Method):
             hidden = self.width or 1
             return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, rows.num_classes))
 
-    def quick(self) -> DpSgd:
+    def quick(self) -> DpSgdWithMomentum:
         return replace(
             self, batch_size=1000, epochs=5, gates=self.gates and max(2, self.gates // 16), width=self.width and 32
         )
 
 
 @dataclass(frozen=True)
-class FromStatistics(Method):
-    """One release of X^T X and X^T Y on random features, and least squares from them."""
+class StatisticsMethod(HiddenStateMethod):
+    """One release of X^T X and X^T Y on random features, followed by least squares."""
 
+    kind: ClassVar[str] = "sufficient-statistics"
     features: Features
 
-    def train(self, rows: Rows, epsilon: float, seed: int) -> Measured:
+    def train(self, rows: ExperimentRows, epsilon: float, seed: int) -> Measurement:
         budget, features = Budget((rows.inputs.float(), rows.target)), replace(self.features, seed=seed)
         fitted = fit_ssp(
             budget,
@@ -159,7 +162,7 @@ class FromStatistics(Method):
         accuracy = measured(fitted.model, rows.test)["accuracy"]
         return _outcome(accuracy, fitted.guarantee, zero_out, fitted.noise_multiplier)
 
-    def quick(self) -> FromStatistics:
+    def quick(self) -> StatisticsMethod:
         few = {name: min(getattr(self.features, name), 100) for name in ("width",) if hasattr(self.features, name)}
         return replace(self, features=replace(self.features, **few))
 
@@ -168,7 +171,7 @@ def _under_zero_out(guarantee: Guarantee) -> Guarantee:
     return Guarantee.of(guarantee.event, Adjacency.ZERO_OUT, delta=DELTA)
 
 
-def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_multiplier: float) -> Measured:
+def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_multiplier: float) -> Measurement:
     more = {
         "epsilon_replace_one": guarantee.epsilon,
         "epsilon_zero_out": zero_out.epsilon,
@@ -176,4 +179,4 @@ def _outcome(accuracy: float, guarantee: Guarantee, zero_out: Guarantee, noise_m
         "accountant": guarantee.accountant,
         "noise_multiplier": noise_multiplier,
     }
-    return Measured(100 * accuracy, more)
+    return Measurement(100 * accuracy, more)

@@ -28,13 +28,13 @@ _LONGEST_CONTRACTING_STEP = 1.9
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One draw of the data model, and the batches that go with its size.
+class RandomDataset:
+    """One draw of the data model, with the batch size and epochs for its size.
 
-    A unit-norm row moves its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b / 2
-    epochs on batches of b = sqrt(2 n) cost a hidden state about as much as two epochs that are seen.
+    A unit-norm row changes its own prediction by at most 2 / b per epoch, so that fitting takes about b / 2 epochs; b /
+    2 epochs on batches of b = sqrt(2 n) have about the hidden-state epsilon of two epochs with visible iterates.
 
-    >>> drawn = Drawn(200, seed=0)
+    >>> drawn = RandomDataset(200, seed=0)
     >>> drawn.rows.shape, drawn.gates, drawn.batch_size, drawn.epochs
     (torch.Size([200, 20]), 53, 20, 10)
     """
@@ -77,16 +77,16 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A model, the smallest squared risk of its kind on these rows, and how long its features are before scaling."""
+class TrainedModel:
+    """A model, the smallest squared risk of its class on these rows, and the norms of its features before scaling."""
 
     model: nn.Module
     least_risk: float
     feature_norms: Tensor
 
 
-def _gated(drawn: Drawn, epsilon: float) -> Trained:
-    """NoisyCGD on the gated model, under zero-out."""
+def _gated(drawn: RandomDataset, epsilon: float) -> TrainedModel:
+    """Trains the gated model with NoisyCGD, under zero-out."""
     batches = Cyclic(drawn.examples // drawn.batch_size, drawn.epochs)
     gated = GatedReLU(drawn.gates, drawn.gate_seed)
     plan = NoisyCGD(batches, gated, clip=1.0, noise_multiplier=1.0, learning_rate=1.0)
@@ -96,11 +96,11 @@ def _gated(drawn: Drawn, epsilon: float) -> Trained:
     model = fit_hidden_state(plan, data, outputs=1, delta=DELTA, seed=drawn.seed, progress=False).model
     gates: Tensor = model.get_buffer("gates")
     open_gates = (drawn.rows @ gates.T >= 0).sum(dim=1)
-    return Trained(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
+    return TrainedModel(model, 0.0, drawn.rows.norm(dim=1) * open_gates.sqrt())
 
 
-def _linear(drawn: Drawn, epsilon: float) -> Trained:
-    """DP-SGD on the linear model, with Poisson batches of the same size, for as many epochs, under zero-out."""
+def _linear(drawn: RandomDataset, epsilon: float) -> TrainedModel:
+    """Trains the linear model with DP-SGD, with Poisson batches of the same size and as many epochs, under zero-out."""
     model = Linear().build(drawn.dimensions, outputs=1)
     trained = fit(
         model,
@@ -118,7 +118,10 @@ def _linear(drawn: Drawn, epsilon: float) -> Trained:
     features = bounded(drawn.rows.double())
     labels = drawn.labels.double()[:, None]
     least = features @ torch.linalg.lstsq(features, labels).solution - labels
-    return Trained(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
+    return TrainedModel(trained, float(least.square().mean()) / 2, drawn.rows.norm(dim=1))
 
 
-METHODS: dict[str, Callable[[Drawn, float], Trained]] = {"NoisyCGD, gated": _gated, "DP-SGD, linear": _linear}
+METHODS: dict[str, Callable[[RandomDataset, float], TrainedModel]] = {
+    "NoisyCGD, gated": _gated,
+    "DP-SGD, linear": _linear,
+}

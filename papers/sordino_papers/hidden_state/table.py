@@ -1,4 +1,4 @@
-"""The table of the poster: six ways to a private model of pixels, on two data sets, at two epsilons; ours beyond."""
+"""Table of the poster: six methods for private models on pixels, two datasets, two epsilons; and our own methods."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sordino.convex.random_features import GatedFeatures, RandomFourier, RandomReLU
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.hidden_state.inputs import Inputs, Scattered, Waves, rows_of
-from sordino_papers.hidden_state.methods import ADJACENCY, DpSgd, FromStatistics, InHiding, Method
-from sordino_papers.hidden_state.sides import measure_sides, sides
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.hidden_state.inputs import InputTransform, ScatteringInputs, SpectrumInputs, rows_of
+from sordino_papers.hidden_state.methods import (
+    ADJACENCY,
+    DpSgdWithMomentum,
+    HiddenStateMethod,
+    NoisyCgdMethod,
+    StatisticsMethod,
+)
+from sordino_papers.hidden_state.side_tables import measure_sides, sides
 
 EPSILONS = (1.33, 4.76)
 DATA = ("mnist", "cifar10")
@@ -46,70 +50,70 @@ CHOSEN = {
 }
 PRIVATE_ROWS = {"mnist": 60_000, "cifar10": 45_000}
 QUICK_ROWS = 10_000
-PIXELS: dict[str, Inputs] = {
-    "mnist": Waves(power=0.75, below=10.0),
-    "cifar10": Waves(power=0.5, below=6.0, mean_weight=0.5, colour_weight=4.0),
+PIXELS: dict[str, InputTransform] = {
+    "mnist": SpectrumInputs(power=0.75, below=10.0),
+    "cifar10": SpectrumInputs(power=0.5, below=6.0, mean_weight=0.5, colour_weight=4.0),
 }
-SCATTERING: dict[str, Inputs] = {"mnist": Scattered()}
+SCATTERING: dict[str, InputTransform] = {"mnist": ScatteringInputs()}
 
 
-M = TypeVar("M", bound=Method, covariant=True)
+M = TypeVar("M", bound=HiddenStateMethod, covariant=True)
 
 
 @dataclass(frozen=True)
-class Line(Generic[M]):
-    """A method of the table, its inputs by data set, and its settings at each of the two epsilons."""
+class MethodLine(Generic[M]):
+    """A method of the table: its inputs by dataset, and its settings at each of the two epsilons."""
 
     method: str
-    inputs: dict[str, Inputs]
+    inputs: dict[str, InputTransform]
     at: tuple[M, M]
 
 
-CONVEX_IN_HIDING = Line(
+CONVEX_IN_HIDING = MethodLine(
     "NoisyCGD, convex",
     PIXELS,
     (
-        InHiding(gates=256, clip=0.5, steps=1200),
-        InHiding(gates=256, clip=0.5, steps=4000),
+        NoisyCgdMethod(gates=256, clip=0.5, steps=1200),
+        NoisyCgdMethod(gates=256, clip=0.5, steps=4000),
     ),
 )
-LINES: tuple[Line[Any], ...] = (
-    Line("SSP, convex", PIXELS, (FromStatistics(GatedFeatures(gates=8)),) * 2),
-    Line("SSP, random ReLU", PIXELS, (FromStatistics(RandomReLU(width=1000)),) * 2),
-    Line("SSP, random Fourier", PIXELS, (FromStatistics(RandomFourier(width=2000, gamma=1.0)),) * 2),
-    Line(
+LINES: tuple[MethodLine[Any], ...] = (
+    MethodLine("SSP, convex", PIXELS, (StatisticsMethod(GatedFeatures(gates=8)),) * 2),
+    MethodLine("SSP, random ReLU", PIXELS, (StatisticsMethod(RandomReLU(width=1000)),) * 2),
+    MethodLine("SSP, random Fourier", PIXELS, (StatisticsMethod(RandomFourier(width=2000, gamma=1.0)),) * 2),
+    MethodLine(
         "DP-SGD, convex",
         PIXELS,
         (
-            DpSgd(clip=0.5, batch_size=4000, epochs=20, learning_rate=8.0, momentum=0.9, gates=256),
-            DpSgd(clip=0.5, batch_size=4000, epochs=40, learning_rate=16.0, momentum=0.9, gates=256),
+            DpSgdWithMomentum(clip=0.5, batch_size=4000, epochs=20, learning_rate=8.0, momentum=0.9, gates=256),
+            DpSgdWithMomentum(clip=0.5, batch_size=4000, epochs=40, learning_rate=16.0, momentum=0.9, gates=256),
         ),
     ),
-    Line(
+    MethodLine(
         "DP-SGD, ReLU network",
         PIXELS,
         (
-            DpSgd(clip=0.5, batch_size=4000, epochs=20, learning_rate=2.0, momentum=0.9, width=600),
-            DpSgd(clip=0.5, batch_size=4000, epochs=40, learning_rate=4.0, momentum=0.9, width=600),
+            DpSgdWithMomentum(clip=0.5, batch_size=4000, epochs=20, learning_rate=2.0, momentum=0.9, width=600),
+            DpSgdWithMomentum(clip=0.5, batch_size=4000, epochs=40, learning_rate=4.0, momentum=0.9, width=600),
         ),
     ),
     CONVEX_IN_HIDING,
 )
 BEYOND = (
-    Line(
+    MethodLine(
         "NoisyCGD, scattering",
         SCATTERING,
         (
-            InHiding(gates=None, clip=1.0, steps=900),
-            InHiding(gates=None, clip=1.0, steps=3000),
+            NoisyCgdMethod(gates=None, clip=1.0, steps=900),
+            NoisyCgdMethod(gates=None, clip=1.0, steps=3000),
         ),
     ),
-    Line(
+    MethodLine(
         "NoisyCGD, gates over scattering",
         SCATTERING,
         (
-            InHiding(gates=2, clip=1.0, steps=900),
-            InHiding(gates=2, clip=1.0, steps=3000),
+            NoisyCgdMethod(gates=2, clip=1.0, steps=900),
+            NoisyCgdMethod(gates=2, clip=1.0, steps=3000),
         ),
     ),
 )
@@ -125,27 +129,27 @@ class HiddenStateTable:
         "(a public transform of each row). Paper: Koskela et al. (2025), whose epsilons count as printed there."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entries(scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
-        """The gates and the batches of NoisyCGD on MNIST, one at a time."""
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
+        """Varies the gates and the batches of NoisyCGD on MNIST, one at a time."""
         return tuple(_ablation(scale))
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         return sides(scale, seeds, folder, self._command(scale, seeds))
 
-    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
+    def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
         measure_sides(scale, seeds, folder, self._command(scale, seeds))
 
-    def _command(self, scale: Scale, seeds: int) -> str:
+    def _command(self, scale: RunScale, seeds: int) -> str:
         return f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
 
 
 HIDDEN_STATE = HiddenStateTable()
 
 
-def _entries(scale: Scale) -> Iterator[Entry]:
+def _entries(scale: RunScale) -> Iterator[Entry]:
     for data in DATA:
         for line in (*LINES, *BEYOND):
             if (inputs := line.inputs.get(data)) is None:
@@ -156,7 +160,7 @@ def _entries(scale: Scale) -> Iterator[Entry]:
                 yield _entry(line.method, data, inputs, method, epsilon, scale, paper)
 
 
-def _ablation(scale: Scale) -> Iterator[Entry]:
+def _ablation(scale: RunScale) -> Iterator[Entry]:
     for method, epsilon in zip(CONVEX_IN_HIDING.at, EPSILONS, strict=True):
         variants = {f"{gates} gates": replace(method, gates=gates) for gates in (32, 64, 128, 256)}
         variants |= {
@@ -169,13 +173,19 @@ def _ablation(scale: Scale) -> Iterator[Entry]:
 
 
 def _entry(
-    name: str, data: str, inputs: Inputs, method: Method, epsilon: float, scale: Scale, paper: float | None
+    name: str,
+    data: str,
+    inputs: InputTransform,
+    method: HiddenStateMethod,
+    epsilon: float,
+    scale: RunScale,
+    paper: float | None,
 ) -> Entry:
-    quick = scale is Scale.QUICK
+    quick = scale is RunScale.QUICK
     used, private_rows = (method.quick(), QUICK_ROWS) if quick else (method, PRIVATE_ROWS[data])
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         return used.train(rows_of(data, inputs, private_rows), epsilon, seed)
 
-    settings = {"inputs": repr(inputs), "training": repr(used), "private_rows": private_rows}
+    settings = {"inputs": inputs, "training": used, "private_rows": private_rows}
     return Entry(name, data, epsilon, str(ADJACENCY), settings, measure, paper, CHOSEN[data])

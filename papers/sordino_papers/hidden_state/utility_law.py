@@ -29,21 +29,25 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from sordino._input import validate
-from sordino_papers.harness.scale import Scale
-from sordino_papers.hidden_state.random_data import METHODS, Drawn
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.hidden_state.random_data import METHODS, RandomDataset
 
 Question = tuple[str, int, float, int]  # method, examples, epsilon, seed
 CLAIMED = -0.5
 SIZES = {
-    Scale.QUICK: (100, 200, 400),
-    Scale.CPU: (250, 500, 1000, 2000, 4000),
-    Scale.PAPER: (250, 500, 1000, 2000, 4000, 8000),
+    RunScale.QUICK: (100, 200, 400),
+    RunScale.CPU: (250, 500, 1000, 2000, 4000),
+    RunScale.PAPER: (250, 500, 1000, 2000, 4000, 8000),
 }
-EPSILONS = {Scale.QUICK: (1.0, 4.0, 16.0), Scale.CPU: (1.0, 4.0, 16.0), Scale.PAPER: (1.0, 2.0, 4.0, 8.0, 16.0)}
+EPSILONS = {
+    RunScale.QUICK: (1.0, 4.0, 16.0),
+    RunScale.CPU: (1.0, 4.0, 16.0),
+    RunScale.PAPER: (1.0, 2.0, 4.0, 8.0, 16.0),
+}
 
 
 @dataclass(frozen=True)
-class Point:
+class RiskPoint:
     """One training, and the two risks of its last iterate."""
 
     method: str
@@ -56,13 +60,13 @@ class Point:
 
     @property
     def question(self) -> Question:
-        """What was measured: one training answers it."""
+        """The settings of the training, which identify the point."""
         return self.method, self.examples, self.epsilon, self.seed
 
 
 @dataclass(frozen=True)
 class Slope:
-    """A fitted power, and its 95 % confidence interval."""
+    """A fitted exponent and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -70,8 +74,10 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class Law:
-    """log risk against log(n * epsilon), and against log n and log epsilon apart; `claimed` stands beside the first."""
+class UtilityLaw:
+    """Fits of log risk against log(n * epsilon), and against log n and log epsilon separately. `claimed` belongs to the
+    first.
+    """
 
     method: str
     risk: str
@@ -82,31 +88,31 @@ class Law:
 
 
 def measure(
-    scale: Scale, seeds: int, on_point: Callable[[Point], None], *, known: Iterable[Point] = ()
-) -> tuple[Point, ...]:
-    """Trains at each place of the grid once per seed. Points that are `known` are not measured again."""
-    validate.instance(Scale, scale=scale)
+    scale: RunScale, seeds: int, on_point: Callable[[RiskPoint], None], *, known: Iterable[RiskPoint] = ()
+) -> tuple[RiskPoint, ...]:
+    """Trains at each point of the grid once per seed, except at points that are `known`."""
+    validate.instance(RunScale, scale=scale)
     validate.count(seeds=seeds)
     kept = {point.question: point for point in known}
     points = []
     for question in _questions(scale, seeds):
         point = kept.get(question)
         if point is None:
-            point = measured(*question)
+            point = measure_risk(*question)
             on_point(point)
         points.append(point)
     return tuple(points)
 
 
-def of_whole_seeds(scale: Scale, seeds: int, known: Iterable[Point]) -> tuple[Point, ...]:
-    """The known points of a scale, of those of the first `seeds` seeds for which none is missing."""
+def of_whole_seeds(scale: RunScale, seeds: int, known: Iterable[RiskPoint]) -> tuple[RiskPoint, ...]:
+    """Known points of a scale, of those of the first `seeds` seeds that have all points."""
     kept = {point.question: point for point in known}
     questions = list(_questions(scale, seeds))
     missing = {seed for *place, seed in questions if (*place, seed) not in kept}
     return tuple(kept[question] for question in questions if question[-1] not in missing)
 
 
-def _questions(scale: Scale, seeds: int) -> Iterator[Question]:
+def _questions(scale: RunScale, seeds: int) -> Iterator[Question]:
     for examples in SIZES[scale]:
         for seed in range(seeds):
             for epsilon in EPSILONS[scale]:
@@ -114,27 +120,28 @@ def _questions(scale: Scale, seeds: int) -> Iterator[Question]:
                     yield method, examples, epsilon, seed
 
 
-def measured(method: str, examples: int, epsilon: float, seed: int) -> Point:
-    """One training on one draw of the data model.
+def measure_risk(method: str, examples: int, epsilon: float, seed: int) -> RiskPoint:
+    """Trains once on one draw of the data model.
 
-    >>> point = measured("DP-SGD, linear", examples=60, epsilon=16.0, seed=0)
+    >>> point = measure_risk("DP-SGD, linear", examples=60, epsilon=16.0, seed=0)
     >>> 0 < point.bounded and 0 < point.excess < 1
     True
     """
     begun = time.perf_counter()
-    drawn = Drawn(examples, seed)
+    drawn = RandomDataset(examples, seed)
     trained = METHODS[method](drawn, epsilon)
     with torch.no_grad():
         residuals = (trained.model(drawn.rows)[:, 0] - drawn.labels).double()
     excess = float(residuals.square().mean()) / 2 - trained.least_risk
     bounded = _risk_with_bounded_gradients(residuals, trained.feature_norms)
-    return Point(method, examples, epsilon, seed, excess, bounded, time.perf_counter() - begun)
+    return RiskPoint(method, examples, epsilon, seed, excess, bounded, time.perf_counter() - begun)
 
 
-def laws(points: Iterable[Point]) -> tuple[Law, ...]:
-    """The fitted slopes of each method and risk, by least squares in logarithms.
+def laws(points: Iterable[RiskPoint]) -> tuple[UtilityLaw, ...]:
+    """Fitted exponents of each method and risk, by least squares on logarithms.
 
-    >>> exact = [Point("a", n, e, 0, e**-1.0, (n * e) ** -0.5, 0.0) for n in (100, 200, 400) for e in (1.0, 2.0, 8.0)]
+    >>> grid = [(n, e) for n in (100, 200, 400) for e in (1.0, 2.0, 8.0)]
+    >>> exact = [RiskPoint("a", n, e, 0, e**-1.0, (n * e) ** -0.5, 0.0) for n, e in grid]
     >>> [(law.risk, round(law.in_examples.value, 3), round(law.in_epsilon.value, 3)) for law in laws(exact)]
     [('excess', 0.0, -1.0), ('bounded', -0.5, -0.5)]
     """
@@ -146,17 +153,17 @@ def laws(points: Iterable[Point]) -> tuple[Law, ...]:
     )
 
 
-def _law(points: list[Point], method: str, risk: str) -> Law:
+def _law(points: list[RiskPoint], method: str, risk: str) -> UtilityLaw:
     log_risk = np.log([getattr(point, risk) for point in points])
     examples = np.log([float(point.examples) for point in points])
     epsilon = np.log([point.epsilon for point in points])
     (in_both,) = _slopes(log_risk, examples + epsilon)
     in_examples, in_epsilon = _slopes(log_risk, examples, epsilon)
-    return Law(method, risk, in_both, in_examples, in_epsilon)
+    return UtilityLaw(method, risk, in_both, in_examples, in_epsilon)
 
 
 def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[Slope]:
-    """Those of a linear fit with an intercept; intervals by Student's t, as if points were independent."""
+    """Exponents of a linear fit with an intercept; intervals by Student's t, treating points as independent."""
     design = np.column_stack([*columns, np.ones(len(values))])
     coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
     freedom = len(values) - design.shape[1]
@@ -168,6 +175,6 @@ def _slopes(values: NDArray[np.float64], *columns: NDArray[np.float64]) -> list[
 
 
 def _risk_with_bounded_gradients(residuals: Tensor, feature_norms: Tensor) -> float:
-    """Huber's loss that turns straight where the gradient, residual times features, has the length 1."""
+    """Huber loss that becomes linear where the gradient, residual times features, has norm 1."""
     turn, sizes = 1 / feature_norms.double(), residuals.abs()
     return float(torch.where(sizes <= turn, sizes.square() / 2, turn * sizes - turn.square() / 2).mean())

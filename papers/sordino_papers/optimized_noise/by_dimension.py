@@ -1,7 +1,7 @@
-"""What a single release costs by its dimension: the families of optimised noise against the Gaussian mechanism.
+"""Cost of a single release by dimension: families of optimized noise compared with the Gaussian mechanism.
 
-The families promise pure differential privacy, and their noise grows with the dimension; Gaussian noise needs a delta
-and grows with its root. Somewhere they cross. Costs are closed forms: nothing is drawn.
+The families satisfy pure differential privacy, and their noise grows with the dimension; Gaussian noise needs a delta
+and grows with its square root. Costs are closed forms: nothing is sampled.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sordino.accounting import Adjacency, smallest
 from sordino.optimized_noise.costs import AbsoluteCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
 from sordino.report.markup import ACCENT, DASHES, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.origin import kept_numbers, write_numbers
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import read_numbers, write_numbers
 
 DIMENSIONS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 SPREADS = (0.0, 1.0, 2.0)
@@ -32,8 +32,8 @@ FAMILIES = {"isotropic L2": isotropic, "weighted Laplace": weighted_laplace, "bl
 
 
 @dataclass(frozen=True)
-class Costs:
-    """E sum w_i |z_i| of one release of L2 sensitivity 1, for each family, over that of Gaussian noise."""
+class ReleaseCosts:
+    """E sum w_i |z_i| of one release of L2 sensitivity 1, for each family, relative to Gaussian noise."""
 
     dimension: int
     spread: float
@@ -42,7 +42,7 @@ class Costs:
 
 
 def lognormal_weights(dimension: int, spread: float) -> Tensor:
-    """Weights whose logarithms have this standard deviation: the quantiles of their law, so that nothing is random.
+    """Weights whose logarithms have this standard deviation: quantiles of the distribution, without randomness.
 
     >>> lognormal_weights(3, 0.0)
     tensor([1., 1., 1.], dtype=torch.float64)
@@ -52,8 +52,8 @@ def lognormal_weights(dimension: int, spread: float) -> Tensor:
     return weights
 
 
-def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple[Costs, ...]:
-    """All of them.
+def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple[ReleaseCosts, ...]:
+    """Costs for all epsilons, spreads and dimensions.
 
     >>> one, *_ = costs(dimensions=[1])
     >>> one.epsilon, sorted(one.over_gaussian)
@@ -70,41 +70,41 @@ def costs(dimensions: Sequence[int] = DIMENSIONS, delta: float = DELTA) -> tuple
                     name: fit(weights, epsilon).expected_cost(weights, AbsoluteCost()) / gaussian
                     for name, fit in FAMILIES.items()
                 }
-                found.append(Costs(dimension, spread, epsilon, over))
+                found.append(ReleaseCosts(dimension, spread, epsilon, over))
     return tuple(found)
 
 
 def measure_by_dimension(folder: Path, command: str, dimensions: Sequence[int] = DIMENSIONS) -> None:
-    """Computes all costs, and writes numbers and a picture."""
+    """Computes all costs, and writes numbers and a figure."""
     found = costs(dimensions)
     write_numbers(_numbers(folder), {"delta": DELTA, "costs": [vars(one) for one in found]}, command)
     _draw(found, _numbers(folder).with_suffix(".svg"))
 
 
-def by_dimension(folder: Path) -> Side:
-    """A table of the costs that were computed."""
+def by_dimension(folder: Path) -> SideTable:
+    """Side table of the computed costs."""
     numbers = _numbers(folder)
     title = (
         f"What pure noise costs in a single release, E sum w|z|, over Gaussian noise at delta {DELTA:g} "
         "(spread: of the logarithms of weights):"
     )
-    if (kept := kept_numbers(numbers)) is None:
-        return Side.not_measured(title)
-    found = [Costs(**fields) for fields in kept["costs"]]
+    if (kept := read_numbers(numbers)) is None:
+        return SideTable.not_measured(title)
+    found = [ReleaseCosts(**fields) for fields in kept["costs"]]
     head = ("dimension", "epsilon", "spread of weights", *FAMILIES)
     lines = [
         (f"{one.dimension:,}", f"{one.epsilon:g}", f"{one.spread:g}", *(f"{x:.3g}" for x in one.over_gaussian.values()))
         for one in found
         if one.dimension in _SHOWN
     ]
-    return Side(title, (head, *lines), (numbers.with_suffix(".svg"), numbers))
+    return SideTable(title, (head, *lines), (numbers.with_suffix(".svg"), numbers))
 
 
 def _numbers(folder: Path) -> Path:
     return folder / "cost-by-dimension.json"
 
 
-def _draw(found: Sequence[Costs], path: Path) -> None:
+def _draw(found: Sequence[ReleaseCosts], path: Path) -> None:
     with drawing(path, width=6.4, height=2.6) as figure:
         panels = figure.subplots(1, len(EPSILONS), sharey=True)
         for axes, epsilon in zip(panels, EPSILONS, strict=True):

@@ -1,4 +1,4 @@
-"""Pictures of noise: the best density of all beside the closed forms, in one and two dimensions."""
+"""Figures of noise densities: the optimum next to closed forms, in one and two dimensions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sordino.optimized_noise import (
     weighted_laplace,
 )
 from sordino.optimized_noise.problem import Constraint
-from sordino_papers.harness.drawing import drawing
+from sordino_papers.harness.page import drawing
 
 EPSILON = SENSITIVITY = 1.0
 LINE, PLANE = (1.0,), (1.0, 0.3)
@@ -29,7 +29,7 @@ _LEVELS = np.exp(-np.arange(6.5, 0.0, -1.0))  # of the height in the middle, and
 
 
 def draw_line(path: Path, spacing: float = 0.05) -> None:
-    """The staircase of the linear program, and Laplace noise, in one dimension."""
+    """Draws the staircase of the linear program and Laplace noise, in one dimension."""
     problem = NoiseProblem(LINE, EPSILON, SENSITIVITY)
     solved = problem.solve(spacing=spacing)
     laplace = weighted_laplace(torch.tensor(LINE), EPSILON / SENSITIVITY)
@@ -44,7 +44,7 @@ def draw_line(path: Path, spacing: float = 0.05) -> None:
 
 
 def draw_plane(path: Path, spacing: float = 0.25) -> None:
-    """Contours in two dimensions: the best under either constraint, isotropic and weighted Laplace noise."""
+    """Draws contours in two dimensions: the optimum under either constraint, isotropic and weighted Laplace noise."""
     problem, weights = NoiseProblem(PLANE, EPSILON, SENSITIVITY), torch.tensor(PLANE)
     programs: dict[str, Constraint] = {"best": WithinSensitivity(), "best, smooth": PerDistance()}
     families = {"isotropic": isotropic, "weighted Laplace": weighted_laplace}

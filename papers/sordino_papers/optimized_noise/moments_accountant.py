@@ -1,7 +1,7 @@
-"""The accounting of 2016: how much Gaussian noise a target asked for before better accountants were known.
+"""The moments accountant of 2016, to show how much Gaussian noise a target required then.
 
-Abadi et al. (2016), Theorem 2: log moments alpha(l) of whole orders l up to 32 add up over steps, and the tail bound
-says that (epsilon, delta) holds with delta = min over l of exp(steps * alpha(l) - l * epsilon). It is valid, and loose.
+Abadi et al. (2016), Theorem 2: log moments alpha(l) of integer orders l up to 32 add up over steps, and the tail bound
+gives delta = min over l of exp(steps * alpha(l) - l * epsilon). It is valid but not tight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOLERANCE = 1e-6
 
 
 def epsilon_of_2016(sampler: Poisson, noise_multiplier: float, delta: float) -> float:
-    """What the accountant of 2016 says of Poisson batches with this noise.
+    """Epsilon of Poisson sampling with this noise, by the accountant of 2016.
 
     >>> round(epsilon_of_2016(Poisson(rate=0.01, steps=10_000), 4.0, 1e-5), 2)  # section 3.2 there: 1.26
     1.26
@@ -34,7 +34,7 @@ def epsilon_of_2016(sampler: Poisson, noise_multiplier: float, delta: float) -> 
 
 
 def least_epsilon_of_2016(delta: float) -> float:
-    """Below this no noise is enough: the tail bound alone, at the largest moment, is as much.
+    """Smallest epsilon of this accountant at any noise: the tail bound at the largest moment.
 
     >>> round(least_epsilon_of_2016(1e-5), 3)
     0.36
@@ -43,7 +43,7 @@ def least_epsilon_of_2016(delta: float) -> float:
 
 
 def noise_of_2016(sampler: Poisson, *, epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier that meets the target by that accountant."""
+    """Smallest noise multiplier that meets the target with this accountant."""
     if epsilon <= least_epsilon_of_2016(delta):
         allowed = f"above {least_epsilon_of_2016(delta):.4g}"
         raise UsageError(f"epsilon must be {allowed} for the accounting of 2016 at delta {delta:g}, got {epsilon!r}.")

@@ -1,4 +1,4 @@
-"""The table of optimised noise: accuracy against epsilon on MNIST, by the way noise is made and by what is trained."""
+"""Accuracy against epsilon on MNIST, by noise mechanism and by model."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.kernel.noise import HopelessNoise
-from sordino.optimized_noise.fits import isotropic, weighted_laplace
 from sordino.optimized_noise.sources import Flat
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.results_file import ResultsFile
+from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.optimized_noise.by_dimension import by_dimension, measure_by_dimension
 from sordino_papers.optimized_noise.curves import accuracy_curves, gains_over
 from sordino_papers.optimized_noise.densities import draw_line, draw_plane
-from sordino_papers.optimized_noise.heads import DATA, Head, Network, OnWaves
+from sordino_papers.optimized_noise.heads import DATA, Head, NetworkHead, SpectrumHead
+from sordino_papers.optimized_noise.mechanisms import (
+    ADJACENCY,
+    DELTA,
+    GaussianBy2016,
+    GaussianByPld,
+    MatchedGaussian,
+    MatchedToPublicRows,
+    MatchedWithPaidShape,
+    NoiseMechanism,
+    NoPrivacy,
+    PureNoise,
+    StepSettings,
+    UnpaidWeights,
+)
 from sordino_papers.optimized_noise.moments_accountant import least_epsilon_of_2016
 from sordino_papers.optimized_noise.optimum import measure_optimum, optimum
-from sordino_papers.optimized_noise.settings import ADJACENCY, DELTA, Settings
-from sordino_papers.optimized_noise.ways import (
-    By2016,
-    ByPld,
-    MatchedAndBought,
-    MatchedScale,
-    MatchedToPublic,
-    NoPrivacy,
-    Pure,
-    Unpaid,
-    Way,
-)
 
 LEFT_OUT = 10_000
 QUICK_ROWS = 2_000
@@ -40,15 +39,15 @@ QUICK_ROWS = 2_000
 BY_2016, GAUSSIAN = "Gaussian, accounting of 2016", "Gaussian"
 MATCHED, MATCHED_TO_PUBLIC, MATCHED_AND_BOUGHT = "matched Gaussian", "matched, public rows", "matched, bought"
 ISOTROPIC, LAPLACE, BLOCKS = "isotropic L2", "weighted Laplace", "blocks"
-WAYS: Mapping[str, Way] = {
-    BY_2016: By2016(),
-    GAUSSIAN: ByPld(),
-    MATCHED: MatchedScale(),
-    MATCHED_TO_PUBLIC: MatchedToPublic(),
-    MATCHED_AND_BOUGHT: MatchedAndBought(),
-    ISOTROPIC: Pure(isotropic, Flat()),
-    LAPLACE: Pure(weighted_laplace),
-    BLOCKS: Pure(),
+WAYS: Mapping[str, NoiseMechanism] = {
+    BY_2016: GaussianBy2016(),
+    GAUSSIAN: GaussianByPld(),
+    MATCHED: MatchedGaussian(),
+    MATCHED_TO_PUBLIC: MatchedToPublicRows(),
+    MATCHED_AND_BOUGHT: MatchedWithPaidShape(),
+    ISOTROPIC: PureNoise("isotropic L2", Flat()),
+    LAPLACE: PureNoise("weighted Laplace"),
+    BLOCKS: PureNoise(),
 }
 _PURE = (ISOTROPIC, LAPLACE, BLOCKS)
 _SHAPED = (
@@ -71,18 +70,18 @@ _AS_USUAL = "those of the usual recipe of this network, without a search."
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A head with its settings: without privacy, and at each epsilon those of Gaussian and those of pure noise."""
+class HeadSettings:
+    """A head with its settings: without privacy, and at each epsilon for Gaussian and for pure noise."""
 
     title: str
     head: Head
-    plain: Settings
-    gaussian: Mapping[float, Settings]
-    pure: Mapping[float, Settings]
+    plain: StepSettings
+    gaussian: Mapping[float, StepSettings]
+    pure: Mapping[float, StepSettings]
     chosen: str
     ways: tuple[str, ...] = tuple(WAYS)
 
-    def settings(self, way: str, epsilon: float) -> Settings:
+    def settings(self, way: str, epsilon: float) -> StepSettings:
         return (self.pure if way in _PURE else self.gaussian)[epsilon]
 
     def epsilons(self, way: str) -> tuple[float, ...]:
@@ -90,36 +89,44 @@ class Trained:
         return tuple(x for x in epsilons if way != BY_2016 or x > least_epsilon_of_2016(DELTA))
 
 
-LINEAR = Trained(
+LINEAR = HeadSettings(
     "linear head",
-    Network("linear"),
-    plain=Settings(400, 0.05, 0.1, 1.0),
+    NetworkHead("linear"),
+    plain=StepSettings(400, 0.05, 0.1, 1.0),
     gaussian={
-        3.0: Settings(400, 0.05, 3.0, 1.0),
-        1.0: Settings(400, 0.05, 3.0, 1.0),
-        0.3: Settings(100, 0.1, 3.0, 1.0),
+        3.0: StepSettings(400, 0.05, 3.0, 1.0),
+        1.0: StepSettings(400, 0.05, 3.0, 1.0),
+        0.3: StepSettings(100, 0.1, 3.0, 1.0),
     },
-    pure={3.0: Settings(40, 0.2, 3.0, 0.3), 1.0: Settings(10, 1.0, 3.0, 0.3), 0.3: Settings(40, 0.2, 0.3, 0.3)},
+    pure={
+        3.0: StepSettings(40, 0.2, 3.0, 0.3),
+        1.0: StepSettings(10, 1.0, 3.0, 0.3),
+        0.3: StepSettings(40, 0.2, 0.3, 0.3),
+    },
     chosen=_SEARCHED,
 )
-PROJECTED = Trained(
+PROJECTED = HeadSettings(
     "projected head",
-    OnWaves(),
-    plain=Settings(400, 0.05, 30.0, 1.0),
+    SpectrumHead(),
+    plain=StepSettings(400, 0.05, 30.0, 1.0),
     gaussian={
-        3.0: Settings(400, 0.05, 100.0, 1.0),
-        1.0: Settings(400, 0.05, 30.0, 1.0),
-        0.3: Settings(400, 0.05, 10.0, 1.0),
+        3.0: StepSettings(400, 0.05, 100.0, 1.0),
+        1.0: StepSettings(400, 0.05, 30.0, 1.0),
+        0.3: StepSettings(400, 0.05, 10.0, 1.0),
     },
-    pure={3.0: Settings(40, 0.2, 100.0, 0.3), 1.0: Settings(10, 1.0, 100.0, 0.3), 0.3: Settings(10, 1.0, 100.0, 0.3)},
+    pure={
+        3.0: StepSettings(40, 0.2, 100.0, 0.3),
+        1.0: StepSettings(10, 1.0, 100.0, 0.3),
+        0.3: StepSettings(10, 1.0, 100.0, 0.3),
+    },
     chosen=_SEARCHED,
 )
-SMALL_CNN = Trained(
+SMALL_CNN = HeadSettings(
     "small CNN",
-    Network("dp-cnn-s"),
-    plain=Settings(300, 1 / 30, 0.05, 1.0, 0.9),
-    gaussian={3.0: Settings(300, 1 / 30, 4.0, 0.1, 0.9), 1.0: Settings(300, 1 / 30, 4.0 / 3, 0.1, 0.9)},
-    pure={3.0: Settings(30, 1 / 30, 4.0, 0.1, 0.9)},
+    NetworkHead("dp-cnn-s"),
+    plain=StepSettings(300, 1 / 30, 0.05, 1.0, 0.9),
+    gaussian={3.0: StepSettings(300, 1 / 30, 4.0, 0.1, 0.9), 1.0: StepSettings(300, 1 / 30, 4.0 / 3, 0.1, 0.9)},
+    pure={3.0: StepSettings(30, 1 / 30, 4.0, 0.1, 0.9)},
     chosen=_AS_USUAL,
     ways=(BY_2016, GAUSSIAN, MATCHED, MATCHED_TO_PUBLIC, MATCHED_AND_BOUGHT, BLOCKS),
 )
@@ -140,21 +147,21 @@ class OptimizedNoiseTable:
         "slides of Xiang (2019), who claims more than Abadi et al. (2016) at the same epsilon, and gives two numbers."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(entry for trained in ALL for entry in _entries(trained, scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         """The search: settings compared on training rows that are left out."""
         return tuple(_search(scale))
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        command, ledger = (
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
+        command, results = (
             f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}",
-            Ledger(folder / "runs.jsonl"),
+            ResultsFile(folder / "runs.jsonl"),
         )
         curves, *densities = (folder / f"{name}.svg" for name in (f"accuracy-{scale}", "densities", "densities-plane"))
         panels = {trained.title: _lines(trained, scale) for trained in ALL}
-        accuracy_curves(panels, ledger, curves, seeds=seeds)
+        accuracy_curves(panels, results, curves, seeds=seeds)
         pairs = [
             pair
             for lines in panels.values()
@@ -162,14 +169,14 @@ class OptimizedNoiseTable:
             if one in lines and other in lines
             for pair in zip(lines[one], lines[other], strict=True)
         ]
-        gains = gains_over(pairs, ledger, folder / f"gains-{scale}.json", command, seeds=seeds)
+        gains = gains_over(pairs, results, folder / f"gains-{scale}.json", command, seeds=seeds)
         drawn = replace(gains, files=(*gains.files, curves, *(path for path in densities if path.exists())))
         return drawn, by_dimension(folder), optimum(folder)
 
-    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
-        """Solves the linear programs of the best noise, draws their densities, and computes costs by dimension."""
+    def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
+        """Solves the linear programs of the optimal noise, draws densities, and computes costs by dimension."""
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        spacing = 0.5 if scale is Scale.QUICK else 0.25
+        spacing = 0.5 if scale is RunScale.QUICK else 0.25
         draw_line(folder / "densities.svg")
         draw_plane(folder / "densities-plane.svg", spacing=spacing)
         measure_by_dimension(folder, command)
@@ -180,73 +187,80 @@ OPTIMIZED_NOISE = OptimizedNoiseTable()
 
 
 @dataclass(frozen=True)
-class _Part:
-    """All private rows but the last `left_out`, which are then measured on; or `examples` of them, to be quick."""
+class _RowRange:
+    """All private rows but the last `left_out`, which replace the test rows; or the first `examples`."""
 
-    examples: int | None
-    left_out: int
+    examples: int | None = None
+    left_out: int = 0
 
-    def rows(self, head: Head) -> Rows:
+    def rows(self, head: Head) -> ExperimentRows:
         return head.rows(examples=self.examples, left_out=self.left_out)
 
 
-def _lines(trained: Trained, scale: Scale) -> dict[str, tuple[Entry, ...]]:
-    """One entry per epsilon for each way that promises something."""
+def _lines(trained: HeadSettings, scale: RunScale) -> dict[str, tuple[Entry, ...]]:
+    """One entry per epsilon for each private mechanism."""
     return {
         way: tuple(_private(trained, way, epsilon, scale) for epsilon in trained.epsilons(way)) for way in trained.ways
     }
 
 
-def _entries(trained: Trained, scale: Scale) -> Iterator[Entry]:
+def _entries(trained: HeadSettings, scale: RunScale) -> Iterator[Entry]:
     yield _not_private(trained, "no privacy", NoPrivacy(), trained.plain, scale)
     for entries in _lines(trained, scale).values():
         yield from entries
     if BLOCKS in trained.ways:
         for epsilon in trained.pure:
             method = f"blocks, unpaid weights, not guaranteed, noise for {epsilon:g}"
-            yield _not_private(trained, method, Unpaid(epsilon), trained.pure[epsilon], scale)
+            yield _not_private(trained, method, UnpaidWeights(epsilon), trained.pure[epsilon], scale)
 
 
 def _private(
-    trained: Trained, way: str, epsilon: float, scale: Scale, settings: Settings | None = None, left_out: int = 0
+    trained: HeadSettings,
+    way: str,
+    epsilon: float,
+    scale: RunScale,
+    settings: StepSettings | None = None,
+    left_out: int = 0,
 ) -> Entry:
     settings = settings or trained.settings(way, epsilon)
     used, part = _sized(settings, scale, left_out)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HopelessNoise)  # the table is there to show it
             return WAYS[way].train(trained.head, part.rows(trained.head), used, epsilon, seed)
 
-    kept = {"head": repr(trained.head), "way": repr(WAYS[way]), "training": repr(used), **vars(part)}
+    kept = {"head": trained.head, "noise": WAYS[way], "training": used, "rows": part}
     data = f"{DATA}, left-out rows" if left_out else DATA
     name = f"search, {trained.title}, {way}, {settings}" if left_out else f"{trained.title}, {way}"
     paper = SLIDES.get((trained.title, way)) if epsilon == max(trained.gaussian) and not left_out else None
     return Entry(name, data, epsilon, str(ADJACENCY), kept, measure, paper, "" if left_out else trained.chosen)
 
 
-def _not_private(trained: Trained, method: str, way: NoPrivacy | Unpaid, settings: Settings, scale: Scale) -> Entry:
+def _not_private(
+    trained: HeadSettings, method: str, way: NoPrivacy | UnpaidWeights, settings: StepSettings, scale: RunScale
+) -> Entry:
     used, part = _sized(settings, scale, 0)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         return way.train(trained.head, part.rows(trained.head), used, seed)
 
-    kept = {"head": repr(trained.head), "way": repr(way), "training": repr(used), **vars(part)}
+    kept = {"head": trained.head, "noise": way, "training": used, "rows": part}
     paper = SLIDES.get((trained.title, method))
     return Entry(f"{trained.title}, {method}", DATA, None, None, kept, measure, paper, trained.chosen)
 
 
-def _search(scale: Scale) -> Iterator[Entry]:
+def _search(scale: RunScale) -> Iterator[Entry]:
     for trained in (LINEAR, PROJECTED):
         for way, courses in COURSES.items():
             for epsilon in trained.epsilons(way):
                 for steps, rate, clip in courses:
                     for learning_rate in RATES[trained.title]:
-                        settings = Settings(steps, rate, learning_rate, clip)
+                        settings = StepSettings(steps, rate, learning_rate, clip)
                         yield _private(trained, way, epsilon, scale, settings, LEFT_OUT)
 
 
-def _sized(settings: Settings, scale: Scale, left_out: int) -> tuple[Settings, _Part]:
-    if scale is not Scale.QUICK:
-        return settings, _Part(None, left_out)
-    return replace(settings, steps=3, rate=0.1), _Part(QUICK_ROWS, left_out)
+def _sized(settings: StepSettings, scale: RunScale, left_out: int) -> tuple[StepSettings, _RowRange]:
+    if scale is not RunScale.QUICK:
+        return settings, _RowRange(None, left_out)
+    return replace(settings, steps=3, rate=0.1), _RowRange(QUICK_ROWS, left_out)

@@ -1,1 +1,1 @@
-"""Tables on what privacy does to people and to attacks: Xu and Chen (2026), and one of ours."""
+"""Tables on side effects of DP-SGD: fairness and robustness (Xu and Chen 2026), and Adult."""

@@ -1,4 +1,4 @@
-"""Adult by sex and race: whom privacy takes accuracy from. A table of ours; no paper has its numbers."""
+"""Accuracy on Adult by sex and race, with and without privacy. No paper has these numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -16,20 +17,15 @@ from sordino.data.columns import Category
 from sordino.data.standard import adult_schema
 from sordino.effects.groups import Group, by_columns
 from sordino.errors import DataError
-from sordino.kernel.sampling import Sampler
 from sordino.report.markup import ACCENT, DASHES, FAINT
 from sordino.training.evaluation import correctness, evaluating
-from sordino.training.loop import measured
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import AllBut, trained
-from sordino_papers.harness.training import Trial, outcome_of
-from sordino_papers.side_effects.trials import not_private, without_privacy
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.rows import ExperimentRows
+from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.harness.training_entries import SetPart, training_entry
+from sordino_papers.side_effects.trials import not_private
 
 EPSILONS = (3.0, 1.0, 0.3)
 GROUPS, ROWS = "groups", "rows of groups"  # the names of accuracies in percent, beside that of all, and of counts
@@ -37,22 +33,18 @@ _CHOSEN = "batch size and clip are those of the other tables of this family; the
 
 
 @dataclass(frozen=True)
-class GroupedTrial(Trial):
-    """A trial on Adult, whose model is measured on each group of the test rows too."""
+class AdultGroupAccuracy:
+    """Accuracy on each group of the test rows of Adult."""
 
-    def to_epsilon(
-        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
-    ) -> Measured:
-        fitted = self.fitted(rows, epsilon, seed, out, sampler)
-        found = outcome_of(fitted)
-        return replace(found, more={**found.more, **by_group(fitted.model, rows)})
+    kind: ClassVar[str] = "groups"
 
-    def without_privacy(self, rows: Rows, seed: int) -> Measured:
-        model = without_privacy(self, rows, seed)
-        return Measured(100 * measured(model, rows.test)["accuracy"], by_group(model, rows))
+    def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, dict[str, float]]:
+        return by_group(model, rows)
 
 
-MLP = GroupedTrial("mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9)
+MLP = DpSgdTrial(
+    "mlp", batch_size=256, epochs=10.0, learning_rate=0.25, clip=0.1, momentum=0.9, measurement=AdultGroupAccuracy()
+)
 
 
 @dataclass(frozen=True)
@@ -65,17 +57,17 @@ class AdultTable:
         "epsilons, delta 1e-5, zero-out. Accuracies by sex and race are below. No paper."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
-        part, trial = AllBut("adult"), MLP
-        if scale is Scale.QUICK:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
+        part, trial = SetPart("adult"), MLP
+        if scale is RunScale.QUICK:
             part, trial = replace(part, examples=3_000), replace(MLP, batch_size=100, epochs=10.0)
-        private = (trained("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
-        return (not_private("MLP, no privacy", part, trial, trial.without_privacy), *private)
+        private = (training_entry("MLP", part, trial, epsilon, chosen=_CHOSEN) for epsilon in EPSILONS)
+        return (not_private("MLP, no privacy", part, trial), *private)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         return (lost_by_group(self.entries(scale), folder, scale, seeds, command),)
 
@@ -85,7 +77,7 @@ ADULT = AdultTable()
 
 @lru_cache(maxsize=1)
 def groups() -> tuple[Group, ...]:
-    """Of the test rows, which are declared public: both sexes, and five races."""
+    """Groups of the test rows, which are declared public: two sexes and five races."""
     test, schema = load("adult").test, adult_schema()
     if test is None:
         raise DataError("adult has no public rows, which a table of accuracies needs.")
@@ -94,8 +86,8 @@ def groups() -> tuple[Group, ...]:
     return tuple(group for column in names for group in by_columns(test, names, [column]).groups)
 
 
-def by_group(model: nn.Module, rows: Rows) -> dict[str, dict[str, float]]:
-    """The accuracy in percent on each group among the rows that are measured on, and how many of them it has."""
+def by_group(model: nn.Module, rows: ExperimentRows) -> dict[str, dict[str, float]]:
+    """Accuracy in percent on each group of the measured rows, and the number of rows in it."""
     records = rows.test.records
     batch = records.gather(torch.arange(records.num_units))
     with evaluating(model), torch.no_grad():
@@ -106,10 +98,10 @@ def by_group(model: nn.Module, rows: Rows) -> dict[str, dict[str, float]]:
     return {GROUPS: accuracies, ROWS: {name: len(members) for name, members in found.items()}}
 
 
-def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: int, command: str) -> Side:
-    """Each group's accuracy without privacy, and what it has more or less at each epsilon, as means of seeds."""
-    ledger, path = Ledger(folder / "runs.jsonl"), folder / f"groups-{scale}"
-    runs = [[run for run in ledger.of(entry) if run["seed"] < seeds] for entry in entries]
+def lost_by_group(entries: Sequence[Entry], folder: Path, scale: RunScale, seeds: int, command: str) -> SideTable:
+    """Accuracy of each group without privacy, and its change at each epsilon, as means over seeds."""
+    results, path = ResultsFile(folder / "runs.jsonl"), folder / f"groups-{scale}"
+    runs = [[run for run in results.of(entry) if run["seed"] < seeds] for entry in entries]
     counts = runs[0][0]["more"][ROWS] if runs[0] else {}
     names = list(counts)
     means = {name: [_mean(name, of_entry) for of_entry in runs] for name in names}
@@ -130,7 +122,7 @@ def lost_by_group(entries: Sequence[Entry], folder: Path, scale: Scale, seeds: i
         axes.legend(fontsize=6)
     lines = [(name, str(counts[name]), *_line(found)) for name, found in means.items()]
     title = "Accuracy of each group without privacy, and what privacy changes, in points:"
-    return Side(title, (("group", "test rows", "no privacy", *titles), *lines), (picture, numbers))
+    return SideTable(title, (("group", "test rows", "no privacy", *titles), *lines), (picture, numbers))
 
 
 def _mean(name: str, runs: Sequence[dict[str, dict[str, dict[str, float]]]]) -> float | None:

@@ -1,4 +1,4 @@
-"""Augmentation against none: each row seen several times, changed at random (Xu and Chen 2026, appendix H)."""
+"""Accuracy with augmentation: several random views of each image (Xu and Chen 2026, appendix H)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.kernel.augmentation import Crop, Flip, Views
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.gains import gains
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import trained
-from sordino_papers.side_effects.changed import Pictures
-from sordino_papers.side_effects.padding import COLOUR, COLOUR_CNN, Set, sized
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import gains_table
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.image_sets import ImageSet
+from sordino_papers.side_effects.padding import COLOUR, COLOUR_CNN, PaddedSet, sized
 from sordino_papers.side_effects.trials import EPSILON
 
-SETS: Mapping[Scale, Set] = {Scale.QUICK: COLOUR, Scale.CPU: COLOUR, Scale.PAPER: COLOUR_CNN}
-NUMBERS: Mapping[Scale, Sequence[int]] = {Scale.QUICK: (2,), Scale.CPU: (4,), Scale.PAPER: (4, 16)}
+SETS: Mapping[RunScale, PaddedSet] = {RunScale.QUICK: COLOUR, RunScale.CPU: COLOUR, RunScale.PAPER: COLOUR_CNN}
+NUMBERS: Mapping[RunScale, Sequence[int]] = {RunScale.QUICK: (2,), RunScale.CPU: (4,), RunScale.PAPER: (4, 16)}
 _CHOSEN = "those of the table of padding, for all lines alike; flips and crops by 4 pixels are as usual on CIFAR-10."
 
 
@@ -32,24 +30,24 @@ class AugmentationTable:
         "Xu and Chen (2026), appendix H, expect 2 points, which they take from De et al. (2022)."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(number, scale) for number in (0, *NUMBERS[scale]))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         none, *others = self.entries(scale)
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        return (gains([(none, other) for other in others], folder, scale, seeds, command, what="augmentation"),)
+        return (gains_table([(none, other) for other in others], folder, scale, seeds, command, what="augmentation"),)
 
 
 AUGMENTATION = AugmentationTable()
 
 
-def _entry(number: int, scale: Scale) -> Entry:
+def _entry(number: int, scale: RunScale) -> Entry:
     trained_on = SETS[scale]
     views = Views(number, (Flip(), Crop(4))) if number else None
-    trial, pictures = sized(replace(trained_on.trial, views=views), Pictures(trained_on.set_name), scale)
+    trial, pictures = sized(replace(trained_on.trial, views=views), ImageSet(trained_on.set_name), scale)
     method = f"{trained_on.title}, {f'{number} views' if number else 'none'}"
-    return trained(method, pictures, trial, EPSILON, chosen=_CHOSEN)
+    return training_entry(method, pictures, trial, EPSILON, chosen=_CHOSEN)

@@ -1,17 +1,18 @@
-"""A class with fewer rows than the others: what privacy takes from it (Xu and Chen 2026, appendix E.1)."""
+"""Accuracy of a class with few examples (Xu and Chen 2026, appendix E.1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from sordino.data import DataSet, Split, load
 from sordino.errors import DataError
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.trained import trained
-from sordino_papers.side_effects.changed import Pictures
-from sordino_papers.side_effects.curves import CurveTable, Point
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.curves import CurvePoint, CurveTable
+from sordino_papers.side_effects.image_sets import ImageSet
 from sordino_papers.side_effects.trials import EPSILON, LENET, quick
 
 LABEL = 5
@@ -22,9 +23,10 @@ _CHOSEN = "those of the table of padding, where they were compared on left-out r
 
 
 @dataclass(frozen=True)
-class OneSmallClass(Pictures):
-    """The first `size` rows of the class `label` and the first `others` of each other. Measured on `label` alone."""
+class OneSmallClass(ImageSet):
+    """The first `size` rows of class `label` and the first `others` of each other class. Measured on `label` only."""
 
+    kind: ClassVar[str] = "one-small-class"
     label: int = LABEL
     size: int = 3000
     others: int = 3000
@@ -46,20 +48,20 @@ class OneSmallClass(Pictures):
         return replace(loaded, train=private, test=public)
 
 
-def _points(scale: Scale) -> tuple[Point, ...]:
+def _points(scale: RunScale) -> tuple[CurvePoint, ...]:
     numbers = zip(SIZES, PAPER, PAPER_ADVERSARIAL, strict=True)
     return tuple(_point(size, clean, adversarial, scale) for size, clean, adversarial in numbers)
 
 
-def _point(size: int, paper: float, adversarial: float, scale: Scale) -> Point:
-    if scale is Scale.QUICK:
+def _point(size: int, paper: float, adversarial: float, scale: RunScale) -> CurvePoint:
+    if scale is RunScale.QUICK:
         rows = OneSmallClass("mnist", size=size // _QUICK_SHARE, others=3000 // _QUICK_SHARE)
-        entry = trained(f"LeNet, {rows.size} rows", rows, quick(LENET), EPSILON, chosen=_CHOSEN)
-        return Point(rows.size, entry)
-    entry = trained(
+        entry = training_entry(f"LeNet, {rows.size} rows", rows, quick(LENET), EPSILON, chosen=_CHOSEN)
+        return CurvePoint(rows.size, entry)
+    entry = training_entry(
         f"LeNet, {size} rows", OneSmallClass("mnist", size=size), LENET, EPSILON, paper=paper, chosen=_CHOSEN
     )
-    return Point(size, entry, adversarial)
+    return CurvePoint(size, entry, adversarial)
 
 
 CLASS_SIZE = CurveTable(

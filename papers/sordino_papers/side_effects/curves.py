@@ -1,4 +1,4 @@
-"""Clean and adversarial accuracy against what is varied, ours beside the paper's: a small table and a picture."""
+"""Clean and adversarial accuracy against one varied setting, next to the paper's numbers: side table and figure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.report.markup import ACCENT, FAINT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.paired import gain
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.table import gain
 from sordino_papers.side_effects.trials import ADVERSARIAL
 
 
 @dataclass(frozen=True)
-class Point:
-    """A place on the axis, the entry that was measured there, and what the paper has under attack."""
+class CurvePoint:
+    """A position on the axis, its entry, and the paper's accuracy under attack."""
 
     x: float
     entry: Entry
@@ -29,44 +26,48 @@ class Point:
 
 @dataclass(frozen=True)
 class CurveTable:
-    """An experiment that is one line of points: `line` is its name in the picture, `what` is varied along it."""
+    """An experiment with one line of points: `line` is its name in the figure, `what` names the varied setting."""
 
     name: str
     about: str
     line: str
     what: str
-    points: Callable[[Scale], tuple[Point, ...]]
+    points: Callable[[RunScale], tuple[CurvePoint, ...]]
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(point.entry for point in self.points(scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         lines, path = {self.line: self.points(scale)}, folder / f"accuracy-{scale}"
         return (clean_and_adversarial(lines, self.what, path, command, seeds=seeds),)
 
 
 def clean_and_adversarial(
-    lines: Mapping[str, Sequence[Point]], what: str, path: Path, command: str, *, seeds: int
-) -> Side:
-    """A panel for each name. Numbers and picture are kept at `path`, with .json and .svg.
+    lines: Mapping[str, Sequence[CurvePoint]], what: str, path: Path, command: str, *, seeds: int
+) -> SideTable:
+    """One panel per name. Writes numbers and figure to `path` with .json and .svg.
 
-    What is lost is counted from the first point of a line, seed by seed.
+    Losses are relative to the first point of a line, paired by seed.
     """
-    ledger, picture, numbers = Ledger(path.parent / "runs.jsonl"), path.with_suffix(".svg"), path.with_suffix(".json")
-    found = [_found(name, points[0], point, ledger, seeds) for name, points in lines.items() for point in points]
+    results, picture, numbers = (
+        ResultsFile(path.parent / "runs.jsonl"),
+        path.with_suffix(".svg"),
+        path.with_suffix(".json"),
+    )
+    found = [_found(name, points[0], point, results, seeds) for name, points in lines.items() for point in points]
     write_numbers(numbers, {"varied": what, "points": [vars(one) for one in found]}, command)
     _draw(found, what, picture)
     head = ("trained", what, "clean", "paper", "against the first", "under attack", "paper", "seeds")
     title = f"Clean and adversarial accuracy by {what}; differences are paired by seed (Student's 95 % interval):"
-    return Side(title, (head, *(_line(one) for one in found)), (picture, numbers))
+    return SideTable(title, (head, *(_line(one) for one in found)), (picture, numbers))
 
 
 @dataclass(frozen=True)
-class _Found:
+class _CurveRow:
     name: str
     x: float
     clean: float | None
@@ -77,22 +78,22 @@ class _Found:
     seeds: int
 
 
-def _found(name: str, first: Point, point: Point, ledger: Ledger, seeds: int) -> _Found:
-    runs = [run for run in ledger.of(point.entry) if run["seed"] < seeds]
+def _found(name: str, first: CurvePoint, point: CurvePoint, results: ResultsFile, seeds: int) -> _CurveRow:
+    runs = [run for run in results.of(point.entry) if run["seed"] < seeds]
     attacked = [run["more"][ADVERSARIAL] for run in runs]
-    return _Found(
+    return _CurveRow(
         name,
         point.x,
         statistics.mean(run["value"] for run in runs) if runs else None,
         point.entry.paper,
-        "-" if point is first else gain(first.entry, point.entry, ledger, seeds=seeds).shown,
+        "-" if point is first else gain(first.entry, point.entry, results, seeds=seeds).shown,
         statistics.mean(attacked) if attacked else None,
         point.paper_adversarial,
         len(runs),
     )
 
 
-def _line(one: _Found) -> tuple[str, ...]:
+def _line(one: _CurveRow) -> tuple[str, ...]:
     numbers = (_shown(x) for x in (one.clean, one.paper, one.adversarial, one.paper_adversarial))
     clean, paper, adversarial, paper_adversarial = numbers
     return one.name, f"{one.x:g}", clean, paper, one.lost, adversarial, paper_adversarial, str(one.seeds)
@@ -102,7 +103,7 @@ def _shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.1f}"
 
 
-def _draw(found: Sequence[_Found], what: str, path: Path) -> None:
+def _draw(found: Sequence[_CurveRow], what: str, path: Path) -> None:
     names = list(dict.fromkeys(one.name for one in found))
     with drawing(path, width=2.9 * len(names), height=2.6) as figure:
         for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):

@@ -1,7 +1,7 @@
-"""Three causes of unequal losses, one at a time: section 4.1 of Xu and Chen (2026).
+"""Three causes of unequal losses, varied one at a time: section 4.1 of Xu and Chen (2026).
 
-Two classes with one feature each. Class 2 gets a shorter feature, or fewer rows, and nothing else changes. A clip has
-to have something to act on: there class 2 has half the feature, and only the clip norm is varied.
+There are two classes with one feature each. Class 2 gets a smaller feature or fewer rows. For the third cause, the clip
+norm is varied while class 2 has half the feature, because a clip has no effect on disparity otherwise.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from sordino.report.markup import ACCENT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.side_effects.patch_bench import Bench, groups_of
-from sordino_papers.side_effects.two_patch_world import Descent, Group, TwoPatches
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import write_numbers
+from sordino_papers.side_effects.patch_experiment import PatchExperiment, groups_of
+from sordino_papers.side_effects.two_patch_world import PatchDescent, PatchGroup, TwoPatches
 
 NORMS = (1.0, 0.8, 0.6, 0.4, 0.2)
 SHARES = (0.5, 0.4, 0.3, 0.2, 0.1)
@@ -30,8 +28,8 @@ _CHOSEN = "ours, as those of feature-to-noise, at one level of noise."
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the world and the network are, and the noise that all entries have."""
+class WorldSize:
+    """Size of the world and the network, and the noise of all entries."""
 
     dimension: int
     patch_noise: float
@@ -39,30 +37,30 @@ class Size:
     filters: int
     noise_std: float
 
-    def bench(self, feature_norm: float, share: float) -> Bench:
-        groups = Group("class 1", 0, 1.0, 1.0 - share), Group("class 2", 1, feature_norm, share)
-        return Bench(TwoPatches(groups, self.dimension, self.patch_noise), self.examples, self.filters)
+    def bench(self, feature_norm: float, share: float) -> PatchExperiment:
+        groups = PatchGroup("class 1", 0, 1.0, 1.0 - share), PatchGroup("class 2", 1, feature_norm, share)
+        return PatchExperiment(TwoPatches(groups, self.dimension, self.patch_noise), self.examples, self.filters)
 
     @property
-    def descent(self) -> Descent:
-        return Descent(self.noise_std, learning_rate=4.0 * self.filters)
+    def descent(self) -> PatchDescent:
+        return PatchDescent(self.noise_std, learning_rate=4.0 * self.filters)
 
 
-_WHOLE = Size(400, 0.1, 1000, 20, noise_std=0.02)
-SIZES = {Scale.QUICK: Size(100, 0.2, 100, 10, noise_std=0.02), Scale.CPU: _WHOLE, Scale.PAPER: _WHOLE}
+_WHOLE = WorldSize(400, 0.1, 1000, 20, noise_std=0.02)
+SIZES = {RunScale.QUICK: WorldSize(100, 0.2, 100, 10, noise_std=0.02), RunScale.CPU: _WHOLE, RunScale.PAPER: _WHOLE}
 
 
 @dataclass(frozen=True)
-class Case:
-    """One setting of one cause."""
+class CauseCase:
+    """One value of one cause."""
 
     cause: str
     value: float
-    bench: Bench
-    descent: Descent
+    bench: PatchExperiment
+    descent: PatchDescent
 
     def entry(self) -> Entry:
-        def measure(seed: int) -> Measured:
+        def measure(seed: int) -> Measurement:
             found = self.bench.measure(self.descent, seed)
             return replace(found, value=100 * float(found.more["groups"][1]["accuracy"]))
 
@@ -70,15 +68,15 @@ class Case:
         return Entry(f"{self.cause}: {self.value:g}", "patches", None, None, settings, measure, chosen=_CHOSEN)
 
 
-def cases(scale: Scale) -> Iterator[Case]:
-    """All of them, by cause, from the setting that harms least."""
+def cases(scale: RunScale) -> Iterator[CauseCase]:
+    """All cases by cause, from the least harmful value."""
     size = SIZES[scale]
     for norm in NORMS:
-        yield Case(FEATURE, norm, size.bench(norm, 0.5), size.descent)
+        yield CauseCase(FEATURE, norm, size.bench(norm, 0.5), size.descent)
     for share in SHARES:
-        yield Case(SHARE, share, size.bench(1.0, share), size.descent)
+        yield CauseCase(SHARE, share, size.bench(1.0, share), size.descent)
     for clip in CLIPS:
-        yield Case(CLIP, clip, size.bench(0.5, 0.5), replace(size.descent, clip_norm=clip))
+        yield CauseCase(CLIP, clip, size.bench(0.5, 0.5), replace(size.descent, clip_norm=clip))
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,13 @@ class DisparityCausesTable:
         "4.1, in words only; sizes and formulas are ours."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(case.entry() for case in cases(scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         every = list(cases(scale))
         found = [groups_of(case.entry(), folder, seeds) for case in every]
@@ -111,8 +109,8 @@ DISPARITY_CAUSES = DisparityCausesTable()
 
 
 def _losses(
-    every: Sequence[Case], found: Sequence[list[dict[str, Any]]], folder: Path, scale: Scale, command: str
-) -> Side:
+    every: Sequence[CauseCase], found: Sequence[list[dict[str, Any]]], folder: Path, scale: RunScale, command: str
+) -> SideTable:
     ranks, gaps = (
         {cause: rank(cause, every, found) for cause in (FEATURE, SHARE, CLIP)} for rank in (_rank, _gap_rank)
     )
@@ -139,22 +137,22 @@ def _losses(
         f"difference: {shown}. The ratio counts what a clip takes of a row that is wrong; of one that is learnt it "
         "takes less, or nothing:"
     )
-    return Side(title, (head, *lines), (picture, numbers))
+    return SideTable(title, (head, *lines), (picture, numbers))
 
 
-def _rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]]]) -> float:
+def _rank(cause: str, every: Sequence[CauseCase], found: Sequence[list[dict[str, Any]]]) -> float:
     groups = [group for case, pair in zip(every, found, strict=True) if case.cause == cause for group in pair]
     inverse = [1 / group["effective"] for group in groups]
     return float(spearmanr([group["loss"] for group in groups], inverse).statistic)
 
 
-def _gap_rank(cause: str, every: Sequence[Case], found: Sequence[list[dict[str, Any]]]) -> float:
+def _gap_rank(cause: str, every: Sequence[CauseCase], found: Sequence[list[dict[str, Any]]]) -> float:
     pairs = [pair for case, pair in zip(every, found, strict=True) if case.cause == cause]
     apart = [1 / two["effective"] - 1 / one["effective"] for one, two in pairs]
     return float(spearmanr([two["loss"] - one["loss"] for one, two in pairs], apart).statistic)
 
 
-def _draw(every: Sequence[Case], found: Sequence[list[dict[str, Any]]], path: Path) -> None:
+def _draw(every: Sequence[CauseCase], found: Sequence[list[dict[str, Any]]], path: Path) -> None:
     with drawing(path, width=7.2, height=2.6) as figure:
         for axes, cause in zip(figure.subplots(1, 3), (FEATURE, SHARE, CLIP), strict=True):
             chosen = [(case.value, pair) for case, pair in zip(every, found, strict=True) if case.cause == cause]

@@ -1,4 +1,4 @@
-"""The loss of groups against the inverse of their feature-to-noise ratio: figure 3a of Xu and Chen (2026)."""
+"""Loss of groups against the inverse of their feature-to-noise ratio: figure 3a of Xu and Chen (2026)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from scipy.stats import spearmanr
 
 from sordino.kernel.randomness import Key
 from sordino.report.markup import ACCENT, FAINT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import kept_numbers, write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import read_numbers, write_numbers
 from sordino_papers.side_effects.measured_ratio import exposed_descent, measure_ratios
-from sordino_papers.side_effects.patch_bench import Bench, groups_of
-from sordino_papers.side_effects.two_patch_world import Descent, FeatureToNoise, TwoPatches, feature_to_noise
+from sordino_papers.side_effects.patch_experiment import PatchExperiment, groups_of
+from sordino_papers.side_effects.two_patch_world import FeatureToNoise, PatchDescent, TwoPatches, feature_to_noise
 
 NOISE = {
-    Scale.QUICK: (0.0, 0.005, 0.01, 0.02, 0.04, 0.08),
-    Scale.CPU: (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04),
-    Scale.PAPER: (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05),
+    RunScale.QUICK: (0.0, 0.005, 0.01, 0.02, 0.04, 0.08),
+    RunScale.CPU: (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04),
+    RunScale.PAPER: (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05),
 }
-_SMALL = Bench(TwoPatches(dimension=100, patch_noise=0.2), examples=200, filters=10)
-_WHOLE = Bench(TwoPatches(), examples=1000, filters=20)
-BENCHES = {Scale.QUICK: _SMALL, Scale.CPU: _WHOLE, Scale.PAPER: _WHOLE}
+_SMALL = PatchExperiment(TwoPatches(dimension=100, patch_noise=0.2), examples=200, filters=10)
+_WHOLE = PatchExperiment(TwoPatches(), examples=1000, filters=20)
+BENCHES = {RunScale.QUICK: _SMALL, RunScale.CPU: _WHOLE, RunScale.PAPER: _WHOLE}
 RADIUS = 0.1  # in L2: a tenth of the longest feature
 _CHOSEN = "ours, by sweeps over draws of the world, which are nobody's data: long enough for all groups without noise."
 _COLOURS, _MARKERS = (ACCENT, INK), ("o", "x")
@@ -44,13 +42,13 @@ class FeatureToNoiseTable:
         "Paper: Xu and Chen (2026), figure 3a, a picture only; sizes and formulas are ours."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(BENCHES[scale], noise_std) for noise_std in NOISE[scale])
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         found = {
             std: groups_of(entry, folder, seeds) for std, entry in zip(NOISE[scale], self.entries(scale), strict=True)
@@ -59,8 +57,8 @@ class FeatureToNoiseTable:
             return ()
         return _losses(found, folder, scale, command), _ratios(folder, scale)
 
-    def measure_sides(self, scale: Scale, seeds: int, folder: Path) -> None:
-        """What the formula says, and what raw gradients show at the first step of seed 0."""
+    def measure_sides(self, scale: RunScale, seeds: int, folder: Path) -> None:
+        """Writes the ratios of the formula, and those of raw gradients at the first step of seed 0."""
         bench, steps = BENCHES[scale], _noisiest(scale)
         rows = bench.world.draw(bench.examples, Key.from_seed(0).stream("training rows"))
         run = exposed_descent(bench.start(0), rows, steps, at=(0,), seed=0)
@@ -76,22 +74,22 @@ class FeatureToNoiseTable:
 FEATURE_TO_NOISE = FeatureToNoiseTable()
 
 
-def descent(bench: Bench, noise_std: float) -> Descent:
-    """Steps of four per filter: see `Descent`."""
-    return Descent(noise_std, learning_rate=4.0 * bench.filters)
+def descent(bench: PatchExperiment, noise_std: float) -> PatchDescent:
+    """SGD with a learning rate of four per filter: see `PatchDescent`."""
+    return PatchDescent(noise_std, learning_rate=4.0 * bench.filters)
 
 
-def _entry(bench: Bench, noise_std: float) -> Entry:
+def _entry(bench: PatchExperiment, noise_std: float) -> Entry:
     steps = descent(bench, noise_std)
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         return bench.measure(steps, seed, radius=RADIUS)
 
     method = f"noise {noise_std:g}" if noise_std else "no noise, not private"
     return Entry(method, "patches", None, None, bench.settings(steps) | {"radius": RADIUS}, measure, chosen=_CHOSEN)
 
 
-def _losses(found: dict[float, list[dict[str, Any]]], folder: Path, scale: Scale, command: str) -> Side:
+def _losses(found: dict[float, list[dict[str, Any]]], folder: Path, scale: RunScale, command: str) -> SideTable:
     noisy = [group for std, groups in found.items() if std for group in groups]
     inverse = [1 / group["effective"] for group in noisy]
     ranks = {
@@ -120,20 +118,20 @@ def _losses(found: dict[float, list[dict[str, Any]]], folder: Path, scale: Scale
         f"{ranks['loss']:.2f}, and {ranks['adversarial_loss']:.2f} under attack:"
     )
     head = ("group", "noise", "1 / ratio", "loss", "accuracy", "loss, attacked", "accuracy, attacked")
-    return Side(title, (head, *lines), (picture, numbers))
+    return SideTable(title, (head, *lines), (picture, numbers))
 
 
-def _noisiest(scale: Scale) -> Descent:
+def _noisiest(scale: RunScale) -> PatchDescent:
     return descent(BENCHES[scale], NOISE[scale][-1])
 
 
-def _ratios(folder: Path, scale: Scale) -> Side:
-    """The ratios that were measured, beside those by formula."""
+def _ratios(folder: Path, scale: RunScale) -> SideTable:
+    """Side table of measured ratios and those of the formula."""
     numbers = folder / f"ratios-{scale}.json"
     noise_std = _noisiest(scale).noise_std
     title = f"Ratios by formula, and on the raw gradients of the first step, at noise {noise_std:g} (not private):"
-    if (kept := kept_numbers(numbers)) is None:
-        return Side.not_measured(title)
+    if (kept := read_numbers(numbers)) is None:
+        return SideTable.not_measured(title)
     formula = [FeatureToNoise(**fields) for fields in kept["formula"]]
     lines = [
         (
@@ -144,7 +142,7 @@ def _ratios(folder: Path, scale: Scale) -> Side:
         for one, shown in zip(formula, kept["measured"], strict=True)
     ]
     head = ("group", "share", "measured", "clipping factor", "measured", "effective ratio", "measured")
-    return Side(title, (head, *lines), (numbers,))
+    return SideTable(title, (head, *lines), (numbers,))
 
 
 def _draw(found: dict[float, list[dict[str, Any]]], path: Path) -> None:

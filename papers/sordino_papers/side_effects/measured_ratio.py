@@ -1,9 +1,8 @@
-"""The feature-to-noise ratio of groups as it is in a run, whatever the network: measured on raw gradients, not private.
+"""Feature-to-noise ratio of groups, measured on raw gradients of a run with any network. Not private.
 
-A group's push is the sum of its clipped gradients over the batch size. Noise along any one direction has the standard
-deviation sigma_n, so |push| / sigma_n says how far the group stands out of the noise in one step. In a world of patches
-that is about sqrt(2) (1 - p) times the effective ratio that `feature_to_noise` has by formula: its margin counts the
-filters of both classes.
+The signal of a group is the sum of its clipped gradients over the batch size. Noise has standard deviation sigma_n in
+any direction, so |signal| / sigma_n is the ratio in one step. In the two-patch world it is about sqrt(2) (1 - p) times
+the effective ratio of `feature_to_noise`, whose margin counts the filters of both classes.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.noise import NormalNoise
 from sordino.training.not_private import ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
-from sordino_papers.side_effects.two_patch_world import Descent, Patches, PatchNetwork
+from sordino_papers.side_effects.two_patch_world import PatchDescent, PatchNetwork, PatchRows
 from sordino_papers.side_effects.two_patch_world.descent import optimizer_of
 
 
 @dataclass(frozen=True)
 class MeasuredRatio(ExposedResult):
-    """Of one group in one step: its share of the batch, the mean of min(1, C / norm), and |push| / sigma_n."""
+    """One group in one step: its fraction of the batch, the mean of min(1, C / norm), and |signal| / sigma_n."""
 
     step: int
     group: int
@@ -34,14 +33,14 @@ class MeasuredRatio(ExposedResult):
 
 
 def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tuple[MeasuredRatio, ...]:
-    """Carries out a run and measures each group at every step that it shows. Groups are numbered from 0.
+    """Runs the training, and measures each group at every exposed step. Groups are numbered from 0.
 
-    `group` has one number for each unit of the data, `divisor` is what the run divides sums by.
+    `group` has one number per unit of the data; `divisor` is the batch size that sums are divided by.
 
     >>> from sordino_papers.side_effects.two_patch_world import TwoPatches
     >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(100, Key.from_seed(0).stream("rows"))
-    >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=1), at=(0,), seed=0)
+    >>> run = exposed_descent(PatchNetwork(8, 4, seed=0), rows, PatchDescent(0.05, steps=1), at=(0,), seed=0)
     >>> found = measure_ratios(run, rows.group, divisor=50.0)
     >>> len(found), found[0].warning.startswith("not private")
     (4, True)
@@ -55,9 +54,9 @@ def measure_ratios(exposed: ExposedRun, group: Tensor, *, divisor: float) -> tup
 
 
 def exposed_descent(
-    network: PatchNetwork, rows: Patches, descent: Descent, *, at: tuple[int, ...], seed: int
+    network: PatchNetwork, rows: PatchRows, descent: PatchDescent, *, at: tuple[int, ...], seed: int
 ) -> ExposedRun:
-    """A run like `two_patch_world.train` that shows the raw gradients of the steps `at`. Not private."""
+    """A run like `two_patch_world.train` that exposes the raw gradients of the steps `at`. Not private."""
     batch_size = descent.batch_size(len(rows))
     optimizer = optimizer_of(network, descent)
     return ExposedRun(descent.plan(len(rows)), network, rows.data, optimizer, divisor=batch_size, at=at, seed=seed)

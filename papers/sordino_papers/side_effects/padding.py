@@ -1,4 +1,6 @@
-"""Padded pictures: the smaller the object, the more accuracy privacy takes (Xu and Chen 2026, section 6.2)."""
+"""Accuracy on padded images: the smaller the object, the more accuracy is lost to privacy (Xu and Chen 2026, section
+6.2).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.effects.input_attacks import LInfinity
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import trained
-from sordino_papers.side_effects.changed import Padded, Pictures
-from sordino_papers.side_effects.curves import Point, clean_and_adversarial
-from sordino_papers.side_effects.trials import EPSILON, LENET, AttackedTrial, not_private, quick, within
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.curves import CurvePoint, clean_and_adversarial
+from sordino_papers.side_effects.image_sets import ImageSet, Padding
+from sordino_papers.side_effects.trials import EPSILON, LENET, not_private, quick, with_attack, within
 
 LEFT_OUT = 10_000
 QUICK_ROWS = 3_000
@@ -29,42 +30,42 @@ STAND_IN = "those of MNIST, without a search, with a network that two cores can 
 
 
 @dataclass(frozen=True)
-class Set:
-    """A standard set, its paddings in pixels per side, what is trained, and the paper's numbers for it."""
+class PaddedSet:
+    """A standard dataset, its paddings in pixels per side, the trial, and the paper's numbers."""
 
     title: str
     set_name: str
     size: int
     pads: tuple[int, ...]
-    trial: AttackedTrial
+    trial: DpSgdTrial
     chosen: str
     paper: tuple[float, ...] | None = None
     paper_adversarial: tuple[float, ...] | None = None
 
-    def points(self, scale: Scale) -> tuple[Point, ...]:
+    def points(self, scale: RunScale) -> tuple[CurvePoint, ...]:
         none: tuple[None, ...] = (None,) * len(self.pads)
-        paper, adversarial = (None, None) if scale is Scale.QUICK else (self.paper, self.paper_adversarial)
+        paper, adversarial = (None, None) if scale is RunScale.QUICK else (self.paper, self.paper_adversarial)
         numbers = zip(self.pads, paper or none, adversarial or none, strict=True)
         return tuple(
-            Point(Padded(pixels).percent(self.size), self._entry(pixels, scale, clean), attacked)
+            CurvePoint(Padding(pixels).percent(self.size), self._entry(pixels, scale, clean), attacked)
             for pixels, clean, attacked in numbers
         )
 
-    def _entry(self, pixels: int, scale: Scale, paper: float | None) -> Entry:
-        trial, pictures = sized(self.trial, Pictures(self.set_name, Padded(pixels)), scale)
-        method = f"{self.title}, padding {Padded(pixels).percent(self.size)} %"
-        return trained(method, pictures, trial, EPSILON, paper=paper, chosen=self.chosen)
+    def _entry(self, pixels: int, scale: RunScale, paper: float | None) -> Entry:
+        trial, pictures = sized(self.trial, ImageSet(self.set_name, Padding(pixels)), scale)
+        method = f"{self.title}, padding {Padding(pixels).percent(self.size)} %"
+        return training_entry(method, pictures, trial, EPSILON, paper=paper, chosen=self.chosen)
 
 
-def sized(trial: AttackedTrial, pictures: Pictures, scale: Scale) -> tuple[AttackedTrial, Pictures]:
-    """A training of seconds where the scale is `quick`."""
-    if scale is not Scale.QUICK:
+def sized(trial: DpSgdTrial, pictures: ImageSet, scale: RunScale) -> tuple[DpSgdTrial, ImageSet]:
+    """A training of seconds at scale `quick`."""
+    if scale is not RunScale.QUICK:
         return trial, pictures
     return quick(trial), replace(pictures, examples=min(QUICK_ROWS, pictures.examples or QUICK_ROWS))
 
 
 EIGHT_BITS = LInfinity(8 / 255, step=2 / 255, steps=10)
-MNIST = Set(
+MNIST = PaddedSet(
     "LeNet",
     "mnist",
     28,
@@ -74,7 +75,7 @@ MNIST = Set(
     (97.0, 97.0, 95.0, 94.0, 86.0),
     (95.0, 89.0, 50.0, 20.0, 1.0),
 )
-COLOUR = Set("LeNet", "cifar10", 32, (0, 6, 16, 26, 48), replace(LENET, attack=EIGHT_BITS), STAND_IN)
+COLOUR = PaddedSet("LeNet", "cifar10", 32, (0, 6, 16, 26, 48), with_attack(LENET, attack=EIGHT_BITS), STAND_IN)
 COLOUR_CNN = replace(
     COLOUR,
     title="CNN",
@@ -96,14 +97,14 @@ class PaddingTable:
         "rows. Paper: Xu and Chen (2026), section 6.2; its radius is not known, ours was set once."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(point.entry for each in _sets(scale) for point in each.points(scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
-        """The search for a learning rate and a radius, and what padding does where nothing is private."""
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
+        """The search for a learning rate and an attack radius, and the effect of padding without privacy."""
         return (*_search(scale), *_without_privacy(scale))
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         lines = {f"{each.title}, {each.set_name}": each.points(scale) for each in _sets(scale)}
         path = folder / f"accuracy-{scale}"
@@ -113,19 +114,20 @@ class PaddingTable:
 PADDING = PaddingTable()
 
 
-def _sets(scale: Scale) -> tuple[Set, ...]:
-    return (MNIST, COLOUR_CNN) if scale is Scale.PAPER else (MNIST, COLOUR)
+def _sets(scale: RunScale) -> tuple[PaddedSet, ...]:
+    return (MNIST, COLOUR_CNN) if scale is RunScale.PAPER else (MNIST, COLOUR)
 
 
-def _search(scale: Scale) -> Iterator[Entry]:
+def _search(scale: RunScale) -> Iterator[Entry]:
     for rate in RATES:
-        tried = replace(LENET, learning_rate=rate, more_attacks=tuple(within(radius) for radius in RADII))
-        trial, pictures = sized(tried, Pictures("mnist", left_out=LEFT_OUT), scale)
-        yield trained(f"search, learning rate {rate:g}", pictures, trial, EPSILON)
+        attacked = with_attack(LENET, more_attacks=tuple(within(radius) for radius in RADII))
+        tried = replace(attacked, learning_rate=rate)
+        trial, pictures = sized(tried, ImageSet("mnist", left_out=LEFT_OUT), scale)
+        yield training_entry(f"search, learning rate {rate:g}", pictures, trial, EPSILON)
 
 
-def _without_privacy(scale: Scale) -> Iterator[Entry]:
+def _without_privacy(scale: RunScale) -> Iterator[Entry]:
     for pixels in MNIST.pads:
-        trial, pictures = sized(LENET, Pictures("mnist", Padded(pixels)), scale)
-        method = f"no privacy, LeNet, padding {Padded(pixels).percent(28)} %"
-        yield not_private(method, pictures, trial, trial.without_privacy)
+        trial, pictures = sized(LENET, ImageSet("mnist", Padding(pixels)), scale)
+        method = f"no privacy, LeNet, padding {Padding(pixels).percent(28)} %"
+        yield not_private(method, pictures, trial)

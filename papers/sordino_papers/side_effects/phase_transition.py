@@ -1,7 +1,7 @@
-"""Accuracy over feature size and noise: figure 1 of Xu and Chen (2026), a heat map.
+"""Heat map of accuracy over feature size and noise: figure 1 of Xu and Chen (2026).
 
-Two classes of equal size and features of equal length. All feature sizes at one level of noise are trained side by
-side, as a simulation (see `sordino_papers.side_effects.two_patch_world.swarm`).
+Two classes of equal size have features of equal norm. All feature sizes at one noise level are trained together, as a
+simulation (see `sordino_papers.side_effects.two_patch_world.swarm`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.kernel.randomness import Key
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
 from sordino_papers.side_effects.two_patch_world import (
-    Descent,
+    PatchDescent,
     PatchNetwork,
     one_feature_each,
     outcomes,
@@ -34,8 +31,8 @@ _CHOSEN = "ours, by sweeps over draws of the world: few and short steps, so that
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What is trained at each place of the map: feature sizes by levels of noise."""
+class PhaseGrid:
+    """Grid of feature sizes and noise levels, and the training at each point."""
 
     feature_norms: tuple[float, ...]
     noise_stds: tuple[float, ...]
@@ -45,11 +42,11 @@ class Grid:
     patch_noise: float = 0.2
     steps: int = 50
 
-    def descent(self, noise_std: float) -> Descent:
-        return Descent(noise_std, learning_rate=0.4 * self.filters, steps=self.steps)
+    def descent(self, noise_std: float) -> PatchDescent:
+        return PatchDescent(noise_std, learning_rate=0.4 * self.filters, steps=self.steps)
 
     def accuracies(self, noise_std: float, seed: int) -> list[float]:
-        """One for each feature size, at one level of noise."""
+        """One accuracy per feature size, at one noise level."""
         key, count = Key.from_seed(seed), len(self.feature_norms)
         worlds = [
             one_feature_each(norm, dimension=self.dimension, patch_noise=self.patch_noise)
@@ -73,9 +70,11 @@ def _spread(low: float, high: float, number: int) -> tuple[float, ...]:
 
 
 GRIDS = {
-    Scale.QUICK: Grid(_spread(0.05, 3.2, 7), _spread(0.005, 0.08, 5), examples=100, dimension=100, filters=10),
-    Scale.CPU: Grid(_spread(0.05, 3.2, 19), _spread(0.0025, 0.16, 13), examples=200, dimension=100, filters=10),
-    Scale.PAPER: Grid(_spread(0.05, 3.2, 25), _spread(0.0025, 0.16, 19), examples=1000, dimension=400, filters=20),
+    RunScale.QUICK: PhaseGrid(_spread(0.05, 3.2, 7), _spread(0.005, 0.08, 5), examples=100, dimension=100, filters=10),
+    RunScale.CPU: PhaseGrid(_spread(0.05, 3.2, 19), _spread(0.0025, 0.16, 13), examples=200, dimension=100, filters=10),
+    RunScale.PAPER: PhaseGrid(
+        _spread(0.05, 3.2, 25), _spread(0.0025, 0.16, 19), examples=1000, dimension=400, filters=20
+    ),
 }
 
 
@@ -90,16 +89,16 @@ class PhaseTransitionTable:
         "noise given.\nPaper: Xu and Chen (2026), figure 1, a picture only; its sizes were lost, these are ours."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(GRIDS[scale], noise_std) for noise_std in GRIDS[scale].noise_stds)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        ledger = Ledger(folder / "runs.jsonl")
-        found = [_mean(entry, ledger, seeds) for entry in self.entries(scale)]
+        results = ResultsFile(folder / "runs.jsonl")
+        found = [_mean(entry, results, seeds) for entry in self.entries(scale)]
         accuracies = [mean for mean in found if mean is not None]
         return (_map(GRIDS[scale], np.array(accuracies), folder, scale, command),) if None not in found else ()
 
@@ -108,9 +107,9 @@ PHASE_TRANSITION = PhaseTransitionTable()
 
 
 def reached(feature_norms: Sequence[float], accuracies: Sequence[float], level: float) -> float | None:
-    """The feature size from which on accuracy is at least `level`, between sizes by logarithm.
+    """Feature size from which accuracy is at least `level`, interpolated on a log scale.
 
-    None if it lies beyond these sizes, on either side.
+    None if it is outside the range of these sizes.
 
     >>> reached([0.1, 1.0, 10.0], [0.5, 0.7, 0.9], level=0.7)
     1.0
@@ -125,21 +124,21 @@ def reached(feature_norms: Sequence[float], accuracies: Sequence[float], level: 
     return float(feature_norms[last] * (feature_norms[last + 1] / feature_norms[last]) ** share)
 
 
-def _entry(grid: Grid, noise_std: float) -> Entry:
-    def measure(seed: int) -> Measured:
+def _entry(grid: PhaseGrid, noise_std: float) -> Entry:
+    def measure(seed: int) -> Measurement:
         found = grid.accuracies(noise_std, seed)
-        return Measured(100 * float(np.mean(found)), {"accuracies": found})
+        return Measurement(100 * float(np.mean(found)), {"accuracies": found})
 
-    settings = {"grid": repr(grid), "noise_std": noise_std}
+    settings = {"grid": grid, "noise_std": noise_std}
     return Entry(f"noise {noise_std:g}", "patches", None, None, settings, measure, chosen=_CHOSEN)
 
 
-def _mean(entry: Entry, ledger: Ledger, seeds: int) -> list[float] | None:
-    runs = [run["more"]["accuracies"] for run in ledger.of(entry) if run["seed"] < seeds]
+def _mean(entry: Entry, results: ResultsFile, seeds: int) -> list[float] | None:
+    runs = [run["more"]["accuracies"] for run in results.of(entry) if run["seed"] < seeds]
     return [float(x) for x in np.mean(runs, axis=0)] if runs else None
 
 
-def _map(grid: Grid, accuracies: NDArray[np.float64], folder: Path, scale: Scale, command: str) -> Side:
+def _map(grid: PhaseGrid, accuracies: NDArray[np.float64], folder: Path, scale: RunScale, command: str) -> SideTable:
     picture, numbers = folder / f"map-{scale}.svg", folder / f"map-{scale}.json"
     plain = {"feature_norms": grid.feature_norms, "noise_stds": grid.noise_stds, "accuracies": accuracies.tolist()}
     write_numbers(numbers, plain, command)
@@ -147,17 +146,17 @@ def _map(grid: Grid, accuracies: NDArray[np.float64], folder: Path, scale: Scale
     lines = [(f"{std:g}", *_places(grid, row.tolist())) for std, row in zip(grid.noise_stds, accuracies, strict=True)]
     head = ("noise", *(f"{100 * level:g} % from" for level in (LOW, MIDDLE, HIGH)), "last over first")
     title = "The feature size from which on accuracy is at least so much, and how wide the transition is:"
-    return Side(title, (head, *lines), (picture, numbers))
+    return SideTable(title, (head, *lines), (picture, numbers))
 
 
-def _places(grid: Grid, accuracies: list[float]) -> list[str]:
+def _places(grid: PhaseGrid, accuracies: list[float]) -> list[str]:
     places = [reached(grid.feature_norms, accuracies, level) for level in (LOW, MIDDLE, HIGH)]
     shown = ["-" if place is None else f"{place:.2f}" for place in places]
     width = "-" if places[0] is None or places[2] is None else f"{places[2] / places[0]:.1f}"
     return [*shown, width]
 
 
-def _draw(grid: Grid, accuracies: NDArray[np.float64], path: Path) -> None:
+def _draw(grid: PhaseGrid, accuracies: NDArray[np.float64], path: Path) -> None:
     with drawing(path, width=4.4, height=3.2) as figure:
         axes = figure.subplots()
         mesh = axes.pcolormesh(

@@ -1,7 +1,7 @@
-"""Pre-training on features that turn before fine-tuning: Proposition 4.4 of Xu and Chen (2026), in a synthetic world.
+"""Pretraining on features that differ from the private ones by a rotation: Proposition 4.4 of Xu and Chen (2026).
 
-A network is trained without noise on public rows, then privately on rows whose features are turned by an angle. Beside
-it stands a network that starts from scratch, with the same private steps.
+A network is trained without noise on public rows, then privately on rows whose features are rotated by an angle. It is
+compared with training from scratch with the same private steps.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from sordino.report.markup import ACCENT, FAINT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.side_effects.patch_bench import Bench, groups_of
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.side_effects.patch_experiment import PatchExperiment, groups_of
 from sordino_papers.side_effects.two_patch_world import (
-    Descent,
+    PatchDescent,
     PatchNetwork,
     harmful_angle,
     one_feature_each,
@@ -39,17 +36,17 @@ _CHOSEN = "ours, by hand: few private steps, as fine-tuning has, and noise that 
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """The public training, the private one, and the rows of both."""
+class FineTuningSetup:
+    """Public and private training, with their rows."""
 
-    bench: Bench
-    public: Descent
-    private: Descent
+    bench: PatchExperiment
+    public: PatchDescent
+    private: PatchDescent
 
     def entry(self, degrees: float, *, pretrained: bool) -> Entry:
         turned = replace(self.bench, world=self.bench.world.rotated(degrees))
 
-        def measure(seed: int) -> Measured:
+        def measure(seed: int) -> Measurement:
             if not pretrained:
                 return turned.measure(self.private, seed)
             start = PatchNetwork.of(_public_weights(self, seed))
@@ -57,11 +54,11 @@ class Tuning:
             return replace(found, more={**found.more, "strength": self.strength(seed)})
 
         method = f"fine-tuned, {degrees:g} degrees" if pretrained else f"{_SCRATCH}, {degrees:g} degrees"
-        settings = turned.settings(self.private) | {"pretrained": repr(self.public) if pretrained else None}
+        settings = turned.settings(self.private) | {"pretrained": self.public if pretrained else None}
         return Entry(method, "patches", None, None, settings, measure, chosen=_CHOSEN)
 
     def strength(self, seed: int) -> float:
-        """What the public network says of its own features: the mean margin, with no noise in the other patch."""
+        """Mean margin of the public network on its own features, without noise in the other patch."""
         features = self.bench.world.features()
         with torch.no_grad():
             outputs = PatchNetwork.of(_public_weights(self, seed))(torch.stack([features, 0 * features], dim=1))
@@ -69,18 +66,20 @@ class Tuning:
 
 
 @lru_cache(maxsize=4)  # angles of a seed share their public network
-def _public_weights(tuning: Tuning, seed: int) -> Tensor:
+def _public_weights(tuning: FineTuningSetup, seed: int) -> Tensor:
     return tuning.bench.trained(tuning.public, PUBLIC_SEED + seed).weights()
 
 
-def _tuning(dimension: int, patch_noise: float, examples: int, filters: int) -> Tuning:
+def _tuning(dimension: int, patch_noise: float, examples: int, filters: int) -> FineTuningSetup:
     world = one_feature_each(FEATURE_NORM, dimension=dimension, patch_noise=patch_noise)
-    public = Descent(0.0, learning_rate=4.0 * filters, steps=50)
-    return Tuning(Bench(world, examples, filters), public, Descent(0.02, learning_rate=0.8 * filters, steps=10))
+    public = PatchDescent(0.0, learning_rate=4.0 * filters, steps=50)
+    return FineTuningSetup(
+        PatchExperiment(world, examples, filters), public, PatchDescent(0.02, learning_rate=0.8 * filters, steps=10)
+    )
 
 
 _WHOLE = _tuning(400, 0.1, 1000, 20)
-TUNINGS = {Scale.QUICK: _tuning(100, 0.2, 200, 10), Scale.CPU: _WHOLE, Scale.PAPER: _WHOLE}
+TUNINGS = {RunScale.QUICK: _tuning(100, 0.2, 200, 10), RunScale.CPU: _WHOLE, RunScale.PAPER: _WHOLE}
 
 
 @dataclass(frozen=True)
@@ -94,22 +93,22 @@ class RotatedPatchesTable:
         "noise is given. Paper: Xu and Chen (2026), Proposition 4.4 and appendix B; sizes and formulas are ours."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(TUNINGS[scale].entry(degrees, pretrained=way) for way in (True, False) for degrees in ANGLES)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        tuning, ledger = TUNINGS[scale], Ledger(folder / "runs.jsonl")
+        tuning, results = TUNINGS[scale], ResultsFile(folder / "runs.jsonl")
         tuned, scratch = (
             [groups_of(tuning.entry(degrees, pretrained=way), folder, seeds) for degrees in ANGLES]
             for way in (True, False)
         )
         if not all(tuned) or not all(scratch):
             return ()
-        strength = float(ledger.of(tuning.entry(0.0, pretrained=True))[0]["more"]["strength"])
+        strength = float(results.of(tuning.entry(0.0, pretrained=True))[0]["more"]["strength"])
         return (_losses(tuned, scratch, strength, folder, scale, command),)
 
 
@@ -121,9 +120,9 @@ def _losses(
     scratch: Sequence[list[dict[str, Any]]],
     strength: float,
     folder: Path,
-    scale: Scale,
+    scale: RunScale,
     command: str,
-) -> Side:
+) -> SideTable:
     picture, numbers = folder / f"losses-{scale}.svg", folder / f"losses-{scale}.json"
     before = [starting_loss(degrees, strength=strength) for degrees in ANGLES]
     plain = {"angles": ANGLES, "fine_tuned": tuned, "from_scratch": scratch, "strength": strength, "before": before}
@@ -144,7 +143,7 @@ def _losses(
         f"Losses by angle. By formula, pre-training of strength {strength:.2f} (seed 0) begins above a guess from "
         f"{harmful_angle(strength):.0f} degrees on:"
     )
-    return Side(title, (head, *lines), (picture, numbers))
+    return SideTable(title, (head, *lines), (picture, numbers))
 
 
 def _mean_loss(groups: list[dict[str, Any]]) -> float:

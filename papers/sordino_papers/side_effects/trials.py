@@ -1,32 +1,26 @@
-"""Trainings of these tables: as usual, or with something that is said to help; and then the model is attacked.
+"""Trainings of these tables, and the attacks on the trained models.
 
-Settings that Xu and Chen (2026) name: LeNet, batches of 256, and a clip of 0.1 as by Tramer and Boneh (2021). Epochs,
-learning rates and the attack did not come down to us. Ours are below.
+Xu and Chen (2026) use LeNet, batches of 256, and a clip norm of 0.1 as Tramer and Boneh (2021). Their epochs, learning
+rates and attack are not known; these are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from sordino.effects.input_attacks import LInfinity, PgdAttack, robust_accuracy
-from sordino.encodings import Combined, Freeze, Weights
-from sordino.encodings.freeze import Together, equal_stages
-from sordino.kernel.augmentation import Views
 from sordino.kernel.clipping import ClipByNorm
-from sordino.kernel.encoding import Encoding
-from sordino.kernel.sampling import Sampler
 from sordino.training.loop import measured
-from sordino_papers.harness.ablations import Comparison, clipped_sgd
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.rows import Rows
-from sordino_papers.harness.trained import Taken
-from sordino_papers.harness.training import Trial, outcome_of
-from sordino_papers.side_effects.changed import as_pictures, normaliser
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
+from sordino_papers.harness.entry import Entry, Measurement
+from sordino_papers.harness.rows import ExperimentRows
+from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.harness.training_entries import RowSource
+from sordino_papers.side_effects.image_sets import as_images, normaliser
 
 EPSILON = 3.0
 ADVERSARIAL = "adversarial"  # the name of an accuracy under attack, in percent, beside the clean one
@@ -38,50 +32,24 @@ RADIUS = 0.01
 
 
 def within(radius: float) -> LInfinity:
-    """Forty steps of a tenth of the radius, as is usual on MNIST."""
+    """PGD with forty steps of a tenth of the radius, as is usual on MNIST."""
     return LInfinity(radius, step=radius / 10, steps=40)
 
 
 @dataclass(frozen=True)
-class Stages:
-    """Freezing in so many stages, which cut the steps into equal parts: the last of them has the `final` share."""
+class AdversarialAccuracy:
+    """Accuracy under attack on the first `examples` public rows. `more_attacks` are named by their radius."""
 
-    count: int = 3
-    final: float = 0.77
-    together: Together = field(default_factory=Weights)
-    prune: bool = False
-
-    def encoding(self, model: nn.Module, steps: int) -> Encoding:
-        stages = equal_stages(steps, stages=self.count)
-        return Freeze.by_magnitude(model, stages=stages, final=self.final, together=self.together, prune=self.prune)
-
-
-@dataclass(frozen=True)
-class AttackedTrial(Trial):
-    """A trial whose model is attacked on the first `attacked` public rows. A public choice, as all of it is."""
-
-    attack: PgdAttack = field(default_factory=lambda: within(RADIUS))
-    attacked: int = 1000
+    kind: ClassVar[str] = "adversarial"
+    attack: PgdAttack
+    examples: int = 1000
     more_attacks: tuple[PgdAttack, ...] = ()
-    stages: Stages | None = None
-    views: Views | None = None
 
-    def to_epsilon(
-        self, rows: Rows, epsilon: float, seed: int, out: Path | None = None, sampler: Sampler | None = None
-    ) -> Measured:
-        fitted = self.fitted(rows, epsilon, seed, out, sampler)
-        found = outcome_of(fitted)
-        return replace(found, more={**found.more, **self.attacks(fitted.model, rows, seed)})
-
-    def without_privacy(self, rows: Rows, seed: int) -> Measured:
-        model = without_privacy(self, rows, seed)
-        return Measured(100 * measured(model, rows.test)["accuracy"], self.attacks(model, rows, seed))
-
-    def attacks(self, model: nn.Module, rows: Rows, seed: int) -> dict[str, float]:
-        """Accuracies in percent on pictures that are moved within their range from 0 to 1."""
+    def measure(self, model: nn.Module, rows: ExperimentRows, seed: int) -> dict[str, float]:
+        """Accuracies in percent under perturbations that keep pixels in [0, 1]."""
         records = rows.test.records
-        batch = records.gather(torch.arange(min(self.attacked, records.num_units)))
-        pictures, prepare = as_pictures(batch.inputs[0], rows.facts), normaliser(rows.facts)
+        batch = records.gather(torch.arange(min(self.examples, records.num_units)))
+        pictures, prepare = as_images(batch.inputs[0], rows.facts), normaliser(rows.facts)
 
         def under(attack: PgdAttack) -> float:
             return 100 * robust_accuracy(model, pictures, batch.target, attack, seed=seed, prepare=prepare)
@@ -89,35 +57,49 @@ class AttackedTrial(Trial):
         more = {f"{ADVERSARIAL}, radius {attack.radius:g}": under(attack) for attack in self.more_attacks}
         return {ADVERSARIAL: under(self.attack), **more}
 
-    def encoding_of(self, model: nn.Module, examples: int) -> Encoding:
-        if self.stages is None:
-            return self.encoding(examples)
-        freezing = self.stages.encoding(model, self.steps(examples))
-        return freezing if self.sparsity is None else Combined(freezing, self.encoding(examples))
 
-    @property
-    def seen(self) -> Views | None:
-        return self.views
-
-
-LENET = AttackedTrial("lenet", batch_size=256, epochs=15.0, learning_rate=1.0, clip=0.1, momentum=0.9)
+LENET = DpSgdTrial(
+    "lenet",
+    batch_size=256,
+    epochs=15.0,
+    learning_rate=1.0,
+    clip=0.1,
+    momentum=0.9,
+    measurement=AdversarialAccuracy(within(RADIUS)),
+)
 
 
-def without_privacy(trial: Trial, rows: Rows, seed: int) -> nn.Module:
-    """The steps of a trial without clip and noise, for comparison."""
+def with_attack(trial: DpSgdTrial, **changes: Any) -> DpSgdTrial:
+    """The trial with another `attack`, other `more_attacks`, or another number of attacked `examples`."""
+    if not isinstance(trial.measurement, AdversarialAccuracy):
+        raise TypeError(f"the trial must measure adversarial accuracy, got {trial.measurement!r}.")
+    return replace(trial, measurement=replace(trial.measurement, **changes))
+
+
+def without_privacy(trial: DpSgdTrial, rows: ExperimentRows, seed: int) -> Measurement:
+    """Trains with the steps of a trial but without clip and noise, and takes the measurements of the trial."""
     plain, model = replace(trial, learning_rate=_PLAIN_RATE), trial.build(rows.facts, seed)
-    compared = Comparison(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
-    clipped_sgd(model, rows.data, plain.optimizer(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
-    return model
+    compared = AblationSettings(trial.poisson(len(rows)), divisor=trial.batch_size, seed=seed)
+    clipped_sgd(model, rows.data, plain.optimizer_for(model.parameters()), compared, clip=ClipByNorm(_NO_CLIP))
+    return Measurement(100 * measured(model, rows.test)["accuracy"], trial.more_of(model, rows, seed))
 
 
-def quick(trial: AttackedTrial) -> AttackedTrial:
-    """The same in seconds, on few rows."""
-    return replace(trial, batch_size=100, epochs=3.0, attacked=100)
+def quick(trial: DpSgdTrial) -> DpSgdTrial:
+    """A version that takes seconds, on few rows."""
+    return replace(with_attack(trial, examples=100), batch_size=100, epochs=3.0)
 
 
-def not_private(method: str, part: Taken, trial: Trial, measure: Callable[[Rows, int], Measured]) -> Entry:
-    """What the same network does without privacy, by its trial's `without_privacy`."""
-    settings = {**part.settings(trial), "learning_rate_without_clip": _PLAIN_RATE}
+def not_private(method: str, part: RowSource, trial: DpSgdTrial) -> Entry:
+    """An entry for the same network trained without privacy."""
+    settings = {"training": trial, "rows": part, "learning_rate_without_clip": _PLAIN_RATE}
     chosen = "those of private training, with another learning rate."
-    return Entry(method, part.data, None, None, settings, lambda seed: measure(part.rows(trial), seed), None, chosen)
+    return Entry(
+        method,
+        part.data,
+        None,
+        None,
+        settings,
+        lambda seed: without_privacy(trial, part.rows(trial), seed),
+        None,
+        chosen,
+    )

@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import torch
-from torch import nn
-
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.trained import trained
-from sordino_papers.side_effects.changed import Padded, Pictures
-from sordino_papers.side_effects.curves import CurveTable, Point
-from sordino_papers.side_effects.trials import EPSILON, AttackedTrial
-
-
-@dataclass(frozen=True)
-class AdamTrial(AttackedTrial):
-    """Descends by Adam: a transformer hardly learns by plain steps."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate)
-
+from sordino_papers.harness.entry import Entry, RunScale
+from sordino_papers.harness.training_entries import training_entry
+from sordino_papers.side_effects.curves import CurvePoint, CurveTable
+from sordino_papers.side_effects.image_sets import ImageSet, Padding
+from sordino_papers.side_effects.trials import EPSILON, LENET, with_attack
 
 PADS = (0, 5, 14, 42)
 PAPER, PAPER_ADVERSARIAL = (93.0, 93.0, 93.0, 91.0), (78.0, 77.0, 66.0, 20.0)
-VIT = AdamTrial("vit", batch_size=256, epochs=15.0, learning_rate=1e-3, clip=0.1, momentum=0.0)
+# Adam: a transformer hardly learns by plain steps.
+VIT = replace(LENET, network="vit", learning_rate=1e-3, optimizer="adam")
 SMALL_VIT = replace(VIT, network="vit-s", epochs=10.0, learning_rate=5e-3)
 TRIALS = {
-    Scale.QUICK: replace(SMALL_VIT, batch_size=50, epochs=1.0, attacked=20),
-    Scale.CPU: SMALL_VIT,
-    Scale.PAPER: VIT,
+    RunScale.QUICK: replace(with_attack(SMALL_VIT, examples=20), batch_size=50, epochs=1.0),
+    RunScale.CPU: SMALL_VIT,
+    RunScale.PAPER: VIT,
 }
-EXAMPLES = {Scale.QUICK: 200, Scale.CPU: None, Scale.PAPER: None}
+EXAMPLES = {RunScale.QUICK: 200, RunScale.CPU: None, RunScale.PAPER: None}
 _OURS = "batch size, clip and epsilon are the paper's; the transformer and the rest are ours"
 _CHOSEN = {
-    Scale.QUICK: f"{_OURS}.",
-    Scale.CPU: f"{_OURS}, the learning rate after five looks at training rows that were left out.",
-    Scale.PAPER: f"{_OURS}, without a search.",
+    RunScale.QUICK: f"{_OURS}.",
+    RunScale.CPU: f"{_OURS}, the learning rate after five looks at training rows that were left out.",
+    RunScale.PAPER: f"{_OURS}, without a search.",
 }
 
 
-def _points(scale: Scale) -> tuple[Point, ...]:
-    is_paper = scale is Scale.PAPER
+def _points(scale: RunScale) -> tuple[CurvePoint, ...]:
+    is_paper = scale is RunScale.PAPER
     numbers = zip(PADS, PAPER, PAPER_ADVERSARIAL, strict=True)
     return tuple(
-        Point(
-            Padded(pixels).percent(28),
+        CurvePoint(
+            Padding(pixels).percent(28),
             _entry(pixels, scale, clean if is_paper else None),
             attacked if is_paper else None,
         )
@@ -55,10 +42,10 @@ def _points(scale: Scale) -> tuple[Point, ...]:
     )
 
 
-def _entry(pixels: int, scale: Scale, paper: float | None) -> Entry:
-    pictures = Pictures("mnist", Padded(pixels), EXAMPLES[scale])
-    method = f"ViT, padding {Padded(pixels).percent(28)} %"
-    return trained(method, pictures, TRIALS[scale], EPSILON, paper=paper, chosen=_CHOSEN[scale])
+def _entry(pixels: int, scale: RunScale, paper: float | None) -> Entry:
+    pictures = ImageSet("mnist", Padding(pixels), EXAMPLES[scale])
+    method = f"ViT, padding {Padding(pixels).percent(28)} %"
+    return training_entry(method, pictures, TRIALS[scale], EPSILON, paper=paper, chosen=_CHOSEN[scale])
 
 
 VIT_PADDING = CurveTable(

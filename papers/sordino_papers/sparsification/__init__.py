@@ -1,1 +1,1 @@
-"""The experiments of random sparsification."""
+"""Experiments on random sparsification."""

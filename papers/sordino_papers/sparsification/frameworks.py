@@ -1,6 +1,6 @@
-"""How much of the gradients each framework can do without: sparsification put into settings that were made without it.
+"""Accuracy against the final rate of sparsification in six training frameworks: figure 4 of Zhu and Blaschko (2023).
 
-Figure 4 of Zhu and Blaschko (2023).
+Settings are those of training without sparsification.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from sordino.training.transfer import AllParameters, BiasOnly, EmbeddingPerturbation, LinearProbe
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import ADJACENCY, forget, unfinished
-from sordino_papers.sparsification.largest_rate import Curve, largest_rates
-from sordino_papers.sparsification.ways import Embedded, FromScratch, Transferred, Way, rows_for
+from sordino.training.transfer.pretraining import PICTURES
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfinished
+from sordino_papers.sparsification.largest_rate import RateCurve, largest_rates
+from sordino_papers.sparsification.methods import DpSgdMethod, EmbeddedMethod, PretrainedPart, TrainingMethod, rows_for
 
 DATA = "cifar10"
 RATES = {
-    Scale.QUICK: (0.0, 0.9),
-    Scale.CPU: (0.0, 0.5, 0.7, 0.9),
-    Scale.PAPER: tuple(tenth / 10 for tenth in range(10)),
+    RunScale.QUICK: (0.0, 0.9),
+    RunScale.CPU: (0.0, 0.5, 0.7, 0.9),
+    RunScale.PAPER: tuple(tenth / 10 for tenth in range(10)),
 }
 PUBLISHED = (
     "as published for training without sparsification (DP-CNN by the authors, for earlier work; H-CNN by Tramèr and "
@@ -38,47 +37,54 @@ SHORTENED = (
 
 
 @dataclass(frozen=True)
-class Framework:
-    """A way at an epsilon, on the first `examples` private rows, measured on the first `public` test rows."""
+class FrameworkSetup:
+    """A training method at an epsilon, on the first `examples` private rows and the first `public` test rows."""
 
     title: str
     epsilon: float
-    way: Way
+    way: TrainingMethod
     examples: int | None = None
     public: int | None = None
 
-    def quick(self) -> Framework:
+    def quick(self) -> FrameworkSetup:
         return replace(self, way=self.way.quick(), examples=64, public=100)
 
 
-CNN = FromScratch("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
-SCATTERING = FromScratch("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9)
-PROBE = Transferred(
-    "resnet-20", batch_size=1024, epochs=40, learning_rate=2.0, clip=0.1, momentum=0.9, part=LinearProbe()
+CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
+SCATTERING = DpSgdTrial("h-cnn", batch_size=8192, epochs=60, learning_rate=4.0, clip=0.1, momentum=0.9)
+PROBE = DpSgdTrial(
+    "resnet-20",
+    batch_size=1024,
+    epochs=40,
+    learning_rate=2.0,
+    clip=0.1,
+    momentum=0.9,
+    start=PretrainedPart(LinearProbe(), PICTURES),
 )
-BIASES = replace(PROBE, epochs=20, learning_rate=1.0, part=BiasOnly())
-EVERYTHING = replace(BIASES, part=AllParameters())
-EMBEDDED = Embedded("resnet-20", EmbeddingPerturbation())
+BIASES = replace(PROBE, epochs=20, learning_rate=1.0, start=PretrainedPart(BiasOnly(), PICTURES))
+EVERYTHING = replace(BIASES, start=PretrainedPart(AllParameters(), PICTURES))
+EMBEDDED = EmbeddedMethod("resnet-20", EmbeddingPerturbation())
 SMALLER: dict[str, Any] = {"batch_size": 250, "epochs": 3, "learning_rate": 2.0}
+_SHORT_SCATTERING = replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=2.0)
 FEW = replace(EMBEDDED.settings, batch_size=250, epochs=4, public_rows=64, directions=48)
 
 PAPER = (
-    Framework("DP-CNN", 3.0, CNN),
-    Framework("H-CNN", 3.0, SCATTERING),
-    Framework("transfer, linear probe", 2.0, PROBE),
-    Framework("transfer, biases", 2.0, BIASES),
-    Framework("transfer, everything", 2.0, EVERYTHING),
-    Framework("GEP", 8.0, EMBEDDED),
+    FrameworkSetup("DP-CNN", 3.0, DpSgdMethod(CNN)),
+    FrameworkSetup("H-CNN", 3.0, DpSgdMethod(SCATTERING)),
+    FrameworkSetup("transfer, linear probe", 2.0, DpSgdMethod(PROBE)),
+    FrameworkSetup("transfer, biases", 2.0, DpSgdMethod(BIASES)),
+    FrameworkSetup("transfer, everything", 2.0, DpSgdMethod(EVERYTHING)),
+    FrameworkSetup("GEP", 8.0, EMBEDDED),
 )
 CPU = (
-    Framework("DP-CNN", 3.0, replace(CNN, **SMALLER), 4000, 2000),
-    Framework("H-CNN", 3.0, replace(SCATTERING, batch_size=1000, epochs=6, learning_rate=2.0), 10_000, 2000),
-    Framework("transfer, linear probe", 2.0, PROBE, 10_000, 2000),
-    Framework("transfer, biases", 2.0, replace(BIASES, **SMALLER), 4000, 2000),
-    Framework("transfer, everything", 2.0, replace(EVERYTHING, **SMALLER), 4000, 2000),
-    Framework("GEP", 8.0, replace(EMBEDDED, settings=FEW), 1000, 2000),
+    FrameworkSetup("DP-CNN", 3.0, DpSgdMethod(replace(CNN, **SMALLER)), 4000, 2000),
+    FrameworkSetup("H-CNN", 3.0, DpSgdMethod(_SHORT_SCATTERING), 10_000, 2000),
+    FrameworkSetup("transfer, linear probe", 2.0, DpSgdMethod(PROBE), 10_000, 2000),
+    FrameworkSetup("transfer, biases", 2.0, DpSgdMethod(replace(BIASES, **SMALLER)), 4000, 2000),
+    FrameworkSetup("transfer, everything", 2.0, DpSgdMethod(replace(EVERYTHING, **SMALLER)), 4000, 2000),
+    FrameworkSetup("GEP", 8.0, replace(EMBEDDED, settings=FEW), 1000, 2000),
 )
-FRAMEWORKS = {Scale.QUICK: tuple(framework.quick() for framework in PAPER), Scale.CPU: CPU, Scale.PAPER: PAPER}
+FRAMEWORKS = {RunScale.QUICK: tuple(framework.quick() for framework in PAPER), RunScale.CPU: CPU, RunScale.PAPER: PAPER}
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,13 @@ class SparsificationFrameworks:
         "Poisson batches, CIFAR-10. Settings are those of training without it. Transfer is from made-up pictures."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return [entry for curve in _curves(scale) for entry in curve.entries]
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
         return (largest_rates(_curves(scale), folder, scale, seeds, command),)
 
@@ -105,26 +111,26 @@ class SparsificationFrameworks:
 SPARSIFICATION_FRAMEWORKS = SparsificationFrameworks()
 
 
-def _curves(scale: Scale) -> list[Curve]:
+def _curves(scale: RunScale) -> list[RateCurve]:
     rates = RATES[scale]
     return [
-        Curve(framework.title, framework.epsilon, rates, tuple(_entry(framework, rate, scale) for rate in rates))
+        RateCurve(framework.title, framework.epsilon, rates, tuple(_entry(framework, rate, scale) for rate in rates))
         for framework in FRAMEWORKS[scale]
     ]
 
 
-def _entry(framework: Framework, rate: float, scale: Scale) -> Entry:
+def _entry(framework: FrameworkSetup, rate: float, scale: RunScale) -> Entry:
     way, epsilon = framework.way, framework.epsilon
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         rows = rows_for(way, DATA, framework.examples, framework.public)
         return way.train(rows, epsilon, rate, seed, folder(seed))
 
     def folder(seed: int) -> Path:
         return unfinished(DATA, framework, rate, seed)
 
-    settings = {"way": repr(way), "rate": rate, "examples": framework.examples, "public": framework.public}
-    method, chosen = f"{framework.title}, r* {rate:g}", PUBLISHED if scale is Scale.PAPER else SHORTENED
+    settings = {"method": way, "rate": rate, "examples": framework.examples, "public": framework.public}
+    method, chosen = f"{framework.title}, r* {rate:g}", PUBLISHED if scale is RunScale.PAPER else SHORTENED
     return Entry(
         method,
         DATA,

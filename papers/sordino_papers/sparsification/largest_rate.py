@@ -1,4 +1,4 @@
-"""Accuracy against the final rate, framework by framework, and the largest rate that is as good as none."""
+"""Accuracy against the final rate by framework, and the largest rate that loses no accuracy."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from sordino.report.markup import ACCENT, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
 from sordino_papers.harness.table import Row, rows
 
 _PANELS_IN_A_ROW = 3
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One framework at rates that rise from 0, with the entry of each."""
+class RateCurve:
+    """Entries of one framework at increasing rates, from 0."""
 
     title: str
     epsilon: float
@@ -31,17 +28,17 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The rows of a curve, once they are measured."""
+class RateCurveResult:
+    """Measured rows of a curve."""
 
-    curve: Curve
+    curve: RateCurve
     rows: tuple[Row, ...]
 
     @property
     def largest(self) -> float | None:
-        """The largest rate whose mean is at most one standard error of the mean at rate 0 below that mean.
+        """Largest rate whose mean is at most one standard error below the mean at rate 0.
 
-        None where fewer than two seeds were run, which leave the standard error unknown.
+        None with fewer than two seeds, which give no standard error.
         """
         none = self.rows[0]
         if none.ours is None or none.sem is None:
@@ -60,20 +57,20 @@ class Found:
         return shown | {"rates": self.curve.rates, "means": means, "sems": errors, "largest": self.largest}
 
 
-def largest_rates(curves: Sequence[Curve], folder: Path, scale: Scale, seeds: int, command: str) -> Side:
-    """A line and a panel for each framework."""
-    ledger = Ledger(folder / "runs.jsonl")
-    found = [Found(curve, tuple(rows(curve.entries, ledger, seeds=seeds))) for curve in curves]
+def largest_rates(curves: Sequence[RateCurve], folder: Path, scale: RunScale, seeds: int, command: str) -> SideTable:
+    """One line and one panel per framework."""
+    results = ResultsFile(folder / "runs.jsonl")
+    found = [RateCurveResult(curve, tuple(rows(curve.entries, results, seeds=seeds))) for curve in curves]
     picture, numbers = folder / f"rates-{scale}.svg", folder / f"rates-{scale}.json"
     write_numbers(numbers, {"frameworks": [one.json() for one in found]}, command)
     draw(found, picture)
     head = ("framework", "epsilon", "largest r*", *(f"r* {rate:g}" for rate in curves[0].rates))
     title = "The largest final rate whose mean is within one standard error of training without sparsification:"
-    return Side(title, (head, *(one.line() for one in found)), (picture, numbers))
+    return SideTable(title, (head, *(one.line() for one in found)), (picture, numbers))
 
 
-def draw(found: Sequence[Found], path: Path) -> None:
-    """Means with standard errors; the band is that of rate 0."""
+def draw(found: Sequence[RateCurveResult], path: Path) -> None:
+    """Draws means with standard errors; the band is the standard error at rate 0."""
     lines = -(-len(found) // _PANELS_IN_A_ROW)
     with drawing(path, width=2.6 * _PANELS_IN_A_ROW, height=2.2 * lines) as figure:
         panels = figure.subplots(lines, _PANELS_IN_A_ROW, squeeze=False).flatten()
@@ -84,7 +81,7 @@ def draw(found: Sequence[Found], path: Path) -> None:
         figure.supxlabel("bars, and the band around rate 0: one standard error", fontsize=7, color=FAINT)
 
 
-def _fill(panel: Axes, found: Found) -> None:
+def _fill(panel: Axes, found: RateCurveResult) -> None:
     points = [(rate, row) for rate, row in zip(found.curve.rates, found.rows, strict=True) if row.ours is not None]
     panel.set(xlabel="final rate", ylabel="accuracy, %")
     panel.set_title(f"{found.curve.title}, epsilon {found.curve.epsilon:g}", fontsize=8)

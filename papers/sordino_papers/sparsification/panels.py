@@ -1,4 +1,4 @@
-"""Panels of accuracy against the final rate: a picture, what the best rate gains, and whether equal noise agrees."""
+"""Panels of accuracy against the final rate: figure, gain of the best rate, agreement of panels with equal noise."""
 
 from __future__ import annotations
 
@@ -11,69 +11,65 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from sordino.report.markup import ACCENT, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.paired import Gain, gain
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.table import Row, rows
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.table import Gain, Row, gain, rows
 
 _PANELS_IN_A_ROW = 3
 
 
 @dataclass(frozen=True)
 class Panel:
-    """An entry for each rate, from 0 up. `noise` is sigma C where there are both noise and a clip."""
+    """One entry per rate, from 0 up. `noise` is sigma C if there are both noise and a clip."""
 
     title: str
     rates: tuple[float, ...]
     entries: tuple[Entry, ...]
     noise: float | None = None
 
-    def gain_at_last(self, ledger: Ledger, seeds: int) -> Gain:
-        """What the largest rate gains over none."""
-        return gain(self.entries[0], self.entries[-1], ledger, seeds=seeds)
+    def gain_at_last(self, results: ResultsFile, seeds: int) -> Gain:
+        """Gain of the largest rate over rate 0."""
+        return gain(self.entries[0], self.entries[-1], results, seeds=seeds)
 
-    def best(self, ledger: Ledger, seeds: int) -> tuple[float, Gain] | None:
-        """The rate above 0 that gains most, and its gain; None where nothing was run."""
+    def best(self, results: ResultsFile, seeds: int) -> tuple[float, Gain] | None:
+        """The rate above 0 with the largest gain, and its gain; None if nothing was run."""
         none, *others = self.entries
-        gains = [gain(none, other, ledger, seeds=seeds) for other in others]
+        gains = [gain(none, other, results, seeds=seeds) for other in others]
         known = [(one.mean, rate, one) for rate, one in zip(self.rates[1:], gains, strict=True) if one.mean is not None]
         return max(known, key=lambda found: found[0])[1:] if known else None
 
 
-def gains_by_panel(panels: Sequence[Panel], scale: Scale, seeds: int, folder: Path, command: str) -> Side:
-    """A line for each panel, and all of them in a picture."""
-    ledger = Ledger(folder / "runs.jsonl")
+def gains_by_panel(panels: Sequence[Panel], scale: RunScale, seeds: int, folder: Path, command: str) -> SideTable:
+    """One line per panel, and a figure of all panels."""
+    results = ResultsFile(folder / "runs.jsonl")
     picture, numbers = folder / f"tradeoff-{scale}.svg", folder / f"tradeoff-{scale}.json"
-    write_numbers(numbers, {"panels": [_plain(panel, ledger, seeds) for panel in panels]}, command)
-    _draw([(panel, rows(panel.entries, ledger, seeds=seeds)) for panel in panels], picture)
+    write_numbers(numbers, {"panels": [_plain(panel, results, seeds) for panel in panels]}, command)
+    _draw([(panel, rows(panel.entries, results, seeds=seeds)) for panel in panels], picture)
     head = ("panel", "epsilon", f"gain at {panels[0].rates[-1]:g}", "best rate", "its gain")
     title = (
         "Gains over no sparsification, paired by seed (Student's 95 % interval). The best rate was chosen on the same\n"
         "seeds, which flatters it; the largest was fixed before:"
     )
-    return Side(title, (head, *(_line(panel, ledger, seeds) for panel in panels)), (picture, numbers))
+    return SideTable(title, (head, *(_line(panel, results, seeds) for panel in panels)), (picture, numbers))
 
 
-def equal_noise(panels: Sequence[Panel], seeds: int, folder: Path) -> Side:
-    """Whether panels of equal sigma C gain as much from the largest rate.
+def equal_noise(panels: Sequence[Panel], seeds: int, folder: Path) -> SideTable:
+    """Compares the gains of panels with equal sigma C at the largest rate.
 
-    The interval of a difference is that of two independent gains. They share their seeds, which makes them differ less.
+    The interval of a difference treats the two gains as independent. They share seeds, so the interval is too wide.
     """
-    ledger, lines = Ledger(folder / "runs.jsonl"), list[tuple[str, ...]]()
+    results, lines = ResultsFile(folder / "runs.jsonl"), list[tuple[str, ...]]()
     for one, other in combinations(panels, 2):
         if one.noise is not None and one.noise == other.noise:
-            lines.append(_agreement(one, other, ledger, seeds))
+            lines.append(_agreement(one, other, results, seeds))
     head = ("sigma C", "one", "other", "their gains", "difference", "agree")
     title = f"Do panels of equal noise gain as much, at rate {panels[0].rates[-1]:g}:"
-    return Side(title, (head, *sorted(lines, key=lambda line: float(line[0]))), ())
+    return SideTable(title, (head, *sorted(lines, key=lambda line: float(line[0]))), ())
 
 
-def _agreement(one: Panel, other: Panel, ledger: Ledger, seeds: int) -> tuple[str, ...]:
-    first, second = one.gain_at_last(ledger, seeds), other.gain_at_last(ledger, seeds)
+def _agreement(one: Panel, other: Panel, results: ResultsFile, seeds: int) -> tuple[str, ...]:
+    first, second = one.gain_at_last(results, seeds), other.gain_at_last(results, seeds)
     names = f"{one.noise:g}", one.title, other.title, f"{first.shown} and {second.shown}"
     if first.mean is None or second.mean is None:
         return *names, "-", "-"
@@ -84,20 +80,20 @@ def _agreement(one: Panel, other: Panel, ledger: Ledger, seeds: int) -> tuple[st
     return *names, f"{difference:+.1f} ± {half:.1f}", "yes" if abs(difference) <= half else "no"
 
 
-def _line(panel: Panel, ledger: Ledger, seeds: int) -> tuple[str, ...]:
-    epsilon, best = panel.entries[0].epsilon, panel.best(ledger, seeds)
+def _line(panel: Panel, results: ResultsFile, seeds: int) -> tuple[str, ...]:
+    epsilon, best = panel.entries[0].epsilon, panel.best(results, seeds)
     return (
         panel.title,
         "none" if epsilon is None else f"{epsilon:g}",
-        panel.gain_at_last(ledger, seeds).shown,
+        panel.gain_at_last(results, seeds).shown,
         "-" if best is None else f"{best[0]:g}",
         "-" if best is None else best[1].shown,
     )
 
 
-def _plain(panel: Panel, ledger: Ledger, seeds: int) -> dict[str, object]:
-    found = rows(panel.entries, ledger, seeds=seeds)
-    gains = [gain(panel.entries[0], entry, ledger, seeds=seeds) for entry in panel.entries]
+def _plain(panel: Panel, results: ResultsFile, seeds: int) -> dict[str, object]:
+    found = rows(panel.entries, results, seeds=seeds)
+    gains = [gain(panel.entries[0], entry, results, seeds=seeds) for entry in panel.entries]
     return {
         "title": panel.title,
         "epsilon": panel.entries[0].epsilon,
@@ -122,7 +118,7 @@ def _draw(panels: Sequence[tuple[Panel, Sequence[Row]]], path: Path) -> None:
 
 
 def _fill(axes: Axes, points: Sequence[tuple[float, Row]]) -> None:
-    """Differences of means, with the standard errors of these; the dashed line is no sparsification."""
+    """Draws differences of means with standard errors; the dashed line is training without sparsification."""
     if points:
         none = points[0][1].ours or 0.0
         above, errors = [(row.ours or 0.0) - none for _, row in points], [row.sem or 0.0 for _, row in points]

@@ -1,6 +1,6 @@
-"""Ranked against random sparsification: accuracy, and how often each coordinate is masked.
+"""Ranked and random sparsification: accuracy, and how often each coordinate is masked.
 
-Zhu and Blaschko (2023), appendix I and figure 12: ranks of noisy gradients are nearly random, so both do the same.
+Zhu and Blaschko (2023), appendix I and figure 12: ranks of noisy gradients are nearly random, so both give the same.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.encodings import RandomSparsify, RankedSparsify
-from sordino.kernel.encoding import Encoding
 from sordino.report.markup import ACCENT, FAINT, INK
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import write_numbers
 from sordino_papers.harness.rows import network_rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import ADJACENCY, Sparsity, Trial
+from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, Sparsity
+from sordino_papers.harness.training_entries import SetPart
 from sordino_papers.sparsification.diagnostics import count_masks
-from sordino_papers.sparsification.exposed import Watched, kept, warn
+from sordino_papers.sparsification.gradient_snapshots import ExposedTraining, kept_details, mark_not_private
 
 NONE, RANDOM, RANKED = "none", "RS", "ranked"
 MASKS = "mask counts"
@@ -32,43 +29,44 @@ CHOSEN = (
 
 
 @dataclass(frozen=True)
-class RankedTrial(Trial):
-    """The same training with coordinates masked by rank where they would be at random."""
-
-    def encoding(self, examples: int) -> Encoding:
-        random = super().encoding(examples)
-        return RankedSparsify(**vars(random)) if isinstance(random, RandomSparsify) else random
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A training whose accuracies are compared, and one whose masks are counted."""
+class MaskComparison:
+    """A training whose accuracies are compared, and a training whose masks are counted."""
 
     data: str
-    trial: Trial
+    trial: DpSgdTrial
     epsilons: tuple[float, ...]
-    counted: Watched
+    counted: ExposedTraining
 
-    def trials(self) -> dict[str, Trial]:
-        plain = {name: value for name, value in vars(self.trial).items() if name != "sparsity"}
+    def trials(self) -> dict[str, DpSgdTrial]:
+        """Three trainings by name, which differ in their masks only."""
+        sparsity = self.trial.sparsity
+        ranked = None if sparsity is None else replace(sparsity, ranked=True)
         return {
             NONE: replace(self.trial, sparsity=None),
             RANDOM: self.trial,
-            RANKED: RankedTrial(**plain, sparsity=self.trial.sparsity),
+            RANKED: replace(self.trial, sparsity=ranked),
         }
 
 
-_CLOTHES = Trial("dp-cnn-s", 2048, 40, learning_rate=4.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
-_CLOTHES_COUNTED = RankedTrial("dp-cnn-s", 1000, 100, learning_rate=2.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
-_PIXELS_COUNTED = RankedTrial("dp-cnn", 1000, 100, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
-_DIGITS = Trial("two-layer", 128, 4, learning_rate=1.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
-_DIGITS_COUNTED = RankedTrial("two-layer", 128, 8, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9))
+_CLOTHES = DpSgdTrial("dp-cnn-s", 2048, 40, learning_rate=4.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_CLOTHES_COUNTED = DpSgdTrial(
+    "dp-cnn-s", 1000, 100, learning_rate=2.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
+_PIXELS_COUNTED = DpSgdTrial(
+    "dp-cnn", 1000, 100, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
+_DIGITS = DpSgdTrial("two-layer", 128, 4, learning_rate=1.0, clip=0.5, momentum=0.5, sparsity=Sparsity(0.7))
+_DIGITS_COUNTED = DpSgdTrial(
+    "two-layer", 128, 8, learning_rate=1.0, clip=1.0, momentum=0.0, sparsity=Sparsity(0.9, ranked=True)
+)
 COMPARED = {
-    Scale.QUICK: Comparison("digits", _DIGITS, (3.0,), Watched("digits", _DIGITS_COUNTED, 2.0)),
-    Scale.CPU: Comparison(
-        "fashion-mnist", _CLOTHES, (3.0, 1.0), Watched("fashion-mnist", _CLOTHES_COUNTED, 1.6, examples=20_000)
+    RunScale.QUICK: MaskComparison("digits", _DIGITS, (3.0,), ExposedTraining("digits", _DIGITS_COUNTED, 2.0)),
+    RunScale.CPU: MaskComparison(
+        "fashion-mnist", _CLOTHES, (3.0, 1.0), ExposedTraining("fashion-mnist", _CLOTHES_COUNTED, 1.6, examples=20_000)
     ),
-    Scale.PAPER: Comparison("fashion-mnist", _CLOTHES, (3.0, 1.0), Watched("cifar10", _PIXELS_COUNTED, 1.6)),
+    RunScale.PAPER: MaskComparison(
+        "fashion-mnist", _CLOTHES, (3.0, 1.0), ExposedTraining("cifar10", _PIXELS_COUNTED, 1.6)
+    ),
 }
 
 
@@ -83,7 +81,7 @@ class RankedTable:
         "epsilon, because raw gradients are ranked beside them. Paper: Zhu and Blaschko (2023), appendix I, figure 12."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         compared = COMPARED[scale]
         accuracies = [
             _accuracy(compared.data, method, trial, epsilon)
@@ -92,11 +90,11 @@ class RankedTable:
         ]
         return (*accuracies, _counts(compared.counted))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
-        found = kept(_counts(COMPARED[scale].counted), folder, seeds)
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
+        found = kept_details(_counts(COMPARED[scale].counted), folder, seeds)
         if not found:
             return ()
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
@@ -106,7 +104,7 @@ class RankedTable:
         head = ("ranking", "distance from random, %", "never masked, %", "masked in half of all or more, %")
         lines = [(name, *_summary(found[0], kind)) for kind, name in _KINDS.items()]
         title = f"How often coordinates are masked, seed 0, {COMPARED[scale].counted.data}:"
-        return (Side(title, (head, *lines), (picture, numbers)),)
+        return (SideTable(title, (head, *lines), (picture, numbers)),)
 
 
 RANKED_TABLE = RankedTable()
@@ -119,21 +117,23 @@ _KINDS = {
 }
 
 
-def _accuracy(data: str, method: str, trial: Trial, epsilon: float) -> Entry:
-    def measure(seed: int) -> Measured:
+def _accuracy(data: str, method: str, trial: DpSgdTrial, epsilon: float) -> Entry:
+    def measure(seed: int) -> Measurement:
         return trial.to_epsilon(network_rows(data, trial.network), epsilon, seed)
 
-    return Entry(method, data, epsilon, str(ADJACENCY), {"training": repr(trial)}, measure, chosen=CHOSEN)
+    return Entry(
+        method, data, epsilon, str(ADJACENCY), {"training": trial, "rows": SetPart(data)}, measure, chosen=CHOSEN
+    )
 
 
-def _counts(watched: Watched) -> Entry:
-    def measure(seed: int) -> Measured:
+def _counts(watched: ExposedTraining) -> Entry:
+    def measure(seed: int) -> Measurement:
         rows = watched.rows()
         found = count_masks(watched.run(rows, at=range(watched.trial.steps(len(rows))), seed=seed), seed=seed)
         more = asdict(found) | {"distance": {kind: found.distance(getattr(found, kind)) for kind in _KINDS}}
-        return Measured(100 * found.distance(found.ranked), more)
+        return Measurement(100 * found.distance(found.ranked), more)
 
-    return Entry(MASKS, watched.data, None, None, {"watched": repr(watched)}, measure)
+    return Entry(MASKS, watched.data, None, None, {"training": watched}, measure)
 
 
 def _summary(found: dict[str, Any], kind: str) -> tuple[str, ...]:
@@ -160,4 +160,4 @@ def _draw(found: dict[str, Any], path: Path) -> None:
             axes.plot(range(len(found[kind])), found[kind], label=_KINDS[kind], drawstyle="steps-mid", **look)
         axes.set(xlabel="times masked", ylabel="coordinates")
         figure.legend(loc="outside upper left", ncols=2)
-        warn(figure)
+        mark_not_private(figure)

@@ -1,4 +1,4 @@
-"""What sparsification does to noise and to kept coordinates, by its rate: figure 1c-d of Zhu and Blaschko (2023)."""
+"""Norm of the noise and of kept coordinates against the rate: figure 1c-d of Zhu and Blaschko (2023)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from sordino.report.markup import ACCENT, DASHES, FAINT
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import write_numbers
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.diagnostics import gradient_ratios, noise_ratio
-from sordino_papers.sparsification.exposed import Looks, Watched, kept, warn
+from sordino_papers.sparsification.gradient_snapshots import (
+    ExposedTraining,
+    GradientSnapshots,
+    kept_details,
+    mark_not_private,
+)
 
 RATES = tuple(round(0.05 * place, 2) for place in range(20))
 SHOWN_RATES, TABLE_RATE = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95), 0.9
@@ -26,14 +29,14 @@ CLIPS = (0.1, 1.0)
 SIZE = 550_570  # parameters of DP-CNN
 
 
-_PIXELS = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
-_FEW_PIXELS = Trial("dp-cnn", batch_size=250, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
-_DIGITS = Trial("two-layer", batch_size=128, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
+_PIXELS = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_FEW_PIXELS = DpSgdTrial("dp-cnn", batch_size=250, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
+_DIGITS = DpSgdTrial("two-layer", batch_size=128, epochs=2, learning_rate=1.0, clip=1.0, momentum=0.0)
 LOOKS = {
-    Scale.QUICK: Looks(Watched("digits", _DIGITS, 1.0), (0, 1), units=64),
+    RunScale.QUICK: GradientSnapshots(ExposedTraining("digits", _DIGITS, 1.0), (0, 1), units=64),
     # A quarter of the paper's batch and of its noise: that on the mean is the same.
-    Scale.CPU: Looks(Watched("cifar10", _FEW_PIXELS, 0.4, examples=5000), (0, 3), units=128),
-    Scale.PAPER: Looks(Watched("cifar10", _PIXELS, 1.6), (0, 10, 20, 39), units=1000),
+    RunScale.CPU: GradientSnapshots(ExposedTraining("cifar10", _FEW_PIXELS, 0.4, examples=5000), (0, 3), units=128),
+    RunScale.PAPER: GradientSnapshots(ExposedTraining("cifar10", _PIXELS, 1.6), (0, 10, 20, 39), units=1000),
 }
 
 
@@ -48,18 +51,18 @@ class RatiosTable:
         "Paper: Zhu and Blaschko (2023), figure 1c-d, a picture only."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return (
             Entry("noise", "none", None, None, {"size": SIZE, "rates": RATES}, _noise),
             _gradients(LOOKS[scale]),
         )
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        noise, gradients = (kept(entry, folder, seeds) for entry in self.entries(scale))
+        noise, gradients = (kept_details(entry, folder, seeds) for entry in self.entries(scale))
         if not noise or not gradients:
             return ()
         curves = _curves(noise[0], gradients[0])
@@ -69,7 +72,7 @@ class RatiosTable:
         head = ("ratio", *(f"rate {rate:g}" for rate in SHOWN_RATES))
         lines = [(name, *(f"{curve[rate]:.3f}" for rate in SHOWN_RATES)) for name, curve in curves.items()]
         title = "Ratios by rate, seed 0. Those of gradients are means over units and not private:"
-        return (Side(title, (head, *lines), (picture, numbers)),)
+        return (SideTable(title, (head, *lines), (picture, numbers)),)
 
 
 SPARSIFICATION_RATIOS = RatiosTable()
@@ -77,30 +80,30 @@ SPARSIFICATION_RATIOS = RatiosTable()
 _NOISE, _NOISE_LAW, _GRADIENT_LAW = "noise", "sqrt(1 - r)", "1 / sqrt(1 - r)"
 
 
-def _noise(seed: int) -> Measured:
+def _noise(seed: int) -> Measurement:
     ratios = {rate: noise_ratio(rate, SIZE, seed=seed) for rate in RATES}
-    return Measured(100 * ratios[TABLE_RATE], {"ratios": [ratios[rate] for rate in RATES]})
+    return Measurement(100 * ratios[TABLE_RATE], {"ratios": [ratios[rate] for rate in RATES]})
 
 
-def _gradients(looks: Looks) -> Entry:
-    """The table has the last look, at the clip that the training has."""
-    clip = looks.watched.trial.clip
+def _gradients(looks: GradientSnapshots) -> Entry:
+    """The entry for gradients. The table shows the last snapshot, at the clip norm of the training."""
+    clip = looks.training.trial.clip
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         found = [
             (epoch, gradient_ratios(step, rates=RATES, clip_norms=CLIPS, units=looks.units, seed=seed))
             for epoch, step in looks.shown(seed)
         ]
         (value,) = [one.of_each for one in found[-1][1] if (one.rate, one.clip_norm) == (TABLE_RATE, clip)]
         shown = [{"epoch": epoch, "ratios": [asdict(one) for one in ratios]} for epoch, ratios in found]
-        return Measured(100 * value, {"looks": shown})
+        return Measurement(100 * value, {"looks": shown})
 
-    settings = {"looks": repr(looks), "rates": RATES, "clips": CLIPS}
-    return Entry(f"kept coordinates, clip {clip:g}", looks.watched.data, None, None, settings, measure)
+    settings = {"snapshots": looks, "rates": RATES, "clips": CLIPS}
+    return Entry(f"kept coordinates, clip {clip:g}", looks.training.data, None, None, settings, measure)
 
 
 def _curves(noise: dict[str, Any], gradients: dict[str, Any]) -> dict[str, dict[float, float]]:
-    """Each as a function of the rate, with the laws that they are compared with."""
+    """Ratios by rate, with the laws that they are compared with."""
     curves = {
         _NOISE: dict(zip(RATES, noise["ratios"], strict=True)),
         _NOISE_LAW: {rate: sqrt(1 - rate) for rate in RATES},
@@ -124,7 +127,7 @@ def _draw(curves: dict[str, dict[float, float]], path: Path) -> None:
         gradient.set(xlabel="rate r", ylabel="norm of kept coordinates, with over without")
         for panel in (noise, gradient):
             panel.legend()
-        warn(figure)
+        mark_not_private(figure)
 
 
 def _plot(panel: Axes, name: str, curve: dict[float, float], *, is_law: bool, place: int) -> None:

@@ -1,8 +1,8 @@
-"""What the sampling of batches decides: Zhu and Blaschko (2023), Table 3.
+"""Sampling methods compared: Zhu and Blaschko (2023), Table 3.
 
-The paper shuffles the rows, cuts them into batches, and takes the noise that Poisson sampling would need. Nobody has
-proved that this is enough, so here are three: Poisson batches; a fresh partition each epoch with the noise that its own
-accountant asks for; and the paper's, which promises nothing at that number.
+The paper shuffles the rows, splits them into batches, and uses the noise that Poisson sampling would need. This has no
+proof. So three methods are compared: Poisson sampling; a new partition in each epoch with the noise that its own
+accountant requires; and the paper's, which has no guarantee at that epsilon.
 """
 
 from __future__ import annotations
@@ -16,47 +16,44 @@ from typing import Any, ClassVar, Protocol
 from sordino.accounting.guarantee import rounded_up
 from sordino.kernel.calibration import calibrate
 from sordino.kernel.sampling import Shuffled
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.paired import gain
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part, trained
-from sordino_papers.harness.training import ADJACENCY, DELTA, Sparsity, Trial
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.results_file import ResultsFile, write_numbers
+from sordino_papers.harness.table import gain
+from sordino_papers.harness.training import ADJACENCY, DELTA, DpSgdTrial, Sparsity
+from sordino_papers.harness.training_entries import SetPart, training_entry
 
 Paper = dict[str, tuple[float, float]]
 EPSILONS = (3.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A part of a data set, and what is trained on it without and with sparsification."""
+class SamplingSetup:
+    """Part of a dataset, and the trainings on it without and with sparsification."""
 
-    part: Part
-    none: Trial
-    sparse: Trial
+    part: SetPart
+    none: DpSgdTrial
+    sparse: DpSgdTrial
     chosen: str
 
-    def of(self, kind: str) -> Trial:
+    def of(self, kind: str) -> DpSgdTrial:
         return {"none": self.none, "RS": self.sparse}[kind]
 
 
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=1.0, momentum=0.0)
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=500, epochs=20)
 _TINY = replace(_SMALL, batch_size=200, epochs=2)
 _BY_HAND = "by hand, once, before any accuracy was seen: the paper's, with a smaller network, fewer rows and epochs."
 
 
-def _sparsified(part: Part, trial: Trial, chosen: str) -> Setting:
-    return Setting(part, trial, replace(trial, sparsity=Sparsity(0.9)), chosen)
+def _sparsified(part: SetPart, trial: DpSgdTrial, chosen: str) -> SamplingSetup:
+    return SamplingSetup(part, trial, replace(trial, sparsity=Sparsity(0.9)), chosen)
 
 
 SETTINGS = {
-    Scale.QUICK: _sparsified(Part("fashion-mnist", 1_000), _TINY, _BY_HAND),
-    Scale.CPU: _sparsified(Part("fashion-mnist", 10_000), _SMALL, _BY_HAND),
-    Scale.PAPER: Setting(
-        Part("cifar10", 50_000),
+    RunScale.QUICK: _sparsified(SetPart("fashion-mnist", 1_000), _TINY, _BY_HAND),
+    RunScale.CPU: _sparsified(SetPart("fashion-mnist", 10_000), _SMALL, _BY_HAND),
+    RunScale.PAPER: SamplingSetup(
+        SetPart("cifar10", 50_000),
         _CNN,
         replace(_CNN, epochs=48, sparsity=Sparsity(0.9)),
         "those of the authors' code at epsilon 3, at both epsilons.",
@@ -65,50 +62,50 @@ SETTINGS = {
 
 
 class Sampling(Protocol):
-    """A way to draw batches, with the paper's accuracies at the two epsilons by kind."""
+    """A sampling method, with the paper's accuracies at the two epsilons by kind."""
 
     paper: ClassVar[Paper]
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry: ...
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry: ...
 
 
 class PoissonBatches:
-    """Every row joins every batch by itself, which is what amplification is proved for."""
+    """Poisson sampling: every row joins every batch independently."""
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.8), "RS": (64.6, 55.2)}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial = setting.of(kind)
-        return trained(f"Poisson, {kind}", setting.part, trial, epsilon, paper=paper, chosen=setting.chosen)
+        return training_entry(f"Poisson, {kind}", setting.part, trial, epsilon, paper=paper, chosen=setting.chosen)
 
 
 class Partition:
-    """A fresh partition each epoch, without amplification: as much noise as its own accountant asks for."""
+    """A new partition in each epoch, without amplification, with the noise that its accountant requires."""
 
     paper: ClassVar[Paper] = {}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial = setting.of(kind)
-        sampler = partition(trial, setting.part.examples)
+        sampler = partition(trial, setting.part.size)
         method = f"partition, {kind}"
-        return trained(method, setting.part, trial, epsilon, sampler=sampler, paper=paper, chosen=setting.chosen)
+        return training_entry(method, setting.part, trial, epsilon, sampler=sampler, paper=paper, chosen=setting.chosen)
 
 
 class PartitionAsPoisson:
-    """Partitions with the noise of Poisson sampling. What is proved of them at this noise is in `more`."""
+    """Partitions with the noise of Poisson sampling. The epsilon that is proved for them is in `more`."""
 
     paper: ClassVar[Paper] = {"none": (62.8, 52.5), "RS": (64.3, 55.1)}
 
-    def entry(self, kind: str, setting: Setting, epsilon: float, paper: float | None) -> Entry:
+    def entry(self, kind: str, setting: SamplingSetup, epsilon: float, paper: float | None) -> Entry:
         trial, part = setting.of(kind), setting.part
-        sampler = partition(trial, part.examples)
+        sampler = partition(trial, part.size)
 
-        def measure(seed: int) -> Measured:
-            noise = poisson_noise(trial, part.examples, epsilon)
+        def measure(seed: int) -> Measurement:
+            noise = poisson_noise(trial, part.size, epsilon)
             return trial.with_noise(part.rows(trial), sampler, noise, seed)
 
         method = f"partition accounted as Poisson, not guaranteed, noise for {epsilon:g}, {kind}"
-        settings = part.settings(trial) | {"sampler": repr(sampler), "noise_of_poisson_at": epsilon}
+        settings = {"training": trial, "rows": part, "sampler": sampler, "noise_of_poisson_at": epsilon}
         return Entry(method, part.data, None, None, settings, measure, paper, setting.chosen)
 
 
@@ -126,38 +123,38 @@ class SamplingTable:
         "of it is below. Paper: Zhu and Blaschko (2023), Table 3, DP-CNN on CIFAR-10, beside scale `paper` only."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(entry for pair in _pairs(scale) for entry in pair)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         return (proved(tuple(_pairs(scale)), scale, seeds, folder, self.name),)
 
 
 SPARSIFICATION_SAMPLING = SamplingTable()
 
 
-def partition(trial: Trial, examples: int) -> Shuffled:
-    """As many batches as Poisson sampling would draw, in whole epochs."""
+def partition(trial: DpSgdTrial, examples: int) -> Shuffled:
+    """A sampler with as many batches as Poisson sampling would draw, in whole epochs."""
     return Shuffled(round(examples / trial.batch_size), round(trial.epochs), ADJACENCY)
 
 
 @lru_cache
-def poisson_noise(trial: Trial, examples: int, epsilon: float) -> float:
-    """The noise multiplier with which Poisson batches have this epsilon."""
+def poisson_noise(trial: DpSgdTrial, examples: int, epsilon: float) -> float:
+    """The noise multiplier at which Poisson sampling has this epsilon."""
     plan = calibrate(trial.plan(trial.poisson(examples), 1.0, examples), epsilon=epsilon, delta=DELTA)
     noise: Any = plan.noise
     return float(noise.noise_multiplier)
 
 
-def proved(pairs: Sequence[tuple[Entry, Entry]], scale: Scale, seeds: int, folder: Path, name: str) -> Side:
-    """Noise, the epsilon that is proved at it, and what sparsification gains: a line for each sampling and epsilon."""
-    ledger, numbers = Ledger(folder / "runs.jsonl"), folder / f"sampling-{scale}.json"
+def proved(pairs: Sequence[tuple[Entry, Entry]], scale: RunScale, seeds: int, folder: Path, name: str) -> SideTable:
+    """Noise multiplier, proved epsilon and gain of sparsification, one line per sampling method and epsilon."""
+    results, numbers = ResultsFile(folder / "runs.jsonl"), folder / f"sampling-{scale}.json"
     lines, plain = [], []
     for none, sparse in pairs:
-        found, runs = gain(none, sparse, ledger, seeds=seeds), ledger.of(sparse)
+        found, runs = gain(none, sparse, results, seeds=seeds), results.of(sparse)
         more = runs[-1]["more"] if runs else {}
         printed = None if none.paper is None or sparse.paper is None else sparse.paper - none.paper
         lines.append(
@@ -174,14 +171,14 @@ def proved(pairs: Sequence[tuple[Entry, Entry]], scale: Scale, seeds: int, folde
     write_numbers(numbers, {"samplings": plain}, f"sordino reproduce {name} --scale {scale} --seeds {seeds}")
     head = ("sampling", "epsilon", "noise", "epsilon proved", "gain, paper", "gain, ours")
     title = "What is proved of each, and what sparsification gains, paired by seed (Student's 95 % interval):"
-    return Side(title, (head, *lines), (numbers,))
+    return SideTable(title, (head, *lines), (numbers,))
 
 
-def _pairs(scale: Scale) -> Iterator[tuple[Entry, Entry]]:
+def _pairs(scale: RunScale) -> Iterator[tuple[Entry, Entry]]:
     setting = SETTINGS[scale]
     for sampling in SAMPLINGS:
         for place, epsilon in enumerate(EPSILONS):
-            papers = sampling.paper if scale is Scale.PAPER else {}
+            papers = sampling.paper if scale is RunScale.PAPER else {}
             none, sparse = (
                 sampling.entry(kind, setting, epsilon, papers[kind][place] if kind in papers else None)
                 for kind in ("none", "RS")

@@ -1,59 +1,45 @@
-"""Accuracy over a grid of clips and momenta: Zhu and Blaschko (2023), appendix H, figures 10 and 11.
+"""Accuracy over a grid of clip norms and momenta: Zhu and Blaschko (2023), appendix H, figures 10 and 11.
 
-The rule: for SGD the best of every row and column has the same C / (1 - mu), so that a line is searched in place of a
-grid. For Adam, whose velocity is an average, C and mu can be chosen one after the other.
+The rule: for SGD the best cells of all rows and columns have the same C / (1 - mu), so that a line can be searched in
+place of a grid. For Adam, C and mu can be selected one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-from torch import nn
-
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import Part, trained
-from sordino_papers.harness.training import Trial
-from sordino_papers.sparsification.grid import Cell, Grid, shown
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.training import DpSgdTrial
+from sordino_papers.harness.training_entries import SetPart, training_entry
+from sordino_papers.sparsification.grid import ClipMomentumGrid, GridCell, grid_side
 
 CONSTANT = 1.0  # C / (1 - mu) of earlier work, whose clip is 0.1 and whose momentum is 0.9
-_SECOND_MOMENT = 0.999
 
 
 @dataclass(frozen=True)
-class AdamTrial(Trial):
-    """A trial whose optimizer is Adam, with the momentum as its first beta."""
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate, betas=(self.momentum, _SECOND_MOMENT))
-
-
-@dataclass(frozen=True)
-class Searched:
-    """A trial at an epsilon, of which clip and momentum are varied. With SGD there is a diagonal."""
+class GridSearch:
+    """A trial at an epsilon whose clip norm and momentum are varied. With SGD the grid has a diagonal."""
 
     title: str
-    part: Part
-    trial: Trial
+    part: SetPart
+    trial: DpSgdTrial
     epsilon: float
     clips: tuple[float, ...]
     momenta: tuple[float, ...]
     chosen: str
 
-    def grid(self) -> Grid:
+    def grid(self) -> ClipMomentumGrid:
         cells = (self._cell(clip, momentum) for clip in self.clips for momentum in self.momenta)
-        return Grid(f"{self.title}, epsilon {self.epsilon:g}", self.clips, self.momenta, tuple(cells))
+        return ClipMomentumGrid(f"{self.title}, epsilon {self.epsilon:g}", self.clips, self.momenta, tuple(cells))
 
-    def _cell(self, clip: float, momentum: float) -> Cell:
+    def _cell(self, clip: float, momentum: float) -> GridCell:
         trial = replace(self.trial, clip=clip, momentum=momentum)
         method = f"{self.title}, C {clip:g}, mu {momentum:g}"
-        entry = trained(method, self.part, trial, self.epsilon, chosen=self.chosen)
-        return Cell(clip, momentum, entry, not isinstance(trial, AdamTrial) and follows(clip, momentum))
+        entry = training_entry(method, self.part, trial, self.epsilon, chosen=self.chosen)
+        return GridCell(clip, momentum, entry, trial.optimizer == "sgd" and follows(clip, momentum))
 
 
 def follows(clip: float, momentum: float) -> bool:
@@ -68,7 +54,7 @@ def follows(clip: float, momentum: float) -> bool:
 _CLIPS, _MOMENTA = (0.1, 0.2, 0.5, 1.0), (0.9, 0.8, 0.5, 0.0)
 # Adam does not see how long its gradients are: while a clip shortens all of them, its size means nothing.
 _ADAM_CLIPS = (0.1, 1.0, 3.0, 10.0)
-_CNN = Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
+_CNN = DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9)
 _SCATTERING = replace(_CNN, network="h-cnn", batch_size=8192, epochs=60, learning_rate=4.0)
 _SMALL = replace(_CNN, network="dp-cnn-s", batch_size=500, epochs=10)
 _TINY = replace(_SMALL, batch_size=200, epochs=2)
@@ -80,22 +66,19 @@ _BY_HAND = (
 _PUBLISHED = "those of earlier work (C 0.1, mu 0.9). Adam has the step of 0.001 that it is published with."
 
 
-def _adam(trial: Trial) -> AdamTrial:
-    return AdamTrial(**vars(replace(trial, learning_rate=1e-3)))
+def _with_adam(sgd: GridSearch, clips: tuple[float, ...]) -> GridSearch:
+    trial = replace(sgd.trial, optimizer="adam", learning_rate=1e-3)
+    return replace(sgd, title=f"{sgd.title}, Adam", trial=trial, clips=clips)
 
 
-def _with_adam(sgd: Searched, clips: tuple[float, ...]) -> Searched:
-    return replace(sgd, title=f"{sgd.title}, Adam", trial=_adam(sgd.trial), clips=clips)
-
-
-_QUICK = Searched("DP-CNN/S", Part("fashion-mnist", 1_000), _TINY, 3.0, (0.1, 1.0), (0.9, 0.0), _BY_HAND)
-_CPU = Searched("DP-CNN/S", Part("fashion-mnist", 10_000), _SMALL, 3.0, _CLIPS, _MOMENTA, _BY_HAND)
-_PAPER = Searched("DP-CNN", Part("cifar10", 50_000), _CNN, 3.0, _CLIPS, _MOMENTA, _PUBLISHED)
+_QUICK = GridSearch("DP-CNN/S", SetPart("fashion-mnist", 1_000), _TINY, 3.0, (0.1, 1.0), (0.9, 0.0), _BY_HAND)
+_CPU = GridSearch("DP-CNN/S", SetPart("fashion-mnist", 10_000), _SMALL, 3.0, _CLIPS, _MOMENTA, _BY_HAND)
+_PAPER = GridSearch("DP-CNN", SetPart("cifar10", 50_000), _CNN, 3.0, _CLIPS, _MOMENTA, _PUBLISHED)
 _PAPER_ADAM = _with_adam(_PAPER, _ADAM_CLIPS)
-SEARCHED: dict[Scale, tuple[Searched, ...]] = {
-    Scale.QUICK: (_QUICK, _with_adam(_QUICK, (1.0, 10.0))),
-    Scale.CPU: (_CPU, _with_adam(_CPU, _ADAM_CLIPS)),
-    Scale.PAPER: (
+SEARCHED: dict[RunScale, tuple[GridSearch, ...]] = {
+    RunScale.QUICK: (_QUICK, _with_adam(_QUICK, (1.0, 10.0))),
+    RunScale.CPU: (_CPU, _with_adam(_CPU, _ADAM_CLIPS)),
+    RunScale.PAPER: (
         _PAPER,
         replace(_PAPER, epsilon=7.53),
         replace(_PAPER, title="H-CNN", trial=_SCATTERING),
@@ -115,20 +98,20 @@ class ScalingRule:
         "Blaschko (2023), figures 10 and 11, pictures only, without its transfer learning."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(cell.entry for grid in grids(scale) for cell in grid.cells)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        return (shown(grids(scale), scale, seeds, folder, command),)
+        return (grid_side(grids(scale), scale, seeds, folder, command),)
 
 
 SCALING_RULE = ScalingRule()
 
 
 @lru_cache
-def grids(scale: Scale) -> tuple[Grid, ...]:
+def grids(scale: RunScale) -> tuple[ClipMomentumGrid, ...]:
     return tuple(searched.grid() for searched in SEARCHED[scale])

@@ -1,7 +1,7 @@
-"""Whether gradients deviate from their mean symmetrically: figures 6 to 9 of Zhu and Blaschko (2023), with a test.
+"""Symmetry of gradient deviations: figures 6 to 9 of Zhu and Blaschko (2023), with a test.
 
-Figures 6 and 7 are two random planes of DP-SGD, figures 8 and 9 two of DP-SGD with random sparsification. What is
-looked at is what the clip of a step is given.
+Figures 6 and 7 show two random planes of DP-SGD, figures 8 and 9 two of DP-SGD with random sparsification. The
+gradients are those that the clip of a step receives.
 """
 
 from __future__ import annotations
@@ -16,32 +16,37 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from sordino.training.not_private import NOT_PRIVATE
-from sordino_papers.harness.drawing import drawing
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.origin import write_numbers
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.training import Sparsity, Trial
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.page import drawing
+from sordino_papers.harness.results_file import write_numbers
+from sordino_papers.harness.training import DpSgdTrial, Sparsity
 from sordino_papers.sparsification.diagnostics import Deviations, Symmetry, deviations
-from sordino_papers.sparsification.exposed import Looks, Watched, kept, warn
+from sordino_papers.sparsification.gradient_snapshots import (
+    ExposedTraining,
+    GradientSnapshots,
+    kept_details,
+    mark_not_private,
+)
 
 FINAL_RATE = 0.9
 METHODS = {"DP-SGD": None, "DP-SGD with RS": Sparsity(FINAL_RATE)}
 PLANES, BINS, FLIPS, LEVEL = 2, 16, 199, 0.05
 
 
-_PIXELS = Trial("dp-cnn", batch_size=1000, epochs=80, learning_rate=1.0, clip=1.0, momentum=0.0)
+_PIXELS = DpSgdTrial("dp-cnn", batch_size=1000, epochs=80, learning_rate=1.0, clip=1.0, momentum=0.0)
 # Batches are smaller than the paper's where rows are fewer, and noise is as much smaller: that on the mean is the same.
 _FEW_PIXELS = replace(_PIXELS, batch_size=250, epochs=6)
-_CLOTHES = Trial("dp-cnn-s", batch_size=2048, epochs=20, learning_rate=4.0, clip=1.0, momentum=0.0)
-_DIGITS = Trial("two-layer", batch_size=128, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
+_CLOTHES = DpSgdTrial("dp-cnn-s", batch_size=2048, epochs=20, learning_rate=4.0, clip=1.0, momentum=0.0)
+_DIGITS = DpSgdTrial("two-layer", batch_size=128, epochs=4, learning_rate=1.0, clip=1.0, momentum=0.0)
 LOOKS = {
-    Scale.QUICK: (Looks(Watched("digits", _DIGITS, 1.0), (0, 1, 2, 3), units=64),),
-    Scale.CPU: (
-        Looks(Watched("fashion-mnist", _CLOTHES, 1.8), (0, 1, 2, 3, 5, 10, 15, 19), units=400),
-        Looks(Watched("cifar10", _FEW_PIXELS, 0.4, examples=5000), (0, 1, 2, 3, 4, 5), units=200),
+    RunScale.QUICK: (GradientSnapshots(ExposedTraining("digits", _DIGITS, 1.0), (0, 1, 2, 3), units=64),),
+    RunScale.CPU: (
+        GradientSnapshots(ExposedTraining("fashion-mnist", _CLOTHES, 1.8), (0, 1, 2, 3, 5, 10, 15, 19), units=400),
+        GradientSnapshots(ExposedTraining("cifar10", _FEW_PIXELS, 0.4, examples=5000), (0, 1, 2, 3, 4, 5), units=200),
     ),
-    Scale.PAPER: (Looks(Watched("cifar10", _PIXELS, 1.6), (0, 3, 6, 9, 20, 40, 60, 79), units=1000),),
+    RunScale.PAPER: (
+        GradientSnapshots(ExposedTraining("cifar10", _PIXELS, 1.6), (0, 3, 6, 9, 20, 40, 60, 79), units=1000),
+    ),
 }
 
 
@@ -56,35 +61,35 @@ class SymmetryTable:
         "signs. No epsilon: raw gradients were looked at. Paper: Zhu and Blaschko (2023), figures 6 to 9, no numbers."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entry(looks, method) for looks in LOOKS[scale] for method in METHODS)
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
         return ()
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        found = [(entry, kept(entry, folder, seeds)) for entry in self.entries(scale)]
+        found = [(entry, kept_details(entry, folder, seeds)) for entry in self.entries(scale)]
         return tuple(_side(entry, more, scale, folder, command) for entry, more in found if more)
 
 
 SYMMETRY = SymmetryTable()
 
 
-def _entry(looks: Looks, method: str) -> Entry:
-    trial = replace(looks.watched.trial, sparsity=METHODS[method])
-    used = replace(looks, watched=replace(looks.watched, trial=trial))
-    settings = {"looks": repr(used), "planes": PLANES, "flips": FLIPS}
+def _entry(looks: GradientSnapshots, method: str) -> Entry:
+    trial = replace(looks.training.trial, sparsity=METHODS[method])
+    used = replace(looks, training=replace(looks.training, trial=trial))
+    settings = {"snapshots": used, "planes": PLANES, "flips": FLIPS}
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         found = [
             (epoch, deviations(step, units=used.units, planes=PLANES, flips=FLIPS)) for epoch, step in used.shown(seed)
         ]
         last = [one.asymmetry for one in found[-1][1].in_planes]
         more = {"warning": NOT_PRIVATE, "looks": [_look(one, epoch) for epoch, one in found]}
-        return Measured(100 * sum(last) / len(last), more)
+        return Measurement(100 * sum(last) / len(last), more)
 
-    return Entry(method, used.watched.data, None, None, settings, measure)
+    return Entry(method, used.training.data, None, None, settings, measure)
 
 
 def _look(found: Deviations, epoch: int) -> dict[str, Any]:
@@ -97,13 +102,13 @@ def _numbers(found: Symmetry) -> dict[str, Any]:
 
 
 def _histogram(points: Tensor) -> dict[str, Any]:
-    """Counts on a square about the mean that holds all but the farthest of a hundred points."""
+    """Counts on a square about the mean that holds 99 % of the points."""
     reach = float(np.quantile(points.abs().numpy(), 0.99)) or 1.0
     counts, _, _ = np.histogram2d(points[:, 0].numpy(), points[:, 1].numpy(), bins=BINS, range=[[-reach, reach]] * 2)
     return {"reach": reach, "counts": counts.astype(int).tolist()}
 
 
-def _side(entry: Entry, more: Sequence[dict[str, Any]], scale: Scale, folder: Path, command: str) -> Side:
+def _side(entry: Entry, more: Sequence[dict[str, Any]], scale: RunScale, folder: Path, command: str) -> SideTable:
     name = f"{entry.method} {entry.data}".lower().replace(" ", "-")
     picture, numbers = folder / f"{name}-{scale}.svg", folder / f"{name}-{scale}.json"
     looks = more[0]["looks"]
@@ -116,7 +121,7 @@ def _side(entry: Entry, more: Sequence[dict[str, Any]], scale: Scale, folder: Pa
         f"{entry.method}, {entry.data}, seed 0, not private: asymmetry by epoch. In planes, {rejected} of {len(tests)} "
         f"tests of all seeds reject symmetry at {LEVEL:g}:"
     )
-    return Side(title, (head, *(_line(look) for look in looks)), (picture, numbers))
+    return SideTable(title, (head, *(_line(look) for look in looks)), (picture, numbers))
 
 
 def _line(look: dict[str, Any]) -> tuple[str, ...]:
@@ -140,13 +145,13 @@ def _plain(plane: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw(looks: Sequence[dict[str, Any]], path: Path) -> None:
-    """A row for each plane and a column for each look."""
+    """Draws one row per plane and one column per snapshot."""
     with drawing(path, width=1.3 * len(looks), height=1.5 * PLANES + 0.4) as figure:
         panels = figure.subplots(PLANES, len(looks), squeeze=False)
         for column, look in enumerate(looks):
             for row, plane in enumerate(look["planes"]):
                 _fill(panels[row][column], plane, look["epoch"])
-        warn(figure)
+        mark_not_private(figure)
 
 
 def _fill(panel: Axes, plane: dict[str, Any], epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""The table of random sparsification: accuracies with and without, at two epsilons, on three data sets."""
+"""Main table of random sparsification: accuracies with and without it, at two epsilons, on three datasets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.gains import gains
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
-from sordino_papers.harness.trained import AllBut, trained
-from sordino_papers.harness.training import HalvedTrial, Sparsity, Trial
+from sordino_papers.harness.entry import Entry, RunScale, SideTable
+from sordino_papers.harness.page import gains_table
+from sordino_papers.harness.training import DpSgdTrial, Sparsity
+from sordino_papers.harness.training_entries import SetPart, training_entry
 
 NONE, RANDOM = "none", "RS"
 EPSILONS = (3.0, 1.0)
@@ -22,9 +20,10 @@ QUICK_ROWS = 2_000
 
 @dataclass(frozen=True)
 class Choice:
-    """A point of the search: the clip, with a momentum that keeps C / (1 - mu); epochs over the usual; a final rate.
+    """Settings relative to the usual ones: a clip norm, with the momentum that keeps C / (1 - mu); a factor for epochs;
+    a final rate.
 
-    `stretched` is the learning rate over the usual one.
+    `stretched` is a factor for the learning rate.
     """
 
     clip: float
@@ -36,7 +35,7 @@ class Choice:
         stretched = "" if self.stretched == 1.0 else f", steps {self.stretched:g} x as long"
         return f"clip {self.clip:g}, {self.longer:g} x epochs, rate {self.final_rate:g}{stretched}"
 
-    def of(self, usual: Trial) -> Trial:
+    def of(self, usual: DpSgdTrial) -> DpSgdTrial:
         constant = usual.clip / (1 - usual.momentum)
         return replace(
             usual,
@@ -49,21 +48,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Framework:
-    """A network on a data set, with the paper's accuracies at the two epsilons: without and with sparsification.
+class NetworkSetup:
+    """A network on a dataset, with the paper's accuracies at the two epsilons, without and with sparsification.
 
-    `usual` are the settings of earlier work, from which the search starts; `chosen` is where it ended.
+    `usual` are the settings of earlier work, from which the search starts; `chosen` is its result.
     """
 
     title: str
     data: str
-    usual: Trial
+    usual: DpSgdTrial
     paper: dict[str, tuple[float, float]]
     chosen: dict[str, tuple[Choice, Choice]]
     how: str
 
-    def trial(self, choice: Choice, epsilon: float) -> Trial:
-        """More noise needs shorter steps: below the usual epsilon they shrink with it, as a recipe's do."""
+    def trial(self, choice: Choice, epsilon: float) -> DpSgdTrial:
+        """The trial of a choice. Below the usual epsilon the learning rate shrinks in proportion to epsilon."""
         rate = self.usual.learning_rate * min(1.0, epsilon / USUAL_EPSILON)
         return choice.of(replace(self.usual, learning_rate=rate))
 
@@ -99,34 +98,34 @@ _HALF = (
     "rows, at 53.5."
 )
 
-SMALL_CNN = Framework(
+SMALL_CNN = NetworkSetup(
     "DP-CNN/S",
     "fashion-mnist",
-    Trial("dp-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("dp-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (86.6, 83.2), RANDOM: (87.4, 84.5)},
     chosen={NONE: (Choice(0.5, 1.2), Choice(0.5, 1.2)), RANDOM: (Choice(0.5, 1.2, 0.7), Choice(0.5, 1.2, 0.7))},
     how=f"DP-CNN/S {_SEARCHED}",
 )
-SMALL_SCATTERING = Framework(
+SMALL_SCATTERING = NetworkSetup(
     "H-CNN/S",
     "fashion-mnist",
-    Trial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("h-cnn-s", batch_size=2048, epochs=40, learning_rate=4.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (88.9, 85.8), RANDOM: (89.2, 87.0)},
     chosen={NONE: (Choice(0.5, 1.2), Choice(0.5, 1.2)), RANDOM: (Choice(0.5, 1.2, 0.7), Choice(1.0, 1.5, 0.9))},
     how=f"H-CNN/S {_SEARCHED} {_GROUPED}",
 )
-SCATTERING = Framework(
+SCATTERING = NetworkSetup(
     "H-CNN",
     "cifar10",
-    Trial("h-cnn", batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("h-cnn", batch_size=8192, epochs=60, learning_rate=8.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (69.7, 62.4), RANDOM: (70.0, 63.2)},
     chosen={NONE: (Choice(0.1), Choice(0.1)), RANDOM: (Choice(0.1, 1.0, 0.5), Choice(0.1, 1.0, 0.5))},
     how=f"{_OWN} but for two. {_FEATURES}",
 )
-CNN = Framework(
+CNN = NetworkSetup(
     "DP-CNN",
     "cifar10",
-    Trial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
+    DpSgdTrial("dp-cnn", batch_size=1000, epochs=40, learning_rate=1.0, clip=0.1, momentum=0.9, averaging="ema:0.99"),
     paper={NONE: (62.8, 52.8), RANDOM: (64.6, 55.2)},  # with Poisson sampling: Table 3 of the paper
     chosen={NONE: (Choice(1.0), Choice(1.0)), RANDOM: (Choice(1.0, 1.2, 0.9), Choice(1.0, 1.2, 0.9, stretched=1.5))},
     how=f"{_OWN} but for rates at epsilon 1. {_HALF}",
@@ -148,37 +147,37 @@ class SparsificationTable:
         "of iterates. Paper: Zhu and Blaschko (2023), Table 2; Table 3 for DP-CNN on CIFAR-10, which samples so too."
     )
 
-    def entries(self, scale: Scale) -> Sequence[Entry]:
+    def entries(self, scale: RunScale) -> Sequence[Entry]:
         return tuple(_entries(scale))
 
-    def ablation(self, scale: Scale) -> Sequence[Entry]:
-        """The search: settings compared on training rows that are left out, once."""
+    def ablation(self, scale: RunScale) -> Sequence[Entry]:
+        """The search: settings compared once on training rows that are left out."""
         return tuple(_search(scale))
 
-    def sides(self, scale: Scale, seeds: int, folder: Path) -> Sequence[Side]:
+    def sides(self, scale: RunScale, seeds: int, folder: Path) -> Sequence[SideTable]:
         entries = self.entries(scale)
         pairs = tuple(zip(entries[::2], entries[1::2], strict=True))
         command = f"sordino reproduce {self.name} --scale {scale} --seeds {seeds}"
-        return (gains(pairs, folder, scale, seeds, command),)
+        return (gains_table(pairs, folder, scale, seeds, command),)
 
 
 SPARSIFICATION = SparsificationTable()
 
 
-def _frameworks(scale: Scale) -> Sequence[Framework]:
-    """House numbers come last: their files are large, and what is run before them is kept."""
-    if scale is Scale.PAPER:
+def _frameworks(scale: RunScale) -> Sequence[NetworkSetup]:
+    """The networks of a scale. House numbers come last, because their files are large."""
+    if scale is RunScale.PAPER:
         return *FRAMEWORKS, *HOUSE_NUMBERS
     return SMALL_CNN, SMALL_SCATTERING, _halved(SCATTERING), _halved(CNN)
 
 
-def _halved(framework: Framework) -> Framework:
-    """With products in bfloat16: what takes an hour in colour takes three quarters of it."""
+def _halved(framework: NetworkSetup) -> NetworkSetup:
+    """Products in bfloat16, to save a quarter of the time."""
     how = f"{framework.how} Products are in bfloat16 at this scale, to save time."
-    return replace(framework, usual=HalvedTrial(**vars(framework.usual)), how=how)
+    return replace(framework, usual=replace(framework.usual, precision="bfloat16"), how=how)
 
 
-def _entries(scale: Scale) -> Iterator[Entry]:
+def _entries(scale: RunScale) -> Iterator[Entry]:
     for framework in _frameworks(scale):
         for place, epsilon in enumerate(EPSILONS):
             for kind in (NONE, RANDOM):
@@ -186,7 +185,7 @@ def _entries(scale: Scale) -> Iterator[Entry]:
                 yield _entry(framework, method, framework.chosen[kind][place], epsilon, scale, paper=paper)
 
 
-def _search(scale: Scale) -> Iterator[Entry]:
+def _search(scale: RunScale) -> Iterator[Entry]:
     for framework in (SMALL_CNN, SMALL_SCATTERING):
         for epsilon in EPSILONS:
             for choice in (*SEARCHED[NONE], *SEARCHED[RANDOM]):
@@ -195,16 +194,18 @@ def _search(scale: Scale) -> Iterator[Entry]:
 
 
 def _entry(
-    framework: Framework,
+    framework: NetworkSetup,
     method: str,
     choice: Choice,
     epsilon: float,
-    scale: Scale,
+    scale: RunScale,
     *,
     left_out: int = 0,
     paper: float | None = None,
 ) -> Entry:
-    trial, part = framework.trial(choice, epsilon), AllBut(framework.data, left_out)
-    if scale is Scale.QUICK:
+    trial, part = framework.trial(choice, epsilon), SetPart(framework.data, left_out=left_out)
+    if scale is RunScale.QUICK:
         trial, part = replace(trial, batch_size=200, epochs=2.0), replace(part, examples=QUICK_ROWS)
-    return trained(method, part, trial, epsilon, paper=paper, chosen="" if left_out else f"{framework.how} {_SHORTER}")
+    return training_entry(
+        method, part, trial, epsilon, paper=paper, chosen="" if left_out else f"{framework.how} {_SHORTER}"
+    )

@@ -4,14 +4,12 @@ import pytest
 
 from sordino_papers.attacks import audit as table
 from sordino_papers.attacks.audit import AUDIT, EPSILONS
-from sordino_papers.harness.entry import Measured
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Measurement, RunScale, SideTable
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.results_file import ResultsFile
 
 
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_every_attack_but_the_black_box_is_made_at_every_epsilon(scale):
     entries = AUDIT.entries(scale)
     by_attack = {entry.method: [] for entry in entries}
@@ -23,7 +21,7 @@ def test_every_attack_but_the_black_box_is_made_at_every_epsilon(scale):
 
 
 def test_entries_measure_every_method_and_stay_below_theory():
-    entries = AUDIT.entries(Scale.QUICK)
+    entries = AUDIT.entries(RunScale.QUICK)
     chosen = [entry for entry in entries if entry.epsilon == 8.0 and not entry.method.startswith("black box")]
     assert len(chosen) == 3
     for entry in chosen:
@@ -35,12 +33,12 @@ def test_entries_measure_every_method_and_stay_below_theory():
 
 def test_the_side_says_how_often_a_bound_was_above_theory(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "MUTANT_TABLE", _NoMutants())
-    entry = next(entry for entry in AUDIT.entries(Scale.QUICK) if entry.epsilon == 2.0)
-    ledger = Ledger(tmp_path / "runs.jsonl")
+    entry = next(entry for entry in AUDIT.entries(RunScale.QUICK) if entry.epsilon == 2.0)
+    results = ResultsFile(tmp_path / "runs.jsonl")
     for seed, shown in enumerate((1.0, 2.5)):
-        measured = Measured(shown, {"one-run": shown, "f-dp": 0.0, "theory": 2.0})
-        ledger.add(entry, seed=seed, measured=measured, seconds=1.0, origin={})
-    found = reproduce(AUDIT, tmp_path, scale=Scale.QUICK, seeds=2, train=False, progress=False)
+        measured = Measurement(shown, {"one-run": shown, "f-dp": 0.0, "theory": 2.0})
+        results.add(entry, seed=seed, measured=measured, seconds=1.0, origin={})
+    found = reproduce(AUDIT, tmp_path, scale=RunScale.QUICK, seeds=2, train=False, progress=False)
     head, line = found.sides[0].lines
     assert dict(zip(head, line, strict=True))["one-run"] == "1.75 ± 1.47 (1 above)"
     assert dict(zip(head, line, strict=True))["gaussian"] == "-"
@@ -49,4 +47,4 @@ def test_the_side_says_how_often_a_bound_was_above_theory(tmp_path, monkeypatch)
 
 class _NoMutants:
     def side(self, scale, folder):
-        return Side("none", (("bug",),), ())
+        return SideTable("none", (("bug",),), ())

@@ -14,7 +14,7 @@ from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.states import Layout
-from sordino_papers.harness.ablations import Comparison, clipped_sgd, noisy_sgd
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd, noisy_sgd
 
 HALF = RandomSparsify(0.5, epochs=2, steps_per_epoch=1, schedule=ConstantRate())
 EVERYBODY = so.Poisson(rate=1.0, steps=1)
@@ -24,7 +24,7 @@ def moved(train, encoding=HALF, **settings) -> torch.Tensor:
     """How far one step at learning rate 1 moves, times 40: the sum that it was made from."""
     model = make_model()
     before = nn.utils.parameters_to_vector(model.parameters()).detach()
-    comparison = Comparison(EVERYBODY, divisor=40.0, encoding=encoding)
+    comparison = AblationSettings(EVERYBODY, divisor=40.0, encoding=encoding)
     train(model, (INPUTS, LABELS), torch.optim.SGD(model.parameters(), lr=1.0), comparison, **settings)
     return 40 * (before - nn.utils.parameters_to_vector(model.parameters()).detach())
 
@@ -67,7 +67,7 @@ def test_dropout_is_drawn_anew_in_every_step_and_for_every_unit(monkeypatch) -> 
     monkeypatch.setattr(so.LossGradient, "of", noting)
     model, steps = make_model(), so.Poisson(rate=1.0, steps=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    clipped_sgd(model, (INPUTS, LABELS), optimizer, Comparison(steps, divisor=40.0), clip=so.ClipByNorm(1.0))
+    clipped_sgd(model, (INPUTS, LABELS), optimizer, AblationSettings(steps, divisor=40.0), clip=so.ClipByNorm(1.0))
     by_ablation = [seeds for seeds in drawn if len(seeds)]
     assert len(torch.cat(by_ablation).unique()) == 3 * len(INPUTS)
     drawn.clear()
@@ -79,7 +79,7 @@ def test_dropout_is_drawn_anew_in_every_step_and_for_every_unit(monkeypatch) -> 
 def test_neither_says_that_it_is_private() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    comparison = Comparison(EVERYBODY, divisor=40.0)
+    comparison = AblationSettings(EVERYBODY, divisor=40.0)
     results = [
         noisy_sgd(model, (INPUTS, LABELS), optimizer, comparison, noise_std=1.0),
         clipped_sgd(model, (INPUTS, LABELS), optimizer, comparison, clip=so.ClipByNorm(1.0)),
@@ -93,4 +93,6 @@ def test_rows_that_have_a_budget_are_refused() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with pytest.raises(UsageError, match="data must be rows, got a Budget"):
-        clipped_sgd(model, so.Budget((INPUTS, LABELS)), optimizer, Comparison(EVERYBODY, 40.0), clip=so.ClipByNorm(1.0))
+        clipped_sgd(
+            model, so.Budget((INPUTS, LABELS)), optimizer, AblationSettings(EVERYBODY, 40.0), clip=so.ClipByNorm(1.0)
+        )

@@ -10,11 +10,9 @@ import pytest
 
 from sordino.cli import main
 from sordino.errors import StateError, UsageError
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.side import Side
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.table import rows
 
 FIELDS = {"method", "data", "epsilon", "adjacency", "paper", "ours", "sem", "seeds", "seconds"}
@@ -37,20 +35,20 @@ class Coins:
         return [self._entry("varied", 2.0)]
 
     def sides(self, scale, seeds, folder):
-        return [Side("Beside.", (("a", "b"),), ())]
+        return [SideTable("Beside.", (("a", "b"),), ())]
 
     def _entry(self, method, more):
         def measure(seed):
             if (method, seed) == self.fails_at:
                 raise KeyboardInterrupt
             self.measured.append((method, seed))
-            return Measured(10.0 * seed + more, {"seen": seed})
+            return Measurement(10.0 * seed + more, {"seen": seed})
 
         return Entry(method, "none", 1.0, "zero-out", {"lr": self.lr}, measure, paper=50.0, chosen="by chance")
 
 
 def run(coins, folder, **options):
-    return reproduce(coins, folder, **({"scale": Scale.QUICK, "seeds": 2, "progress": False} | options))
+    return reproduce(coins, folder, **({"scale": RunScale.QUICK, "seeds": 2, "progress": False} | options))
 
 
 def test_what_is_there_can_be_shown_without_running_more(tmp_path):
@@ -129,7 +127,7 @@ def test_the_table_is_kept_beside_the_runs(tmp_path):
 def test_a_page_shows_the_table_how_it_was_chosen_and_what_goes_with_it(tmp_path):
     run(Coins(), tmp_path)
     page = (tmp_path / "table-quick.md").read_text()
-    assert "| first | none | 1 | zero-out | - | quick: not comparable | 5.0 ± 9.8 | 2 | 0 |" in page
+    assert "| first | none | 1 | zero-out | - | quick: not comparable with the paper | 5.0 ± 9.8 | 2 | 0 |" in page
     assert page.startswith("# coins\n\nScale quick: ")
     assert "How settings were chosen, none: by chance" in page and "| a | b |" in page
     assert "`sordino reproduce coins --scale quick --seeds 2`" in page
@@ -155,7 +153,7 @@ def test_a_line_that_is_no_run_is_refused_by_its_number(tmp_path, line):
 
 
 def test_an_entry_that_was_never_run_has_an_empty_row(tmp_path):
-    (row, _) = rows(Coins().entries(Scale.QUICK), Ledger(tmp_path / "runs.jsonl"), seeds=2)
+    (row, _) = rows(Coins().entries(RunScale.QUICK), ResultsFile(tmp_path / "runs.jsonl"), seeds=2)
     assert (row.ours, row.sem, row.seeds, row.seconds, row.shown) == (None, None, 0, None, "-")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -12,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from sordino.cli import commands
 from sordino.kernel.run import PrivateRun
 from sordino_papers.command import EXPERIMENTS
-from sordino_papers.harness.entry import Entry, Measured, MeasuresSides
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Entry, HasMeasuredSides, Measurement, RunScale
 from sordino_papers.harness.page import NOT_COMPARABLE
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.results_file import ResultsFile
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -33,9 +32,9 @@ def nothing_is_trained(monkeypatch):
     monkeypatch.setattr(PrivateRun, "__init__", fail)
     monkeypatch.setattr(torch.autograd, "backward", fail)
     monkeypatch.setattr("sordino_papers.harness.reproduce._run", fail)
-    monkeypatch.setattr("sordino_papers.hidden_state.utility_law.measured", fail)
+    monkeypatch.setattr("sordino_papers.hidden_state.utility_law.measure_risk", fail)
     for experiment in EXPERIMENTS.values():
-        if isinstance(experiment, MeasuresSides):
+        if isinstance(experiment, HasMeasuredSides):
             monkeypatch.setattr(type(experiment), "measure_sides", fail)
 
 
@@ -46,13 +45,13 @@ def test_every_table_that_is_kept_is_shown_with_its_sides(name, run, nothing_is_
     assert "not measured yet" not in shown and "not comparable" not in shown
     for row in json.loads(kept)["rows"]:
         assert row["method"] in shown and (row["ours"] is None or f"{row['ours']:.1f}" in shown)
-    if isinstance(EXPERIMENTS[name], MeasuresSides):  # the kept page was written when they were measured
+    if isinstance(EXPERIMENTS[name], HasMeasuredSides):  # the kept page was written when they were measured
         page = (RESULTS / name / "table-cpu.md").read_text().splitlines()
         rows = [" ".join(line.replace(" | ", " ").strip("| ").split()) for line in page if line.startswith("| ")]
         assert len(rows) > 10 and set(rows) <= {" ".join(line.split()) for line in shown.splitlines()}
 
 
-@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if isinstance(each, MeasuresSides)])
+@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if isinstance(each, HasMeasuredSides)])
 def test_sides_that_were_not_measured_say_so(name, run, nothing_is_trained, tmp_path):
     shown = run("reproduce", name, "--show", "--out", tmp_path)
     assert "Scale quick." in shown
@@ -64,26 +63,35 @@ def test_sides_that_were_not_measured_say_so(name, run, nothing_is_trained, tmp_
     [((), "quick"), (("quick",), "quick"), (("quick", "cpu"), "cpu"), (("paper", "quick"), "paper")],
 )
 def test_without_a_scale_the_largest_that_has_runs_is_shown(scales, expected, run, tmp_path):
-    ledger = Ledger(tmp_path / "adult" / "runs.jsonl")
+    results = ResultsFile(tmp_path / "adult" / "runs.jsonl")
     for seed, scale in enumerate(scales):
-        entry = Entry("linear", "digits", 1.0, "zero-out", {}, lambda seed: Measured(0.0))
+        entry = Entry("linear", "digits", 1.0, "zero-out", {}, lambda seed: Measurement(0.0))
         origin = {"command": f"sordino reproduce adult --scale {scale} --seeds 1"}
-        ledger.add(entry, seed=seed, measured=Measured(0.0), seconds=1.0, origin=origin)
+        results.add(entry, seed=seed, measured=Measurement(0.0), seconds=1.0, origin=origin)
     found = json.loads(run("reproduce", "adult", "--show", "--json", "--out", tmp_path))
     assert found["scale"] == expected
 
 
-def test_a_quick_table_stands_beside_no_number_of_the_paper(run, nothing_is_trained, tmp_path):
-    shown = run("reproduce", "sparsification", "--show", "--scale", "quick", "--out", tmp_path)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_row_of_a_quick_table_says_that_it_is_not_comparable(name, run, nothing_is_trained, tmp_path):
+    shown = run("reproduce", name, "--show", "--scale", "quick", "--out", tmp_path)
     assert shown.startswith("Scale quick: few rows and few steps") and "not comparable with the" in shown
-    assert NOT_COMPARABLE in shown
-    for entry in EXPERIMENTS["sparsification"].entries(Scale.QUICK):
-        assert entry.paper is None or f"{entry.paper:.1f}" not in shown
+    entries = EXPERIMENTS[name].entries(RunScale.QUICK)
+    rows = [line for line in shown.splitlines() if NOT_COMPARABLE in line]
+    assert len(rows) >= len(entries)
+    for row, entry in zip(rows, entries, strict=False):
+        assert row.startswith(entry.method) and (entry.paper is None or f" {entry.paper:.1f} " not in row)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("scale", list(RunScale))
+def test_a_table_of_which_nothing_was_run_is_shown_at_every_scale(name, scale, run, nothing_is_trained, tmp_path):
+    shown = run("reproduce", name, "--show", "--ablate", "--scale", scale, "--out", tmp_path)
+    assert f"Scale {scale}. Means of seeds" in shown and not list(tmp_path.iterdir())
 
 
 def test_without_the_package_the_command_says_what_to_install(monkeypatch, refused):
-    module = importlib.import_module("sordino.cli.commands")
-    monkeypatch.setattr(module, "entry_points", lambda group: entry_points(group="of.nothing"))
+    monkeypatch.setattr(commands, "entry_points", lambda group: entry_points(group="of.nothing"))
     for arguments in (("hidden-state", "--show"), ("--help",), ()):
         assert "run `pip install -e papers`" in refused("reproduce", *arguments)
 

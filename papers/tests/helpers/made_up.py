@@ -6,31 +6,33 @@ import torch
 
 from sordino.data import DataSet, Facts, Split
 from sordino.training.evaluation import Public
-from sordino_papers.harness import trained
-from sordino_papers.harness.entry import Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.rows import Rows
+from sordino_papers.harness import training_entries
+from sordino_papers.harness.entry import Measurement
+from sordino_papers.harness.results_file import ResultsFile
+from sordino_papers.harness.rows import ExperimentRows
 
 
 def noise_for_pictures(monkeypatch, folder):
     """Every part of a standard set is noise, and trainings that can be stopped are kept in this folder."""
 
-    def rows(data, network, *, examples):
+    def rows(data, network, *, examples, left_out):
         pictures, labels = torch.randn(examples, 1, 28, 28), torch.arange(examples) % 10
         facts = Facts("made-up", (1, 28, 28), 10, (0.0, 1.0))
-        return Rows(pictures, labels, Public((pictures[:50], labels[:50])), facts)
+        return ExperimentRows(pictures, labels, Public((pictures[:50], labels[:50])), facts)
 
-    monkeypatch.setattr(trained, "network_rows", rows)
+    monkeypatch.setattr(training_entries, "network_rows", rows)
     monkeypatch.setenv("SORDINO_DATA", str(folder))
 
 
 def told(entries, folder, accuracy, seeds=1, more=None):
-    """A ledger in this folder that says of each entry and seed what `accuracy` says."""
-    ledger = Ledger(folder / "runs.jsonl")
+    """A results in this folder that says of each entry and seed what `accuracy` says."""
+    results = ResultsFile(folder / "runs.jsonl")
     for entry in entries:
         for seed in range(seeds):
-            ledger.add(entry, seed=seed, measured=Measured(accuracy(entry, seed), more or {}), seconds=1.0, origin={})
-    return ledger
+            results.add(
+                entry, seed=seed, measured=Measurement(accuracy(entry, seed), more or {}), seconds=1.0, origin={}
+            )
+    return results
 
 
 def pictures_of(*, rows, public):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.table import rows
 from sordino_papers.hidden_state import HIDDEN_STATE
 
@@ -30,12 +30,14 @@ def test_every_cell_of_the_table_is_measured(row):
 
 
 def test_the_table_is_that_of_the_runs_that_are_kept():
-    found = rows(HIDDEN_STATE.entries(Scale.CPU), Ledger(RESULTS / "runs.jsonl"), seeds=TABLE["rows"][0]["seeds"])
+    found = rows(
+        HIDDEN_STATE.entries(RunScale.CPU), ResultsFile(RESULTS / "runs.jsonl"), seeds=TABLE["rows"][0]["seeds"]
+    )
     assert [row.json() for row in found] == TABLE["rows"]
 
 
 def test_every_run_promises_at_most_the_epsilon_of_its_row():
-    for run in Ledger(RESULTS / "runs.jsonl").runs():
+    for run in ResultsFile(RESULTS / "runs.jsonl").runs():
         assert 0.99 * run["epsilon"] < run["more"]["epsilon_replace_one"] <= run["epsilon"]
         assert {"command", "commit", "machine"} <= set(run)
 

@@ -8,10 +8,10 @@ import torch
 
 from sordino.convex import GatedReLU
 from sordino.errors import UsageError
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.entry import RunScale
 from sordino_papers.hidden_state import utility_law
-from sordino_papers.hidden_state.random_data import Drawn
-from sordino_papers.hidden_state.utility_law import Point, laws, measure, measured
+from sordino_papers.hidden_state.random_data import RandomDataset
+from sordino_papers.hidden_state.utility_law import RiskPoint, laws, measure, measure_risk
 
 METHODS = ("NoisyCGD, gated", "DP-SGD, linear")
 
@@ -19,7 +19,7 @@ METHODS = ("NoisyCGD, gated", "DP-SGD, linear")
 def points(excess, seeds=4):
     rng = np.random.default_rng(0)
     grid = [(n, e, seed) for n in (100, 200, 400) for e in (1.0, 4.0, 16.0) for seed in range(seeds)]
-    return [Point("a", n, e, seed, excess(n, e) * math.exp(0.1 * rng.normal()), 1.0, 0.0) for n, e, seed in grid]
+    return [RiskPoint("a", n, e, seed, excess(n, e) * math.exp(0.1 * rng.normal()), 1.0, 0.0) for n, e, seed in grid]
 
 
 def test_a_planted_slope_is_found_within_its_interval():
@@ -43,7 +43,9 @@ def test_an_interval_covers_its_slope_as_often_as_it_says():
     rng, covered = np.random.default_rng(1), 0
     for _ in range(400):
         made = [
-            Point("a", n, e, 0, math.exp(rng.normal()) / n, 1.0, 0.0) for n in (100, 200, 400) for e in (1.0, 4.0, 16.0)
+            RiskPoint("a", n, e, 0, math.exp(rng.normal()) / n, 1.0, 0.0)
+            for n in (100, 200, 400)
+            for e in (1.0, 4.0, 16.0)
         ]
         slope = laws(made)[0].in_examples
         covered += slope.low < -1 < slope.high
@@ -56,33 +58,33 @@ def test_too_few_points_have_no_slope():
 
 
 def test_each_place_of_the_grid_is_measured_once_and_known_points_are_kept(monkeypatch):
-    monkeypatch.setitem(utility_law.SIZES, Scale.QUICK, (60, 80))
+    monkeypatch.setitem(utility_law.SIZES, RunScale.QUICK, (60, 80))
     asked = []
 
     def counted(method, examples, epsilon, seed):
         asked.append((method, examples, epsilon, seed))
-        return Point(method, examples, epsilon, seed, 1 / examples, 1 / epsilon, 0.0)
+        return RiskPoint(method, examples, epsilon, seed, 1 / examples, 1 / epsilon, 0.0)
 
-    monkeypatch.setattr(utility_law, "measured", counted)
+    monkeypatch.setattr(utility_law, "measure_risk", counted)
     seen = []
-    found = measure(Scale.QUICK, 2, seen.append)
+    found = measure(RunScale.QUICK, 2, seen.append)
     assert found == tuple(seen)
     assert {point.question for point in found} == {
         (method, n, e, seed) for method in METHODS for n in (60, 80) for e in (1.0, 4.0, 16.0) for seed in range(2)
     }
-    assert measure(Scale.QUICK, 2, seen.append, known=found[1:]) == found
+    assert measure(RunScale.QUICK, 2, seen.append, known=found[1:]) == found
     assert seen[len(found) :] == [found[0]]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_less_noise_means_less_risk_and_a_seed_repeats_its_point(method):
-    noisy, clear, again = (measured(method, 100, epsilon, seed=3) for epsilon in (0.5, 16.0, 16.0))
+    noisy, clear, again = (measure_risk(method, 100, epsilon, seed=3) for epsilon in (0.5, 16.0, 16.0))
     assert 0 < clear.excess < noisy.excess and 0 < clear.bounded < noisy.bounded
     assert (again.excess, again.bounded) == pytest.approx((clear.excess, clear.bounded), rel=1e-9)
 
 
 def test_the_gated_model_can_fit_every_label_of_the_data_model():
-    drawn = Drawn(100, seed=0)
+    drawn = RandomDataset(100, seed=0)
     assert (drawn.dimensions, drawn.gates) == (10, math.ceil(10 * math.log(100)))
     rows = torch.nn.functional.normalize(drawn.rows.double())
     gates = GatedReLU(drawn.gates, drawn.gate_seed).build(drawn.dimensions, 1).gates.double()

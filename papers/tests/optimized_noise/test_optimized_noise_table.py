@@ -16,24 +16,14 @@ from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
-from sordino_papers.harness.entry import Entry
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Entry, RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.optimized_noise.by_dimension import DELTA as DELTA_OF_COSTS
-from sordino_papers.optimized_noise.by_dimension import (
-    by_dimension,
-    costs,
-    lognormal_weights,
-    measure_by_dimension,
-)
+from sordino_papers.optimized_noise.by_dimension import by_dimension, costs, lognormal_weights, measure_by_dimension
 from sordino_papers.optimized_noise.curves import accuracy_curves
-from sordino_papers.optimized_noise.moments_accountant import (
-    epsilon_of_2016,
-    least_epsilon_of_2016,
-    noise_of_2016,
-)
-from sordino_papers.optimized_noise.settings import DELTA, Settings
+from sordino_papers.optimized_noise.mechanisms import DELTA, StepSettings
+from sordino_papers.optimized_noise.moments_accountant import epsilon_of_2016, least_epsilon_of_2016, noise_of_2016
 from sordino_papers.optimized_noise.table import (
     ALL,
     BLOCKS,
@@ -53,7 +43,7 @@ needs_digits = pytest.mark.skipif(
     not (is_complete("mnist", root()) and is_complete("fashion-mnist", root())),
     reason="MNIST and Fashion-MNIST are not there",
 )
-SETTINGS = Settings(steps=20, rate=0.1, learning_rate=1.0, clip=1.0)
+SETTINGS = StepSettings(steps=20, rate=0.1, learning_rate=1.0, clip=1.0)
 
 
 def test_the_accounting_of_2016_says_what_was_published():
@@ -93,20 +83,14 @@ def test_every_way_keeps_its_promise(way, epsilon):
 
 
 def test_what_promises_nothing_has_no_epsilon():
-    for entry in OPTIMIZED_NOISE.entries(Scale.CPU):
+    for entry in OPTIMIZED_NOISE.entries(RunScale.CPU):
         nothing = "no privacy" in entry.method or "not guaranteed" in entry.method
         assert (entry.epsilon is None) == (entry.adjacency is None) == nothing
 
 
-@pytest.mark.parametrize("scale", list(Scale))
-def test_no_two_entries_are_the_same(scale):
-    entries = (*OPTIMIZED_NOISE.entries(scale), *OPTIMIZED_NOISE.ablation(scale))
-    assert len({entry.name for entry in entries}) == len(entries)
-
-
 @pytest.mark.parametrize("trained", ALL, ids=lambda one: one.title)
 def test_noise_with_a_shape_is_compared_at_the_settings_of_noise_without(trained):
-    lines = _lines(trained, Scale.CPU)
+    lines = _lines(trained, RunScale.CPU)
     for one, other in ((GAUSSIAN, "matched Gaussian"), (ISOTROPIC, LAPLACE), (ISOTROPIC, BLOCKS)):
         if one in lines and other in lines:
             assert [x.settings["training"] for x in lines[one]] == [x.settings["training"] for x in lines[other]]
@@ -144,13 +128,13 @@ def test_costs_are_drawn_and_kept(tmp_path):
 
 
 def test_curves_of_nothing_are_empty_and_no_error(tmp_path):
-    panels = {trained.title: _lines(trained, Scale.QUICK) for trained in ALL}
-    accuracy_curves(panels, Ledger(tmp_path / "runs.jsonl"), tmp_path / "curves.svg", seeds=1)
+    panels = {trained.title: _lines(trained, RunScale.QUICK) for trained in ALL}
+    accuracy_curves(panels, ResultsFile(tmp_path / "runs.jsonl"), tmp_path / "curves.svg", seeds=1)
     assert (tmp_path / "curves.svg").exists()
 
 
 def projected() -> list[Entry]:
-    return [entry for entry in OPTIMIZED_NOISE.entries(Scale.QUICK) if entry.method.startswith(PROJECTED.title)]
+    return [entry for entry in OPTIMIZED_NOISE.entries(RunScale.QUICK) if entry.method.startswith(PROJECTED.title)]
 
 
 @needs_digits
@@ -166,7 +150,7 @@ def test_a_head_is_trained_in_every_way(entry):
 @needs_digits
 @pytest.mark.slow
 def test_the_table_is_made_with_all_that_goes_with_it(tmp_path):
-    found = reproduce(OPTIMIZED_NOISE, tmp_path, scale=Scale.QUICK, seeds=1, only=PROJECTED.title, progress=False)
-    ledger = Ledger(tmp_path / "runs.jsonl")
-    assert all(ledger.has(entry, seed=0) for entry in projected())
+    found = reproduce(OPTIMIZED_NOISE, tmp_path, scale=RunScale.QUICK, seeds=1, only=PROJECTED.title, progress=False)
+    results = ResultsFile(tmp_path / "runs.jsonl")
+    assert all(results.has(entry, seed=0) for entry in projected())
     assert all(path.exists() for side in found.sides for path in side.files)

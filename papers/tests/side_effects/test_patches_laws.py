@@ -17,26 +17,26 @@ from scipy.stats import spearmanr
 from sordino.effects.input_attacks import L2, LInfinity, PgdAttack
 from sordino.kernel.randomness import Key
 from sordino_papers.side_effects.two_patch_world import (
-    Descent,
+    PatchDescent,
     PatchNetwork,
     TwoPatches,
     adversarial_term_l2,
     adversarial_term_linf,
-    attacked,
     feature_to_noise,
     l1_growth,
     l2_growth,
+    move_to_high_loss,
     one_feature_each,
     outcomes,
     train_side_by_side,
     upper_terms,
 )
-from sordino_papers.side_effects.two_patch_world.attacked import EVERYWHERE
+from sordino_papers.side_effects.two_patch_world.robustness import EVERYWHERE
 
 SEEDS = range(5)
 FILTERS, EXAMPLES = 10, 100
 WORLD = TwoPatches(dimension=100, patch_noise=0.2)
-QUIET = Descent(noise_std=0.0, learning_rate=40.0, steps=200)
+QUIET = PatchDescent(noise_std=0.0, learning_rate=40.0, steps=200)
 NOISE = (0.005, 0.01, 0.02, 0.04, 0.08)
 
 Array = NDArray[np.float64]
@@ -66,11 +66,11 @@ class Trained:
         self, world: TwoPatches, network: PatchNetwork, seed: int, what: str, attack: PgdAttack | None, per_group: int
     ) -> list[float]:
         rows = world.draw_evenly(per_group, Key.from_seed(seed).stream("test"))
-        rows = rows if attack is None else attacked(network, rows, attack)
+        rows = rows if attack is None else move_to_high_loss(network, rows, attack)
         return [getattr(outcome, what) for outcome in outcomes(network, world, rows)]
 
 
-def trained(worlds: Sequence[TwoPatches], descents: Sequence[Descent], examples: int = EXAMPLES) -> Trained:
+def trained(worlds: Sequence[TwoPatches], descents: Sequence[PatchDescent], examples: int = EXAMPLES) -> Trained:
     """World i by descent i, once for each seed."""
     pairs = [(world, descent, seed) for world, descent in zip(worlds, descents, strict=True) for seed in SEEDS]
     networks = train_side_by_side(
@@ -152,7 +152,7 @@ def test_accuracy_jumps_from_a_guess_to_near_one_within_a_decade_of_feature_size
     jumps = []
     for std in (0.005, 0.02, 0.08):
         worlds = [one_feature_each(size, dimension=100, patch_noise=0.2) for size in sizes]
-        found = trained(worlds, [Descent(std, learning_rate=4.0, steps=50)] * len(worlds), 60)
+        found = trained(worlds, [PatchDescent(std, learning_rate=4.0, steps=50)] * len(worlds), 60)
         accuracies = found.measured("accuracy").mean(axis=(1, 2))
         assert accuracies[0] < 0.6 and accuracies[-1] > 0.95
         jumps.append(np.interp(0.75, accuracies, np.log(sizes)))

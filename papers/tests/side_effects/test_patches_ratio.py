@@ -13,11 +13,11 @@ from sordino.data import load, root
 from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.training.not_private import NOT_PRIVATE, ExposedResult
-from sordino_papers.side_effects.changed import Padded
+from sordino_papers.side_effects.image_sets import Padding
 from sordino_papers.side_effects.measured_ratio import exposed_descent, measure_ratios
 from sordino_papers.side_effects.two_patch_world import (
-    Box,
-    Descent,
+    ObjectBox,
+    PatchDescent,
     PatchNetwork,
     TwoPatches,
     clipping_factor,
@@ -34,7 +34,7 @@ from sordino_papers.side_effects.two_patch_world import (
 )
 
 WORLD = TwoPatches(dimension=64, patch_noise=0.1)
-DESCENT = Descent(noise_std=0.02)
+DESCENT = PatchDescent(noise_std=0.02)
 FILTERS = 50
 
 
@@ -137,7 +137,7 @@ def test_padding_shrinks_the_feature_of_a_picture_with_its_side() -> None:
     """A square of ones keeps its value when it is shrunk: its length falls as its side."""
     ratios = []
     for padding in (0.0, 0.25, 0.5, 0.75):
-        box, pictures = Box.after_padding(32, padding), torch.zeros(3, 1, 32, 32)
+        box, pictures = ObjectBox.after_padding(32, padding), torch.zeros(3, 1, 32, 32)
         pictures[:, :, box.top : box.top + box.height, box.left : box.left + box.width] = 1.0
         found = feature_to_noise_of_pictures(pictures, box, noise_std=0.5)
         assert found.share_of_energy == 1.0 and object_boxes(pictures) == [box] * 3
@@ -151,12 +151,12 @@ def test_padded_digits_lose_with_their_side_and_more_as_thin_strokes_blur() -> N
     loaded = load("mnist").test
     assert loaded is not None
     pictures = loaded.inputs[:200].float() / 255
-    whole = feature_to_noise_of_pictures(pictures, Box(0, 0, 28, 28), noise_std=0.01)
+    whole = feature_to_noise_of_pictures(pictures, ObjectBox(0, 0, 28, 28), noise_std=0.01)
     kept = []
     for pixels in (5, 14, 23, 42):
         side = 28 / (28 + 2 * pixels)
-        box = Box.after_padding(28, 1 - side)
-        found = feature_to_noise_of_pictures(Padded(pixels)(pictures), box, noise_std=0.01)
+        box = ObjectBox.after_padding(28, 1 - side)
+        found = feature_to_noise_of_pictures(Padding(pixels)(pictures), box, noise_std=0.01)
         assert found.share_of_energy > 0.99
         kept.append(found.feature_to_noise / whole.feature_to_noise / side)
     assert kept == pytest.approx([0.90, 0.83, 0.78, 0.68], abs=0.02)
@@ -164,15 +164,17 @@ def test_padded_digits_lose_with_their_side_and_more_as_thin_strokes_blur() -> N
 
 def test_what_lies_outside_the_box_is_not_the_feature() -> None:
     pictures = torch.ones(2, 3, 8, 8)
-    found = feature_to_noise_of_pictures(pictures, Box.after_padding(8, 0.5), noise_std=1.0)
+    found = feature_to_noise_of_pictures(pictures, ObjectBox.after_padding(8, 0.5), noise_std=1.0)
     assert found.share_of_energy == 0.25 and found.feature_norm == pytest.approx(sqrt(48))
-    assert feature_to_noise_of_pictures(pictures, Box(0, 0, 8, 8), noise_std=1.0, background=1.0).feature_norm == 0.0
+    assert (
+        feature_to_noise_of_pictures(pictures, ObjectBox(0, 0, 8, 8), noise_std=1.0, background=1.0).feature_norm == 0.0
+    )
 
 
 def test_what_has_no_ratio_is_refused() -> None:
     with pytest.raises(UsageError, match="noise_std must be a finite number above 0"):
-        feature_to_noise(WORLD, Descent(0.0), FILTERS)
+        feature_to_noise(WORLD, PatchDescent(0.0), FILTERS)
     with pytest.raises(UsageError, match="pictures must be of shape"):
-        feature_to_noise_of_pictures(torch.zeros(8, 8), Box(0, 0, 8, 8), noise_std=1.0)
+        feature_to_noise_of_pictures(torch.zeros(8, 8), ObjectBox(0, 0, 8, 8), noise_std=1.0)
     with pytest.raises(UsageError, match="degrees must be in"):
         starting_loss(120.0, strength=1.0)

@@ -12,10 +12,10 @@ from sordino.kernel.contribution import LossGradient
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
 from sordino_papers.side_effects.two_patch_world import (
-    Descent,
-    Group,
-    Patches,
+    PatchDescent,
+    PatchGroup,
     PatchNetwork,
+    PatchRows,
     TwoPatches,
     one_feature_each,
     train,
@@ -76,7 +76,7 @@ def test_the_network_is_the_formula() -> None:
 
 def test_noise_on_the_mean_gradient_is_the_multiplier_times_the_clip_over_the_batch() -> None:
     """With a clip that leaves nothing, one step of the kernel moves weights by its noise alone."""
-    rows, descent = WORLD.draw(400, stream()), Descent(0.03, clip_norm=1e-4, learning_rate=2.0, steps=1)
+    rows, descent = WORLD.draw(400, stream()), PatchDescent(0.03, clip_norm=1e-4, learning_rate=2.0, steps=1)
     network = PatchNetwork(24, 20, seed=0)
     before = network.weights().clone()
     train(network, rows, descent, seed=1)
@@ -106,7 +106,7 @@ def test_side_by_side_sums_are_those_of_the_kernel(clip: float) -> None:
 
 
 def test_side_by_side_training_without_noise_goes_where_the_kernel_goes() -> None:
-    rows, descent = WORLD.draw(60, stream()), Descent(0.0, learning_rate=10.0, steps=5, rate=1.0)
+    rows, descent = WORLD.draw(60, stream()), PatchDescent(0.0, learning_rate=10.0, steps=5, rate=1.0)
     (found,) = train_side_by_side([PatchNetwork(24, 5, seed=0)], [rows], [descent], stream("swarm"))
     twin = PatchNetwork(24, 5, seed=0)
     train_without_noise(twin, rows, descent, seed=0)
@@ -115,18 +115,18 @@ def test_side_by_side_training_without_noise_goes_where_the_kernel_goes() -> Non
 
 def test_what_makes_no_world_is_refused() -> None:
     with pytest.raises(UsageError, match="shares of groups must sum to 1"):
-        TwoPatches((Group("a", 0, 1.0, 0.5), Group("b", 1, 1.0, 0.4)))
+        TwoPatches((PatchGroup("a", 0, 1.0, 0.5), PatchGroup("b", 1, 1.0, 0.4)))
     with pytest.raises(UsageError, match="dimension must be a whole number from 4"):
         TwoPatches(dimension=3)
     with pytest.raises(UsageError, match="one group of each class"):
         TwoPatches().rotated(30.0)
     with pytest.raises(UsageError, match="as many networks as rows and descents"):
-        train_side_by_side([], [WORLD.draw(3, stream())], [Descent(0.1)], stream())
+        train_side_by_side([], [WORLD.draw(3, stream())], [PatchDescent(0.1)], stream())
     with pytest.raises(UsageError, match="noise_multiplier"):
-        Descent(0.0).plan(100)
+        PatchDescent(0.0).plan(100)
 
 
 def test_rows_of_a_group_are_those_and_no_others() -> None:
     rows = WORLD.draw(50, stream())
-    found: Patches = rows.of_group(1)
+    found: PatchRows = rows.of_group(1)
     assert len(found) == int((rows.group == 1).sum()) and set(found.group.tolist()) == {1}

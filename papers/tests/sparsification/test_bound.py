@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.errors import UsageError
-from sordino_papers.sparsification.convergence import Descent, Objective, Tradeoff, noisy_sgd_bound, supposed_kappa
+from sordino_papers.sparsification.convergence import (
+    ClippedDescent,
+    Objective,
+    Tradeoff,
+    noisy_sgd_bound,
+    supposed_kappa,
+)
 from sordino_papers.sparsification.convergence.bound import delta_sigma
 
 OBJECTIVE = Objective(smoothness=2.0, loss_gap=3.0, dimension=500)
-DESCENT = Descent(learning_rate=0.1, steps=100, batch_size=20, clip_norm=0.5, noise_multiplier=4.0)
+DESCENT = ClippedDescent(learning_rate=0.1, steps=100, batch_size=20, clip_norm=0.5, noise_multiplier=4.0)
 POSITIVE = st.floats(min_value=0.01, max_value=100.0)
 
 

@@ -16,7 +16,7 @@ import sordino as so
 from sordino.errors import UsageError
 from sordino.training.not_private import NOT_PRIVATE, ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun
-from sordino_papers.sparsification.convergence import Measured, measure, random_masks, secant_smoothness
+from sordino_papers.sparsification.convergence import BoundMeasurement, measure, random_masks, secant_smoothness
 
 MASKS = all_masks(2)
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -108,7 +108,7 @@ def test_nothing_measured_looks_private() -> None:
     measured = measure(skewed(0, 1.0), MASKS, clip_norm=1.0)
     assert isinstance(measured, ExposedResult) and NOT_PRIVATE in repr(measured)
     assert not any("epsilon" in name or "guarantee" in name for name in dir(measured))
-    assert math.isfinite(measured.progress) and isinstance(measured, Measured)
+    assert math.isfinite(measured.progress) and isinstance(measured, BoundMeasurement)
 
 
 @pytest.mark.parametrize(

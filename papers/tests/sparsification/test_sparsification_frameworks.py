@@ -8,13 +8,12 @@ import pytest
 
 from sordino.data import root
 from sordino.data.standard import is_complete
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Entry, Measurement, RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.sparsification.frameworks import FRAMEWORKS, RATES, SPARSIFICATION_FRAMEWORKS
-from sordino_papers.sparsification.largest_rate import Curve, largest_rates
-from sordino_papers.sparsification.ways import kept_pretrained
+from sordino_papers.sparsification.largest_rate import RateCurve, largest_rates
+from sordino_papers.sparsification.methods import kept_pretrained
 
 needs_cifar = pytest.mark.skipif(
     not is_complete("cifar10", root()), reason="CIFAR-10 is not here: sordino data fetch cifar10"
@@ -26,18 +25,18 @@ def a_curve(accuracies, folder, seeds):
     """A framework whose accuracy is `accuracies`[rate] with a deviation of 1 between seeds."""
 
     def entry(rate):
-        return Entry(f"r* {rate}", "digits", 1.0, "zero-out", {"rate": rate}, lambda seed: Measured(0.0))
+        return Entry(f"r* {rate}", "digits", 1.0, "zero-out", {"rate": rate}, lambda seed: Measurement(0.0))
 
-    curve = Curve("linear", 1.0, RATES_OF_A_TEST, tuple(entry(rate) for rate in RATES_OF_A_TEST))
-    ledger = Ledger(folder / "runs.jsonl")
+    curve = RateCurve("linear", 1.0, RATES_OF_A_TEST, tuple(entry(rate) for rate in RATES_OF_A_TEST))
+    results = ResultsFile(folder / "runs.jsonl")
     for one, accuracy in zip(curve.entries, accuracies, strict=True):
         for seed in range(seeds):
-            ledger.add(one, seed=seed, measured=Measured(accuracy + (-1) ** seed), seconds=1.0, origin={})
+            results.add(one, seed=seed, measured=Measurement(accuracy + (-1) ** seed), seconds=1.0, origin={})
     return curve
 
 
 def largest(accuracies, folder, seeds=4):
-    side = largest_rates([a_curve(accuracies, folder, seeds)], folder, Scale.QUICK, seeds, "a test")
+    side = largest_rates([a_curve(accuracies, folder, seeds)], folder, RunScale.QUICK, seeds, "a test")
     return side.lines[1][2], side
 
 
@@ -61,11 +60,10 @@ def test_a_side_keeps_its_numbers_and_a_picture(tmp_path) -> None:
     assert (found["rates"], found["means"], found["largest"]) == ([0.0, 0.5, 0.9], [60.0, 59.9, 50.0], 0.5)
 
 
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_every_framework_is_trained_without_and_with_sparsification(scale) -> None:
     entries = SPARSIFICATION_FRAMEWORKS.entries(scale)
     assert len(entries) == len(FRAMEWORKS[scale]) * len(RATES[scale])
-    assert len({(entry.method, repr(entry.settings)) for entry in entries}) == len(entries)
     assert sum(entry.settings["rate"] == 0.0 for entry in entries) == len(FRAMEWORKS[scale])
 
 
@@ -82,7 +80,9 @@ def test_a_network_is_pretrained_once(tmp_path, monkeypatch) -> None:
 @needs_cifar
 @pytest.mark.parametrize("framework", ["GEP", "transfer, linear probe"])
 def test_a_framework_trains_on_cifar10_and_promises_no_more_than_its_epsilon(framework, tmp_path) -> None:
-    found = reproduce(SPARSIFICATION_FRAMEWORKS, tmp_path, scale=Scale.QUICK, seeds=1, only=framework, progress=False)
+    found = reproduce(
+        SPARSIFICATION_FRAMEWORKS, tmp_path, scale=RunScale.QUICK, seeds=1, only=framework, progress=False
+    )
     run = [row for row in found.rows if row.ours is not None]
     assert [row.settings["rate"] for row in run] == [0.0, 0.9]
     assert all(row.more["epsilon"] <= row.epsilon for row in run)
@@ -91,5 +91,5 @@ def test_a_framework_trains_on_cifar10_and_promises_no_more_than_its_epsilon(fra
 @needs_cifar
 @pytest.mark.slow
 def test_the_quick_table_is_whole(tmp_path) -> None:
-    found = reproduce(SPARSIFICATION_FRAMEWORKS, tmp_path, scale=Scale.QUICK, seeds=1, progress=False)
+    found = reproduce(SPARSIFICATION_FRAMEWORKS, tmp_path, scale=RunScale.QUICK, seeds=1, progress=False)
     assert all(row.ours is not None for row in found.rows)

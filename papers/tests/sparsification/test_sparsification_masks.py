@@ -10,14 +10,13 @@ from made_up import noise_for_pictures
 
 from sordino.data import root
 from sordino.encodings import ConstantRate, Cooling
-from sordino_papers.harness import trained
-from sordino_papers.harness.entry import Entry, Measured
+from sordino_papers.harness import training_entries
+from sordino_papers.harness.entry import Entry, Measurement, RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.trained import Part
-from sordino_papers.sparsification import communicated
-from sordino_papers.sparsification.communicated import WIRES, Communicated, kept_share, traffic
-from sordino_papers.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, MaskAblation, Masks
+from sordino_papers.harness.training_entries import SetPart
+from sordino_papers.sparsification import communication_cost
+from sordino_papers.sparsification.communication_cost import WIRES, CommunicationCost, kept_share, traffic
+from sordino_papers.sparsification.masks import KINDS, SETTINGS, SPARSIFICATION_ABLATION, MaskAblation, MaskSchedule
 
 SIZE = 26_010  # of DP-CNN/S
 
@@ -25,36 +24,23 @@ SIZE = 26_010  # of DP-CNN/S
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What two clients with eight rows send at one final rate."""
-    setting = SETTINGS[Scale.QUICK]
-    trial = replace(setting.sent, batch_size=4, epochs=2)
+    setting = SETTINGS[RunScale.QUICK]
+    trial = replace(setting.sent_trial, batch_size=4, epochs=2)
     part = replace(setting.sent_part, examples=8)
     with pytest.MonkeyPatch.context() as patch:
         noise_for_pictures(patch, tmp_path_factory.mktemp("data"))
-        patch.setitem(SETTINGS, Scale.QUICK, replace(setting, sent_part=part, sent=trial, rates=(0.9,), clients=2))
-        entries = SPARSIFICATION_ABLATION.beside(Scale.QUICK)
-        return tuple(Communicated(**entry.measure(0).more) for entry in entries)
-
-
-def test_every_kind_of_masks_is_compared_at_both_epsilons():
-    entries = SPARSIFICATION_ABLATION.entries(Scale.CPU)
-    methods = [entry.method for entry in entries if entry.epsilon == 1.0]
-    assert methods == [
-        "none",
-        "cooling, mask per epoch, rate 0.9",
-        "cooling, mask per step, rate 0.9",
-        "constant, mask per epoch, rate 0.9",
-        "constant, mask per epoch, rate 0.45",
-        "constant, mask per step, rate 0.9",
-        "constant, mask per step, rate 0.45",
-    ]
-    assert len({(entry.method, entry.epsilon) for entry in entries}) == len(entries) == 14
+        patch.setitem(
+            SETTINGS, RunScale.QUICK, replace(setting, sent_part=part, sent_trial=trial, rates=(0.9,), clients=2)
+        )
+        entries = SPARSIFICATION_ABLATION.extra_entries(RunScale.QUICK)
+        return tuple(CommunicationCost(**entry.measure(0).more) for entry in entries)
 
 
 def test_a_rate_that_rises_keeps_as_much_as_one_of_half_its_end_that_stays():
-    setting = SETTINGS[Scale.CPU]
+    setting = SETTINGS[RunScale.CPU]
     examples = setting.part.examples
     for per_epoch in (1, None):
-        rises, stays = Masks(Cooling(), per_epoch), Masks(ConstantRate(), per_epoch)
+        rises, stays = MaskSchedule(Cooling(), per_epoch), MaskSchedule(ConstantRate(), per_epoch)
         shares = [kept_share(rises.of(setting.trial, 0.9), examples, SIZE)]
         shares += [kept_share(stays.of(setting.trial, 0.45), examples, SIZE)]
         assert shares == pytest.approx([0.55, 0.55], abs=1e-4)
@@ -73,11 +59,11 @@ def test_seed_coded_messages_have_four_bytes_for_each_coordinate_that_is_kept(fo
 
 def test_the_side_says_which_bytes_fall_in_proportion(found, tmp_path):
     assert len(found) == len(KINDS) * len(WIRES)
-    side = traffic(found, Scale.QUICK, tmp_path, "command")
+    side = traffic(found, RunScale.QUICK, tmp_path, "command")
     assert {line[-1] for line in side.lines[1:]} == {"yes"}
     assert side.lines[1][:4] == ("cooling, mask per epoch", "0.9", "0.550", "832,320 / 832,320")
     denser = tuple(replace(one, kept=one.kept / 2) for one in found)
-    assert {line[-1] for line in traffic(denser, Scale.QUICK, tmp_path, "command").lines[1:]} == {"no"}
+    assert {line[-1] for line in traffic(denser, RunScale.QUICK, tmp_path, "command").lines[1:]} == {"no"}
     kept = json.loads((tmp_path / "bytes-quick.json").read_text())["runs"]
     ends = {run["masks"]: run["share"] for run in kept if (run["wire"], run["final_rate"]) == ("seed-coded", 0.9)}
     assert ends["constant, mask per step"] == pytest.approx(0.1, abs=1e-3)
@@ -89,10 +75,10 @@ class Small(MaskAblation):
     """Four messages beside a table of nothing that takes long."""
 
     def entries(self, scale):
-        return [Entry("none", "digits", 1.0, "zero-out", {}, lambda seed: Measured(90.0))]
+        return [Entry("none", "digits", 1.0, "zero-out", {}, lambda seed: Measurement(90.0))]
 
-    def beside(self, scale):
-        return super().beside(scale)[: len(WIRES) + 1]
+    def extra_entries(self, scale):
+        return super().extra_entries(scale)[: len(WIRES) + 1]
 
 
 def test_what_is_beside_a_table_is_measured_once_and_never_to_be_shown(found, tmp_path, monkeypatch):
@@ -102,9 +88,9 @@ def test_what_is_beside_a_table_is_measured_once_and_never_to_be_shown(found, tm
         sent_by_now.append(wire.name)
         return replace(found[0], masks=masks, wire=wire.name)
 
-    monkeypatch.setattr(communicated, "communicated", sending)
-    monkeypatch.setattr(Part, "rows", lambda part, trial: None)
-    asked = {"scale": Scale.QUICK, "seeds": 2, "progress": False}
+    monkeypatch.setattr(communication_cost, "measure_communication", sending)
+    monkeypatch.setattr(SetPart, "rows", lambda part, trial: None)
+    asked = {"scale": RunScale.QUICK, "seeds": 2, "progress": False}
     assert reproduce(Small(), tmp_path, train=False, **asked).sides == () and sent_by_now == []
     assert reproduce(Small(), tmp_path, only="none", **asked).sides == () and sent_by_now == []
     for train in (True, True, False):
@@ -115,7 +101,7 @@ def test_what_is_beside_a_table_is_measured_once_and_never_to_be_shown(found, tm
 
 @pytest.mark.skipif(not (root() / "fashion-mnist").is_dir(), reason="needs Fashion-MNIST in the data folder")
 def test_a_quick_entry_keeps_its_promise_on_real_pictures(monkeypatch, tmp_path):
-    monkeypatch.setattr(trained, "unfinished", lambda *decided_by: tmp_path / "training")
-    entry = SPARSIFICATION_ABLATION.entries(Scale.QUICK)[2]
+    monkeypatch.setattr(training_entries, "unfinished", lambda *decided_by: tmp_path / "training")
+    entry = SPARSIFICATION_ABLATION.entries(RunScale.QUICK)[2]
     found = entry.measure(0)
     assert found.more["epsilon"] <= entry.epsilon == 3.0 and found.value > 30

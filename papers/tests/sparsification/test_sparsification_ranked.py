@@ -10,8 +10,8 @@ import pytest
 from sordino.encodings import RandomSparsify, RankedSparsify
 from sordino.kernel.encoding import Unchanged
 from sordino.training.not_private import NOT_PRIVATE
+from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
 from sordino_papers.sparsification import ranked
 from sordino_papers.sparsification.ranked import COMPARED, NONE, RANDOM, RANKED, RANKED_TABLE
 
@@ -19,15 +19,15 @@ from sordino_papers.sparsification.ranked import COMPARED, NONE, RANDOM, RANKED,
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """The quick table with two epochs of each training, and four of the masks."""
-    compared = COMPARED[Scale.QUICK]
+    compared = COMPARED[RunScale.QUICK]
     counted = replace(compared.counted, trial=replace(compared.counted.trial, epochs=4))
     short = replace(compared, trial=replace(compared.trial, epochs=2), counted=counted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ranked.COMPARED, Scale.QUICK, short)
-        return reproduce(RANKED_TABLE, tmp_path_factory.mktemp("ranked"), scale=Scale.QUICK, seeds=1, progress=False)
+        patch.setitem(ranked.COMPARED, RunScale.QUICK, short)
+        return reproduce(RANKED_TABLE, tmp_path_factory.mktemp("ranked"), scale=RunScale.QUICK, seeds=1, progress=False)
 
 
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_the_three_differ_in_their_masks_only(scale) -> None:
     trials = COMPARED[scale].trials()
     encodings = {method: trial.encoding(60_000) for method, trial in trials.items()}

@@ -8,17 +8,18 @@ import pytest
 import torch
 from made_up import noise_for_pictures, told
 
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.scale import Scale
+from sordino_papers.harness.entry import RunScale
+from sordino_papers.harness.results_file import ResultsFile
+from sordino_papers.harness.training import DpSgdTrial
 from sordino_papers.sparsification.grid import best_of
-from sordino_papers.sparsification.scaling_rule import SCALING_RULE, AdamTrial, grids
+from sordino_papers.sparsification.scaling_rule import SCALING_RULE, grids
 
 
 def line_of(grid, name):
     return next(line for found, line in grid.lines() if found == name)
 
 
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_the_diagonal_crosses_every_row_and_column_of_sgd_once_and_adam_has_none(scale):
     for grid in grids(scale):
         expected = 0 if "Adam" in grid.title else 1
@@ -26,41 +27,36 @@ def test_the_diagonal_crosses_every_row_and_column_of_sgd_once_and_adam_has_none
 
 
 def test_the_momentum_of_adam_is_its_first_beta():
-    trial = AdamTrial("linear", batch_size=8, epochs=1, learning_rate=0.01, clip=1.0, momentum=0.5)
-    optimizer = trial.optimizer([torch.nn.Parameter(torch.zeros(2))])
+    trial = DpSgdTrial("linear", 8, 1, learning_rate=0.01, clip=1.0, momentum=0.5, optimizer="adam")
+    optimizer = trial.optimizer_for([torch.nn.Parameter(torch.zeros(2))])
     assert isinstance(optimizer, torch.optim.Adam) and optimizer.defaults["betas"] == (0.5, 0.999)
 
 
-def test_sgd_and_adam_are_not_taken_for_each_other():
-    entries = SCALING_RULE.entries(Scale.QUICK)
-    assert len({repr(entry.settings) for entry in entries}) == len(entries) == 8
-
-
 def test_the_best_of_a_row_is_compared_with_its_neighbours_seed_by_seed(tmp_path):
-    (sgd, _), heights = grids(Scale.CPU), {0.9: 70.0, 0.8: 71.0, 0.5: 75.0, 0.0: 60.0}
+    (sgd, _), heights = grids(RunScale.CPU), {0.9: 70.0, 0.8: 71.0, 0.5: 75.0, 0.0: 60.0}
     momenta = {cell.entry.method: cell.momentum for cell in sgd.cells}
     entries = [cell.entry for cell in sgd.cells]
     told(entries, tmp_path, lambda entry, seed: heights[momenta[entry.method]] + 10 * seed, seeds=2)
-    ledger = Ledger(tmp_path / "runs.jsonl")
-    on_rule = best_of("C 0.5", line_of(sgd, "C 0.5"), sgd, ledger, 2)
+    results = ResultsFile(tmp_path / "runs.jsonl")
+    on_rule = best_of("C 0.5", line_of(sgd, "C 0.5"), sgd, results, 2)
     assert (on_rule.place, on_rule.on_diagonal) == ("mu 0.5", True)
     assert on_rule.over == ("+4.0 ± 0.0 over mu 0.8", "+15.0 ± 0.0 over mu 0")
-    off_rule = best_of("C 1", line_of(sgd, "C 1"), sgd, ledger, 2)
+    off_rule = best_of("C 1", line_of(sgd, "C 1"), sgd, results, 2)
     assert (off_rule.place, off_rule.on_diagonal) == ("mu 0.5", False)
     assert (on_rule.constant, off_rule.constant) == (1.0, 2.0)
     assert off_rule.over == ("-15.0 ± 0.0 over mu 0.5",)
 
 
 def test_where_there_is_no_diagonal_the_best_is_compared(tmp_path):
-    _, adam = grids(Scale.QUICK)
+    _, adam = grids(RunScale.QUICK)
     told([cell.entry for cell in adam.cells], tmp_path, lambda entry, seed: 50.0 + ("mu 0.9" in entry.method))
-    found = best_of("C 1", line_of(adam, "C 1"), adam, Ledger(tmp_path / "runs.jsonl"), 1)
+    found = best_of("C 1", line_of(adam, "C 1"), adam, ResultsFile(tmp_path / "runs.jsonl"), 1)
     assert (found.place, found.on_diagonal, found.over) == ("mu 0.9", None, ("+1.0 over mu 0",))
 
 
 def test_the_side_has_a_line_for_every_row_and_column_and_a_picture(tmp_path):
-    told(SCALING_RULE.entries(Scale.CPU), tmp_path, lambda entry, seed: float(len(entry.method)))
-    (side,) = SCALING_RULE.sides(Scale.CPU, 1, tmp_path)
+    told(SCALING_RULE.entries(RunScale.CPU), tmp_path, lambda entry, seed: float(len(entry.method)))
+    (side,) = SCALING_RULE.sides(RunScale.CPU, 1, tmp_path)
     assert len(side.lines) == 1 + 2 * (4 + 4)
     assert (tmp_path / "grid-cpu.svg").read_bytes().startswith(b"<?xml")
     kept = json.loads((tmp_path / "grid-cpu.json").read_text())["grids"]
@@ -68,12 +64,12 @@ def test_the_side_has_a_line_for_every_row_and_column_and_a_picture(tmp_path):
 
 
 def test_a_grid_that_was_not_run_has_no_best_and_an_empty_picture(tmp_path):
-    (side,) = SCALING_RULE.sides(Scale.QUICK, 1, tmp_path)
+    (side,) = SCALING_RULE.sides(RunScale.QUICK, 1, tmp_path)
     assert len(side.lines) == 1 and (tmp_path / "grid-quick.svg").exists()
 
 
 @pytest.mark.parametrize("place", [0, -1], ids=["SGD", "Adam"])
 def test_a_quick_entry_keeps_its_promise(place, monkeypatch, tmp_path):
     noise_for_pictures(monkeypatch, tmp_path)
-    entry = SCALING_RULE.entries(Scale.QUICK)[place]
+    entry = SCALING_RULE.entries(RunScale.QUICK)[place]
     assert entry.measure(0).more["epsilon"] <= entry.epsilon == 3.0

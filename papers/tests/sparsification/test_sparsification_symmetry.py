@@ -10,8 +10,8 @@ import pytest
 from sordino.encodings import RandomSparsify
 from sordino.kernel.encoding import Unchanged
 from sordino.training.not_private import NOT_PRIVATE
+from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
 from sordino_papers.sparsification import symmetry
 from sordino_papers.sparsification.symmetry import LOOKS, METHODS, SYMMETRY
 
@@ -19,12 +19,12 @@ from sordino_papers.sparsification.symmetry import LOOKS, METHODS, SYMMETRY
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """The quick table with fewer units and signs: the same files, in a second."""
-    (looks,) = LOOKS[Scale.QUICK]
+    (looks,) = LOOKS[RunScale.QUICK]
     folder = tmp_path_factory.mktemp("symmetry")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(symmetry.LOOKS, Scale.QUICK, (replace(looks, epochs=(0, 2), units=20),))
+        patch.setitem(symmetry.LOOKS, RunScale.QUICK, (replace(looks, epochs=(0, 2), units=20),))
         patch.setattr(symmetry, "FLIPS", 19)
-        return folder, reproduce(SYMMETRY, folder, scale=Scale.QUICK, seeds=1, progress=False)
+        return folder, reproduce(SYMMETRY, folder, scale=RunScale.QUICK, seeds=1, progress=False)
 
 
 def test_each_method_has_a_line_without_an_epsilon_and_a_table_by_epoch(found) -> None:
@@ -37,8 +37,8 @@ def test_each_method_has_a_line_without_an_epsilon_and_a_table_by_epoch(found) -
 
 
 def test_both_methods_start_alike_and_only_one_is_sparse() -> None:
-    (looks,) = LOOKS[Scale.QUICK]
-    encodings = [replace(looks.watched.trial, sparsity=sparsity).encoding(1437) for sparsity in METHODS.values()]
+    (looks,) = LOOKS[RunScale.QUICK]
+    encodings = [replace(looks.training.trial, sparsity=sparsity).encoding(1437) for sparsity in METHODS.values()]
     assert [type(encoding) for encoding in encodings] == [Unchanged, RandomSparsify]
     assert encodings[1].zeroed(0, 1000) == 0
 
@@ -63,8 +63,8 @@ def test_pictures_count_the_points_that_were_looked_at(found) -> None:
                 assert 18 <= sum(map(sum, plane["counts"])) <= 20 == plane["points"]
 
 
-@pytest.mark.parametrize("scale", list(Scale))
+@pytest.mark.parametrize("scale", list(RunScale))
 def test_every_look_lies_within_its_training(scale) -> None:
     for looks in LOOKS[scale]:
-        assert max(looks.epochs) < looks.watched.trial.epochs
-        assert looks.units <= looks.watched.trial.batch_size
+        assert max(looks.epochs) < looks.training.trial.epochs
+        assert looks.units <= looks.training.trial.batch_size

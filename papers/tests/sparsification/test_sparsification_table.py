@@ -13,13 +13,12 @@ from sordino.errors import UsageError
 from sordino.recipes.defaults import defaults_for
 from sordino.training import checkpoint
 from sordino.training.loop import Training
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
-from sordino_papers.harness.paired import gain
+from sordino_papers.harness.entry import Entry, Measurement, RunScale
 from sordino_papers.harness.reproduce import reproduce
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.rows import network_rows
-from sordino_papers.harness.scale import Scale
-from sordino_papers.harness.training import HalvedTrial, unfinished
+from sordino_papers.harness.table import gain
+from sordino_papers.harness.training import unfinished
 from sordino_papers.sparsification.table import (
     FRAMEWORKS,
     HOUSE_NUMBERS,
@@ -67,22 +66,16 @@ def test_a_recipe_trains_by_itself_as_the_table_does_without_masks(framework):
 
 
 def test_house_numbers_are_left_to_the_paper_scale():
-    data = {scale: {entry.data for entry in SPARSIFICATION.entries(scale)} for scale in Scale}
-    assert "svhn" in data[Scale.PAPER]
-    assert "svhn" not in data[Scale.QUICK] | data[Scale.CPU]
-
-
-def test_colour_pictures_are_trained_in_half_precision_unless_all_is_as_in_the_paper():
-    for scale in Scale:
-        trained = [entry.settings["training"] for entry in SPARSIFICATION.entries(scale) if entry.data == "cifar10"]
-        assert {text.startswith("HalvedTrial(") for text in trained} == {scale is not Scale.PAPER}
+    data = {scale: {entry.data for entry in SPARSIFICATION.entries(scale)} for scale in RunScale}
+    assert "svhn" in data[RunScale.PAPER]
+    assert "svhn" not in data[RunScale.QUICK] | data[RunScale.CPU]
 
 
 @needs_clothes
 def test_a_halved_trial_is_the_same_but_for_its_products():
     rows = network_rows("fashion-mnist", "dp-cnn-s", examples=500)
     trial = replace(Choice(0.5).of(FRAMEWORKS[0].usual), batch_size=100, epochs=1.0)
-    halved = HalvedTrial(**vars(trial))
+    halved = replace(trial, precision="bfloat16")
     one, other = (each.fitted(rows, 3.0, 0) for each in (trial, halved))
     assert one.guarantee.epsilon == other.guarantee.epsilon
     pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
@@ -102,44 +95,37 @@ def test_a_choice_can_stretch_the_steps_and_nothing_else_and_says_so():
     assert str(stretched) == f"{usual}, steps 1.5 x as long"
 
 
-def test_the_published_rate_stands_at_epsilon_three_and_only_dp_cnn_with_masks_leaves_the_rule_at_epsilon_one():
-    for framework in (*FRAMEWORKS, *HOUSE_NUMBERS):
-        for kind, choices in framework.chosen.items():
-            leaves = (framework.title, kind) == ("DP-CNN", RANDOM)
-            assert [choice.stretched for choice in choices] == [1.0, 1.5 if leaves else 1.0]
-
-
 def entry(method: str, **settings: object) -> Entry:
-    return Entry(method, "rows", 1.0, "zero-out", settings, lambda seed: Measured(0.0))
+    return Entry(method, "rows", 1.0, "zero-out", settings, lambda seed: Measurement(0.0))
 
 
 def test_a_gain_is_paired_by_seed(tmp_path):
-    ledger, one, other = Ledger(tmp_path / "runs.jsonl"), entry("none"), entry("RS")
+    results, one, other = ResultsFile(tmp_path / "runs.jsonl"), entry("none"), entry("RS")
     for seed, value in enumerate([80.0, 60.0, 70.0]):  # they differ by twenty points, the gain by two tenths
-        ledger.add(one, seed=seed, measured=Measured(value), seconds=1.0, origin={})
-        ledger.add(other, seed=seed, measured=Measured(value + 1 + 0.1 * seed), seconds=1.0, origin={})
-    found = gain(one, other, ledger, seeds=3)
+        results.add(one, seed=seed, measured=Measurement(value), seconds=1.0, origin={})
+        results.add(other, seed=seed, measured=Measurement(value + 1 + 0.1 * seed), seconds=1.0, origin={})
+    found = gain(one, other, results, seeds=3)
     assert found.mean == pytest.approx(1.1)
     assert found.half_width == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
 
 
 def test_a_seed_that_only_one_was_run_with_is_left_out_of_the_gain(tmp_path):
-    ledger, one, other = Ledger(tmp_path / "runs.jsonl"), entry("none"), entry("RS")
+    results, one, other = ResultsFile(tmp_path / "runs.jsonl"), entry("none"), entry("RS")
     for seed in (0, 1):
-        ledger.add(one, seed=seed, measured=Measured(50.0), seconds=1.0, origin={})
-    ledger.add(other, seed=1, measured=Measured(52.0), seconds=1.0, origin={})
-    found = gain(one, other, ledger, seeds=5)
+        results.add(one, seed=seed, measured=Measurement(50.0), seconds=1.0, origin={})
+    results.add(other, seed=1, measured=Measurement(52.0), seconds=1.0, origin={})
+    found = gain(one, other, results, seeds=5)
     assert (found.mean, found.half_width, found.seeds) == (2.0, None, 1)
 
 
 def test_nothing_in_common_is_no_gain(tmp_path):
-    found = gain(entry("none"), entry("RS"), Ledger(tmp_path / "runs.jsonl"), seeds=2)
+    found = gain(entry("none"), entry("RS"), ResultsFile(tmp_path / "runs.jsonl"), seeds=2)
     assert (found.mean, found.shown) == (None, "-")
 
 
 def test_a_part_of_the_table_that_is_not_there_is_refused_before_anything_is_run(tmp_path):
     with pytest.raises(UsageError, match="only must be a part of an entry's name"):
-        reproduce(SPARSIFICATION, tmp_path / "x", scale=Scale.QUICK, seeds=1, only="imagenet", progress=False)
+        reproduce(SPARSIFICATION, tmp_path / "x", scale=RunScale.QUICK, seeds=1, only="imagenet", progress=False)
     assert not (tmp_path / "x").exists()
 
 
@@ -158,7 +144,7 @@ def test_part_of_the_quick_table_runs_and_the_page_has_every_entry(tmp_path):
     found = reproduce(
         SPARSIFICATION,
         tmp_path,
-        scale=Scale.QUICK,
+        scale=RunScale.QUICK,
         seeds=1,
         only="DP-CNN/S, RS, fashion-mnist, epsilon 3",
         progress=False,
@@ -166,7 +152,7 @@ def test_part_of_the_quick_table_runs_and_the_page_has_every_entry(tmp_path):
     run = [row for row in found.rows if row.seeds]
     assert [(row.method, row.epsilon) for row in run] == [("DP-CNN/S, RS", 3.0)]
     assert run[0].more["epsilon"] <= 3.0
-    assert len(found.rows) == len(SPARSIFICATION.entries(Scale.QUICK))
+    assert len(found.rows) == len(SPARSIFICATION.entries(RunScale.QUICK))
     gains = json.loads((tmp_path / "gains-quick.json").read_text())
     assert {"command", "commit", "machine", "gains"} == set(gains)
 
@@ -181,12 +167,12 @@ def test_a_training_goes_on_only_where_it_can_be_repeated(monkeypatch):
 def test_a_training_is_forgotten_once_its_outcome_is_kept(tmp_path):
     order: list[str] = []
 
-    def measure(seed: int) -> Measured:
+    def measure(seed: int) -> Measurement:
         order.append("measured")
-        return Measured(1.0)
+        return Measurement(1.0)
 
     def forget(seed: int) -> None:
-        order.append("forgotten" if Ledger(tmp_path / "runs.jsonl").runs() else "lost")
+        order.append("forgotten" if ResultsFile(tmp_path / "runs.jsonl").runs() else "lost")
 
     @dataclass
     class Table:
@@ -199,7 +185,7 @@ def test_a_training_is_forgotten_once_its_outcome_is_kept(tmp_path):
         def sides(self, scale, seeds, folder):
             return []
 
-    reproduce(Table(), tmp_path, scale=Scale.QUICK, seeds=1, progress=False)
+    reproduce(Table(), tmp_path, scale=RunScale.QUICK, seeds=1, progress=False)
     assert order == ["measured", "forgotten"]
 
 

@@ -14,7 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino_papers.sparsification.convergence import Descent, Objective, Tradeoff, noisy_sgd_bound, supposed_kappa
+from sordino_papers.sparsification.convergence import (
+    ClippedDescent,
+    Objective,
+    Tradeoff,
+    noisy_sgd_bound,
+    supposed_kappa,
+)
 
 DIMENSION, DESCENTS = 10, 600
 
@@ -35,7 +41,7 @@ COSINES = Function(lambda w: (1 - w.cos()).sum(dim=1), torch.sin)  # not convex
 class Setting:
     """A descent from normal starts, with deviations of examples that are normal, or lie on a sphere."""
 
-    descent: Descent
+    descent: ClippedDescent
     start: float  # root mean square of each coordinate
     deviation: float  # root mean square length
     on_sphere: bool = True
@@ -112,12 +118,19 @@ def above(values: Tensor, bound: float) -> bool:
 
 
 # Noise outweighs the clip tenfold, hardly anything is clipped, and the start is where noise drives the parabola anyway.
-NOISY = Setting(Descent(0.005, 1000, batch_size=2, clip_norm=1.0, noise_multiplier=2.0), start=0.05, deviation=0.2)
+NOISY = Setting(
+    ClippedDescent(0.005, 1000, batch_size=2, clip_norm=1.0, noise_multiplier=2.0), start=0.05, deviation=0.2
+)
 # Examples deviate as far as they may while nothing is clipped, and there is no noise.
-CLIPPED = Setting(Descent(0.02, 400, batch_size=1, clip_norm=1.0, noise_multiplier=0.0), start=0.024, deviation=0.74)
+CLIPPED = Setting(
+    ClippedDescent(0.02, 400, batch_size=1, clip_norm=1.0, noise_multiplier=0.0), start=0.024, deviation=0.74
+)
 # A clip that shortens most gradients, far from the minimum.
 SHORTENED = Setting(
-    Descent(0.1, 60, batch_size=4, clip_norm=1.0, noise_multiplier=2.0), start=1.0, deviation=0.75, on_sphere=False
+    ClippedDescent(0.1, 60, batch_size=4, clip_norm=1.0, noise_multiplier=2.0),
+    start=1.0,
+    deviation=0.75,
+    on_sphere=False,
 )
 
 

@@ -11,8 +11,8 @@ from sordino.attacks.reconstruction.linear_layer import FirstLayer
 from sordino.cli.attacks import reconstruct as attack_reconstruct
 from sordino.errors import DataError, UsageError
 from sordino_papers.attacks.reconstruction import BENCHES, RECONSTRUCTION
+from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.reproduce import reproduce
-from sordino_papers.harness.scale import Scale
 
 
 def test_a_linear_layer_is_attacked_and_written_down(tmp_path, capsys):
@@ -84,9 +84,9 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 
 
 def test_the_table_shows_errors_that_rise_with_the_rate(tmp_path, monkeypatch):
-    fewer = replace(BENCHES[Scale.QUICK], pictures=4, attack=GradientInversion(60))
-    monkeypatch.setitem(BENCHES, Scale.QUICK, fewer)
-    found = reproduce(RECONSTRUCTION, tmp_path, scale=Scale.QUICK, seeds=1, progress=False)
+    fewer = replace(BENCHES[RunScale.QUICK], pictures=4, attack=GradientInversion(60))
+    monkeypatch.setitem(BENCHES, RunScale.QUICK, fewer)
+    found = reproduce(RECONSTRUCTION, tmp_path, scale=RunScale.QUICK, seeds=1, progress=False)
     plain, *lines = (row.ours for row in found.rows)
     by_variance = lines[:3]
     assert by_variance == sorted(by_variance) and by_variance[2] > 2 * by_variance[0] > 2 * plain

@@ -1,7 +1,7 @@
-"""Private training in a world of patches, with noise as the paper gives it: on the mean gradient, in its own units.
+"""Private training in the two-patch world, with noise on the mean gradient as in the paper.
 
 w <- w - eta ((1 / B) sum of clip_C(gradients) + z) with z ~ N(0, sigma_n^2 I). The library adds noise to the sum, in
-clip norms: noise_multiplier = sigma_n * B / C.
+units of the clip norm: noise_multiplier = sigma_n * B / C.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.training.not_private import NotPrivate
-from sordino_papers.harness.ablations import Comparison, clipped_sgd
+from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
-from sordino_papers.side_effects.two_patch_world.world import Patches
+from sordino_papers.side_effects.two_patch_world.world import PatchRows
 
 
 @dataclass(frozen=True)
-class Descent:
-    """How a network is trained: batches that each row joins with chance `rate`, and plain steps.
+class PatchDescent:
+    """SGD settings: each row joins a batch with probability `rate`.
 
     Gradients of the network are divided by its number of filters, so that a learning rate of four per filter is a
-    moderate one. After the default number of steps a noise-free training has learnt all groups of the default world.
+    moderate one. With the default number of steps, training without noise learns all groups of the default world.
 
-    >>> Descent(noise_std=0.01).noise_multiplier(examples=1000)
+    >>> PatchDescent(noise_std=0.01).noise_multiplier(examples=1000)
     5.0
     """
 
@@ -49,15 +49,15 @@ class Descent:
         validate.between(0, 1, low_open=True, rate=self.rate)
 
     def batch_size(self, examples: int) -> float:
-        """The expected one."""
+        """Expected batch size."""
         return self.rate * examples
 
     def noise_multiplier(self, examples: int) -> float:
-        """sigma_n * B / C: the same noise on the sum, in clip norms."""
+        """sigma_n * B / C: the noise on the sum, in units of the clip norm."""
         return self.noise_std * self.batch_size(examples) / self.clip_norm
 
-    def calibrated(self, examples: int, *, epsilon: float, delta: float) -> Descent:
-        """The same with the least noise that keeps so many rows within a budget: it grows with about sqrt(steps)."""
+    def calibrated(self, examples: int, *, epsilon: float, delta: float) -> PatchDescent:
+        """The settings with the least noise that satisfies (epsilon, delta): it grows with about sqrt(steps)."""
         noise = calibrate(replace(self, noise_std=self.clip_norm).plan(examples), epsilon=epsilon, delta=delta).noise
         if not isinstance(noise, NormalNoise):
             raise TypeError(f"calibration changed Gaussian noise to {type(noise).__name__}.")
@@ -68,18 +68,18 @@ class Descent:
         return Poisson(self.rate, self.steps)
 
     def plan(self, examples: int) -> Plan:
-        """What a `PrivateRun` carries out on so many rows. Without noise there is none, and it is refused."""
+        """The plan for this number of rows. A noise of 0 is refused."""
         noise = Gaussian(self.noise_multiplier(examples))
         return Plan(self.sampler, LossGradient(F.cross_entropy), ClipByNorm(self.clip_norm), noise)
 
 
-def train(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) -> PatchNetwork:
+def train(network: PatchNetwork, rows: PatchRows, descent: PatchDescent, *, seed: int) -> PatchNetwork:
     """Trains in place, privately.
 
     >>> from sordino_papers.side_effects.two_patch_world.world import TwoPatches
     >>> from sordino.kernel.randomness import Key
     >>> rows = TwoPatches(dimension=8).draw(50, Key.from_seed(0).stream("rows"))
-    >>> network = train(PatchNetwork(8, 4, seed=0), rows, Descent(0.05, steps=3), seed=0)
+    >>> network = train(PatchNetwork(8, 4, seed=0), rows, PatchDescent(0.05, steps=3), seed=0)
     """
     optimizer, batch_size = optimizer_of(network, descent), descent.batch_size(len(rows))
     for private in PrivateRun(descent.plan(len(rows)), network, rows.data, seed=seed):
@@ -88,13 +88,13 @@ def train(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) 
     return network
 
 
-def train_without_noise(network: PatchNetwork, rows: Patches, descent: Descent, *, seed: int) -> NotPrivate:
-    """The same steps without their noise: what is lost to privacy is measured against it."""
-    comparison = Comparison(descent.sampler, descent.batch_size(len(rows)), seed=seed)
+def train_without_noise(network: PatchNetwork, rows: PatchRows, descent: PatchDescent, *, seed: int) -> NotPrivate:
+    """Takes the same steps without noise, to measure the loss due to privacy."""
+    comparison = AblationSettings(descent.sampler, descent.batch_size(len(rows)), seed=seed)
     clip = ClipByNorm(descent.clip_norm)
     return clipped_sgd(network, rows.data, optimizer_of(network, descent), comparison, clip=clip)
 
 
-def optimizer_of(network: PatchNetwork, descent: Descent) -> torch.optim.Optimizer:
-    """Plain steps of the descent's length."""
+def optimizer_of(network: PatchNetwork, descent: PatchDescent) -> torch.optim.Optimizer:
+    """SGD with the learning rate of the descent."""
     return torch.optim.SGD(network.parameters(), lr=descent.learning_rate)

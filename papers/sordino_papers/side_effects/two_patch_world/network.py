@@ -1,13 +1,15 @@
-"""The two-layer ReLU network of two patches: filters that see one patch at a time, and a second layer that is fixed."""
+"""The two-layer ReLU network of the two-patch world, and its results on each group."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino_papers.side_effects.two_patch_world.world import CLASSES
+from sordino_papers.side_effects.two_patch_world.world import CLASSES, PatchRows, TwoPatches
 
 
 class PatchNetwork(nn.Module):
@@ -37,9 +39,37 @@ class PatchNetwork(nn.Module):
         return network
 
     def weights(self) -> Tensor:
-        """Shape (class, filter, dimension)."""
+        """Weights, shape (class, filter, dimension)."""
         return self.filters.weight.detach().reshape(CLASSES, -1, self.filters.in_features)
 
     def forward(self, patches: Tensor) -> Tensor:
         seen = F.relu(self.filters(patches)).sum(dim=-2)
         return seen.reshape(*seen.shape[:-1], CLASSES, -1).mean(dim=-1)
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """Mean cross-entropy and accuracy of one group."""
+
+    group: str
+    loss: float
+    accuracy: float
+
+
+def outcomes(network: PatchNetwork, world: TwoPatches, rows: PatchRows) -> tuple[GroupOutcome, ...]:
+    """Results of each group of the world. Rows must contain all groups, as `draw_evenly` draws them.
+
+    >>> from sordino.kernel.randomness import Key
+    >>> world = TwoPatches(dimension=8)
+    >>> rows = world.draw_evenly(10, Key.from_seed(0).stream("rows"))
+    >>> [one.group for one in outcomes(PatchNetwork(8, 4, seed=0), world, rows)][0]
+    'class 1, majority'
+    """
+    with torch.no_grad():
+        outputs = network(rows.inputs)
+    losses = F.cross_entropy(outputs, rows.target, reduction="none")
+    right = (outputs.argmax(dim=1) == rows.target).float()
+    return tuple(
+        GroupOutcome(group.name, float(losses[rows.group == place].mean()), float(right[rows.group == place].mean()))
+        for place, group in enumerate(world.groups)
+    )

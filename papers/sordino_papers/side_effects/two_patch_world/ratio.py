@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from math import hypot, sqrt
 
 from sordino._input import validate
-from sordino_papers.side_effects.two_patch_world.descent import Descent
+from sordino_papers.side_effects.two_patch_world.descent import PatchDescent
 from sordino_papers.side_effects.two_patch_world.world import TwoPatches
 
 
 @dataclass(frozen=True)
 class FeatureToNoise:
-    """What decides the loss of a group: `plain` is |v| / sigma_n, `effective` counts clip and share as well.
+    """Feature-to-noise ratio of a group: `plain` is |v| / sigma_n, `effective` includes clipping and the group's share.
 
     >>> group = FeatureToNoise("rare", plain=50.0, clipping_factor=0.5, share=0.1, filters=8)
     >>> group.effective
@@ -38,10 +38,10 @@ class FeatureToNoise:
         return self.share * self.clipping_factor * self.plain / sqrt(2 * self.filters)
 
 
-def feature_to_noise(world: TwoPatches, descent: Descent, filters: int) -> tuple[FeatureToNoise, ...]:
-    """The ratios of all groups, by formula. No row is looked at.
+def feature_to_noise(world: TwoPatches, descent: PatchDescent, filters: int) -> tuple[FeatureToNoise, ...]:
+    """Ratios of all groups by formula. Uses no data.
 
-    >>> [round(one.effective, 2) for one in feature_to_noise(TwoPatches(), Descent(noise_std=0.01), filters=20)]
+    >>> [round(one.effective, 2) for one in feature_to_noise(TwoPatches(), PatchDescent(noise_std=0.01), filters=20)]
     [6.32, 0.79, 5.06, 0.63]
     """
     validate.count(filters=filters)

@@ -19,13 +19,13 @@ from torch import Tensor
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.randomness import Stream
-from sordino_papers.side_effects.two_patch_world.descent import Descent
+from sordino_papers.side_effects.two_patch_world.descent import PatchDescent
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
-from sordino_papers.side_effects.two_patch_world.world import CLASSES, Patches
+from sordino_papers.side_effects.two_patch_world.world import CLASSES, PatchRows
 
 
 def train_side_by_side(
-    networks: Sequence[PatchNetwork], rows: Sequence[Patches], descents: Sequence[Descent], randomness: Stream
+    networks: Sequence[PatchNetwork], rows: Sequence[PatchRows], descents: Sequence[PatchDescent], randomness: Stream
 ) -> list[PatchNetwork]:
     """Network k is trained on rows k by descent k, which may differ in all but the number of steps.
 
@@ -33,7 +33,7 @@ def train_side_by_side(
     >>> from sordino.kernel.randomness import Key
     >>> stream = Key.from_seed(0).stream("example")
     >>> rows, start = TwoPatches(dimension=8).draw(50, stream), PatchNetwork(8, 4, seed=0)
-    >>> few = train_side_by_side([start] * 2, [rows] * 2, [Descent(std, steps=3) for std in (0.0, 0.1)], stream)
+    >>> few = train_side_by_side([start] * 2, [rows] * 2, [PatchDescent(std, steps=3) for std in (0.0, 0.1)], stream)
     >>> len(few)
     2
     """

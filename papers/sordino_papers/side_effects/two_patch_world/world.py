@@ -21,7 +21,7 @@ CLASSES = 2
 
 
 @dataclass(frozen=True)
-class Group:
+class PatchGroup:
     """Rows of one class with one feature: its length, and the share of all rows that show it."""
 
     name: str
@@ -36,15 +36,15 @@ class Group:
 
 
 FOUR_GROUPS = (
-    Group("class 1, majority", 0, 1.0, 0.4),
-    Group("class 1, minority", 0, 0.5, 0.1),
-    Group("class 2, majority", 1, 0.8, 0.4),
-    Group("class 2, minority", 1, 0.4, 0.1),
+    PatchGroup("class 1, majority", 0, 1.0, 0.4),
+    PatchGroup("class 1, minority", 0, 0.5, 0.1),
+    PatchGroup("class 2, majority", 1, 0.8, 0.4),
+    PatchGroup("class 2, minority", 1, 0.4, 0.1),
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
+class PatchRows:
     """Rows of a world: `inputs` (row, patch, dimension), the class of each row and the group that it belongs to."""
 
     inputs: Tensor
@@ -55,10 +55,10 @@ class Patches:
     def data(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self.target
 
-    def of_group(self, group: int) -> Patches:
+    def of_group(self, group: int) -> PatchRows:
         """The rows of one group, by its place among those of the world."""
         which = self.group == group
-        return Patches(self.inputs[which], self.target[which], self.group[which])
+        return PatchRows(self.inputs[which], self.target[which], self.group[which])
 
     def __len__(self) -> int:
         return len(self.target)
@@ -77,7 +77,7 @@ class TwoPatches:
     tensor([1.0000, 0.5000, 0.8000, 0.4000])
     """
 
-    groups: tuple[Group, ...] = FOUR_GROUPS
+    groups: tuple[PatchGroup, ...] = FOUR_GROUPS
     dimension: int = 400
     patch_noise: float = 0.1
     rotation: float = 0.0
@@ -89,7 +89,9 @@ class TwoPatches:
         if not isclose(sum(group.share for group in self.groups), 1.0):
             raise UsageError(f"shares of groups must sum to 1, got {sum(group.share for group in self.groups):g}.")
         if self.rotation and [group.label for group in self.groups] != [0, 1]:
-            raise UsageError("a rotated world has one group of each class, class 1 first: see `one_feature_each`.")
+            raise UsageError(
+                "a rotated world must have one group of each class, class 1 first: use `one_feature_each`."
+            )
 
     def features(self) -> Tensor:
         """The feature of each group, shape (group, dimension).
@@ -109,26 +111,26 @@ class TwoPatches:
         """The same world with its features turned: rows to fine-tune on, after this one was trained on."""
         return replace(self, rotation=degrees)
 
-    def draw(self, examples: int, randomness: Stream) -> Patches:
+    def draw(self, examples: int, randomness: Stream) -> PatchRows:
         """Rows whose groups come up by their shares."""
         validate.count(examples=examples)
         bounds = torch.tensor([group.share for group in self.groups], dtype=torch.float64).cumsum(0)[:-1]
         uniforms = torch.from_numpy(randomness.named("groups").uniforms(examples, step=0))
         return self._rows(torch.bucketize(uniforms, bounds, right=True), randomness)
 
-    def draw_evenly(self, per_group: int, randomness: Stream) -> Patches:
+    def draw_evenly(self, per_group: int, randomness: Stream) -> PatchRows:
         """So many rows of every group, whatever its share: to measure each as well as any other."""
         validate.count(per_group=per_group)
         return self._rows(torch.arange(len(self.groups)).repeat_interleave(per_group), randomness)
 
-    def _rows(self, group: Tensor, randomness: Stream) -> Patches:
+    def _rows(self, group: Tensor, randomness: Stream) -> PatchRows:
         size = len(group) * self.dimension
         drawn = randomness.named("patches").normals(size, step=0)
         noise = torch.from_numpy(drawn).float().reshape(-1, self.dimension)
         pair = torch.stack([self.features()[group], self.patch_noise * noise], dim=1)
         noise_first = torch.from_numpy(randomness.named("order").uniforms(len(group), step=0)) < 0.5
         labels = torch.tensor([one.label for one in self.groups])
-        return Patches(torch.where(noise_first[:, None, None], pair.flip(1), pair), labels[group], group)
+        return PatchRows(torch.where(noise_first[:, None, None], pair.flip(1), pair), labels[group], group)
 
 
 def one_feature_each(feature_norm: float, *, dimension: int = 400, patch_noise: float = 0.1) -> TwoPatches:
@@ -138,5 +140,5 @@ def one_feature_each(feature_norm: float, *, dimension: int = 400, patch_noise: 
     tensor([[0., 2.],
             [2., 0.]])
     """
-    groups = Group("class 1", 0, feature_norm, 0.5), Group("class 2", 1, feature_norm, 0.5)
+    groups = PatchGroup("class 1", 0, feature_norm, 0.5), PatchGroup("class 2", 1, feature_norm, 0.5)
     return TwoPatches(groups, dimension, patch_noise)

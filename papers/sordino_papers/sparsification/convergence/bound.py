@@ -1,11 +1,11 @@
-"""How small the gradient gets on the way, at most, and what random sparsification does to that.
+"""Bounds on the gradient norm during training, and how random sparsification changes them.
 
-Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with the proofs mended where they need it (CONVERGENCE.md).
-Letters: G smoothness, gamma learning rate, T steps, B batch size, C clip norm, sigma noise multiplier, d dimension, r
-the share of coordinates that a mask zeroes, int(rate * d) / d. A mask is drawn anew in every step: one that lasts is
-not independent of where the steps have led, and the theorems say nothing about it.
+Zhu and Blaschko (2023), Theorems 3.2, 3.4 and 3.5, with corrected proofs (CONVERGENCE.md). Letters: G smoothness, gamma
+learning rate, T steps, B batch size, C clip norm, sigma noise multiplier, d dimension, r the fraction of coordinates
+that a mask zeroes, int(rate * d) / d. The theorems assume a new mask in every step: a mask that lasts for several steps
+depends on the iterates.
 
-Every bound is in squares of a gradient's length. Nothing here is a function of data, and nothing is about privacy.
+Bounds are on squared gradient norms. They are not functions of data, and say nothing about privacy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose gradient moves by at most `smoothness` times the distance. `loss_gap` is E L(w_1) - min L."""
+    """A loss with a Lipschitz gradient of constant `smoothness`. `loss_gap` is E L(w_1) - min L."""
 
     smoothness: float
     loss_gap: float
@@ -32,8 +32,8 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Descent:
-    """Plain steps along the mean of clipped gradients, with noise of `noise_multiplier` clip norms on their sum."""
+class ClippedDescent:
+    """SGD on the mean of clipped gradients, with noise of `noise_multiplier` clip norms on their sum."""
 
     learning_rate: float
     steps: int
@@ -49,10 +49,12 @@ class Descent:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """What sparsification makes larger, `delta_c`, and what it makes smaller: `noise`, gamma times `delta_sigma`.
+    """The term that sparsification increases, `delta_c`, and the one that it reduces: `noise`, gamma times
+    `delta_sigma`.
 
     >>> objective = Objective(smoothness=1.0, loss_gap=1.0, dimension=10_000)
-    >>> tradeoff = Tradeoff.of(objective, Descent(0.5, 1000, batch_size=100, clip_norm=1.0, noise_multiplier=2.0))
+    >>> descent = ClippedDescent(0.5, 1000, batch_size=100, clip_norm=1.0, noise_multiplier=2.0)
+    >>> tradeoff = Tradeoff.of(objective, descent)
     >>> tradeoff
     Tradeoff(delta_c=0.252, noise=1.0)
     >>> tradeoff.bound(rate=0.0, kappa=1.0), round(tradeoff.best_rate(), 3)
@@ -67,7 +69,7 @@ class Tradeoff:
         validate.between(0, float("inf"), noise=self.noise)
 
     @classmethod
-    def of(cls, objective: Objective, descent: Descent, *, asymmetry: float = 0.0) -> Tradeoff:
+    def of(cls, objective: Objective, descent: ClippedDescent, *, asymmetry: float = 0.0) -> Tradeoff:
         """Delta_C = gap / (gamma T) + gamma G C^2 / 2 - asymmetry, and gamma Delta_sigma.
 
         `asymmetry` is the mean of b'_t: what deviations that are not symmetric add to the progress of a step.
@@ -109,10 +111,11 @@ class Tradeoff:
         return 1 - enlarged / reduced if reduced > enlarged else 0.0
 
 
-def delta_sigma(objective: Objective, descent: Descent) -> float:
-    """C^2 sigma^2 d G / (2 B^2). Times the learning rate it is a square of a gradient, and not before.
+def delta_sigma(objective: Objective, descent: ClippedDescent) -> float:
+    """C^2 sigma^2 d G / (2 B^2). Multiplied by the learning rate it has the unit of a squared gradient norm.
 
-    >>> delta_sigma(Objective(1.0, 1.0, 200), Descent(0.1, 10, batch_size=10, clip_norm=1.0, noise_multiplier=3.0))
+    >>> descent = ClippedDescent(0.1, 10, batch_size=10, clip_norm=1.0, noise_multiplier=3.0)
+    >>> delta_sigma(Objective(1.0, 1.0, 200), descent)
     9.0
     """
     noise_std = descent.clip_norm * descent.noise_multiplier / descent.batch_size
@@ -120,9 +123,9 @@ def delta_sigma(objective: Objective, descent: Descent) -> float:
 
 
 def supposed_kappa(rate: float) -> float:
-    """sqrt(1 - rate), which the paper supposes because it lies between the ends that are proved.
+    """sqrt(1 - rate): the paper's assumption, between the two proved limits.
 
-    It is what `best_rate` takes by default. Where hardly any gradient is clipped, kappa is 1 - rate and nothing is won.
+    `best_rate` uses it by default. If few gradients are clipped, kappa is 1 - rate and sparsification gains nothing.
 
     >>> supposed_kappa(0.75)
     0.5

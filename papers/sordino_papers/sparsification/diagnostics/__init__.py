@@ -1,4 +1,4 @@
-"""What raw gradients look like while a run goes on. None of it is private, and none of it can be part of a report."""
+"""Diagnostics of raw gradients during a run. They are not private and never part of a report."""
 
 from sordino.training.not_private import NOT_PRIVATE as NOT_PRIVATE
 from sordino.training.not_private import ExposedResult as ExposedResult

@@ -1,8 +1,8 @@
-"""How often each coordinate is zeroed: does a private ranking pick coordinates, or does noise?
+"""How often each coordinate is zeroed by ranked masks, compared with random masks.
 
 Zhu and Blaschko (2023), figure 12. If noise decides the ranks, ranked sparsification (Algorithm 4) zeroes a coordinate
-as often as random sparsification does. A ranking of the same gradients without noise, which is not private, shows what
-there would be to find.
+as often as random sparsification does. A ranking of the same gradients without noise, which is not private, shows the
+ranking that there would be without noise.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from sordino_papers.harness.raw_gradients import ExposedRun, ExposedStep
 
 @dataclass(frozen=True)
 class MaskCounts(ExposedResult):
-    """Entry `n` of each: how many coordinates `n` of the masks zero.
+    """Histograms: entry `n` is the number of coordinates that are zeroed by `n` of the masks.
 
-    `ranked` by the releases of the run, `random` by random masks of the same rates and `expected` of them, `noise_free`
-    by the clipped gradients of the same run without their noise: only this one is not private by itself.
+    `ranked` uses the releases of the run, `random` random masks of the same rates, `expected` their expectation, and
+    `noise_free` the clipped gradients of the same run without noise. Only `noise_free` is not private by itself.
     """
 
     ranked: tuple[int, ...]
@@ -40,16 +40,16 @@ class MaskCounts(ExposedResult):
     noise_free: tuple[int, ...]
 
     def distance(self, counts: Sequence[float]) -> float:
-        """How far from what is expected of random masks, in total variation: 0 if alike, 1 if nothing is shared."""
+        """Total variation distance from what random masks are expected to give: 0 if equal, 1 if disjoint."""
         apart = sum(abs(one - other) for one, other in zip(counts, self.expected, strict=True))
         return apart / (2 * sum(self.expected))
 
 
 def count_masks(exposed: ExposedRun, *, seed: int = 0) -> MaskCounts:
-    """Carries out a run of ranked sparsification that shows every step, and counts the masks of three rankings.
+    """Runs ranked sparsification with raw gradients exposed, and counts the masks of three rankings.
 
-    The ranking without noise follows the same run. It adds up what each step's clip would let through with no mask: of
-    masked gradients, whatever is zeroed once would be zeroed for ever.
+    The ranking without noise follows the same run. It sums what each step's clip would let through without a mask: with
+    masked gradients, a coordinate that was zeroed once would stay zeroed.
     """
     ranked, layout = exposed.plan.encoding, exposed.layout
     if not isinstance(ranked, RankedSparsify):
@@ -75,7 +75,7 @@ def count_masks(exposed: ExposedRun, *, seed: int = 0) -> MaskCounts:
 
 
 def times_zeroed(masks: Iterable[Tensor]) -> tuple[int, ...]:
-    """Entry `n`: how many coordinates `n` of these masks zero.
+    """Histogram: entry `n` is the number of coordinates that `n` of these masks zero.
 
     >>> times_zeroed([torch.tensor([True, False, False]), torch.tensor([True, True, False])])
     (1, 1, 1)
@@ -85,7 +85,7 @@ def times_zeroed(masks: Iterable[Tensor]) -> tuple[int, ...]:
 
 
 def expected_counts(rates: Sequence[float], size: int) -> tuple[float, ...]:
-    """The same in the mean, where masks are random and independent with these rates.
+    """Expected histogram of independent random masks with these rates.
 
     >>> expected_counts([0.0, 0.5], size=10)
     (5.0, 5.0, 0.0)

@@ -1,8 +1,9 @@
-"""What random sparsification does to noise and to the kept part of a gradient: Zhu and Blaschko (2023), figure 1c-d.
+"""Effect of random sparsification on the norm of the noise and of the kept gradient: Zhu and Blaschko (2023), figure
+1c-d.
 
-Noise falls on a share 1 - r of the coordinates, so its norm is about sqrt(1 - r) of what it was. A gradient of which
-some coordinates are zeroed is clipped less: its kept coordinates are longer than without, by at most the norm before
-over the norm after, which is about 1 / sqrt(1 - r).
+Noise is added to a fraction 1 - r of the coordinates, so its norm is multiplied by about sqrt(1 - r). A gradient with
+zeroed coordinates is clipped less: the norm of its kept coordinates grows by at most the norm before masking over the
+norm after it, about 1 / sqrt(1 - r).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _ROWS_AT_A_TIME = 32
 
 @dataclass(frozen=True)
 class GradientRatio(ExposedResult):
-    """The norm of kept coordinates after the clip, with sparsification over without it.
+    """Norm of the kept coordinates after clipping, with sparsification over without it.
 
-    `of_each` is the mean of the units' own ratios, `of_sum` the ratio of the two sums over all units. Both are 1 where
-    nothing is clipped. `mean_norm` is that of a whole gradient before the clip, `clipped` the share that is longer.
+    `of_each` is the mean of the ratios of single units, `of_sum` the ratio of the two sums over all units. Both are 1
+    if nothing is clipped. `mean_norm` is the mean gradient norm before the clip, `clipped` the fraction of gradients
+    that are longer than the clip norm.
     """
 
     rate: float
@@ -40,7 +42,7 @@ class GradientRatio(ExposedResult):
 
 
 def noise_ratio(rate: float, size: int, *, seed: int = 0) -> float:
-    """||m * noise|| / ||noise|| for a random mask of this rate on `size` coordinates. No data is involved.
+    """||m * noise|| / ||noise|| for a random mask m of this rate on `size` coordinates. Uses no data.
 
     >>> round(noise_ratio(0.75, 100_000), 2)
     0.5
@@ -59,9 +61,9 @@ def gradient_ratios(
     units: int | None = None,
     seed: int = 0,
 ) -> tuple[GradientRatio, ...]:
-    """One ratio for each clip norm and rate, from the raw gradients of the first `units` units of a step.
+    """One ratio per clip norm and rate, from the raw gradients of the first `units` units of a step.
 
-    Clips are plain, min(1, C / norm), of the whole gradient.
+    The clip is min(1, C / norm) of the whole gradient.
     """
     validate.instance(Sequence, rates=rates, clip_norms=clip_norms)
     validate.positive(**{f"clip_norms[{place}]": norm for place, norm in enumerate(clip_norms)})

@@ -1,11 +1,11 @@
-"""Is a gradient as likely to deviate from the mean one way as the other?
+"""Symmetry test for the deviations of gradients from their mean.
 
-Convergence of clipped SGD is proved for gradient deviations that are nearly symmetric (Chen, Wu and Hong 2020; Zhu and
-Blaschko 2023, appendix F, figures 6 to 9, by eye in random planes). Here a statistic stands beside the picture: the
-energy distance between the deviations and their reflection, and how often random signs reach it.
+Convergence of clipped SGD is proved for nearly symmetric gradient deviations (Chen, Wu and Hong 2020; Zhu and Blaschko
+2023, appendix F, figures 6 to 9, by eye in random planes). This module computes a statistic: the energy distance
+between the deviations and their reflection, with a permutation test by random signs.
 
-A plane shows little. Nearly all projections of long vectors to a few random directions are mixtures of centred normals,
-symmetric or not (Diaconis and Freedman 1984). So the same test is made in all coordinates as well.
+A plane shows little: nearly all projections of long vectors to a few random directions are mixtures of centered
+normals, symmetric or not (Diaconis and Freedman 1984). So the test is also made in all coordinates.
 
 Index letters: `b` a unit, `k` a direction.
 """
@@ -29,11 +29,11 @@ _ROWS_AT_A_TIME = 32
 
 @dataclass(frozen=True)
 class Symmetry(ExposedResult):
-    """How far points are from symmetric about their mean, and whether it could be chance.
+    """Result of a symmetry test.
 
-    `energy` is the share of the mean distance between points and reflected points that their energy distance makes up:
-    at most 1. `by_chance` is its mean over random sign flips, a little below 0, because a mean was taken off. `p_value`
-    is the share of flips that reach `energy`: uniform if the law is symmetric, small if it is not.
+    `energy` is the energy distance between points and reflected points, as a fraction of the mean distance between
+    them: at most 1. `by_chance` is its mean over random sign flips, slightly below 0 because the sample mean was
+    subtracted. `p_value` is the fraction of flips that reach `energy`.
     """
 
     energy: float
@@ -43,13 +43,13 @@ class Symmetry(ExposedResult):
 
     @property
     def asymmetry(self) -> float:
-        """What the energy is above chance: about 0 in a sample of a symmetric law."""
+        """Energy above chance: about 0 for a sample of a symmetric distribution."""
         return self.energy - self.by_chance
 
 
 @dataclass(frozen=True)
 class Deviations(ExposedResult):
-    """Gradients of a step less their mean: in random planes, shape (planes, b, 2), what each shows, and all of them."""
+    """Gradients of a step minus their mean, projected to random planes, shape (planes, b, 2), with the tests."""
 
     step: int
     planes: Tensor = field(repr=False)
@@ -58,9 +58,9 @@ class Deviations(ExposedResult):
 
 
 def deviations(step: ExposedStep, *, units: int, planes: int = 2, flips: int = 199, seed: int = 0) -> Deviations:
-    """The deviations of the first `units` gradients of a step as its clip is given them. All are held at once.
+    """Deviations of the first `units` gradients of a step after encoding. All are held in memory.
 
-    Planes are spanned by normal vectors that the seed decides, the same for every step of a run.
+    Planes are spanned by normal vectors that depend on the seed only, so that all steps of a run use the same planes.
     """
     validate.count(at_least=3, units=units)
     validate.count(planes=planes)
@@ -73,10 +73,9 @@ def deviations(step: ExposedStep, *, units: int, planes: int = 2, flips: int = 1
 
 
 def symmetry(points: Tensor, *, flips: int = 199, randomness: Stream) -> Symmetry:
-    """Tests whether points, shape (b, k), come from a law that is symmetric about its mean, in any dimension.
+    """Tests whether points, shape (b, k), come from a distribution that is symmetric about its mean, in any dimension.
 
-    Flipped points are centred again. Points are: their own mean was taken off, and flips that kept a mean would seem
-    less symmetric than they are.
+    Flipped points are centered again, because the sample mean was subtracted from the points.
 
     >>> stream = Key.from_seed(0).stream("example")
     >>> skewed = torch.from_numpy(stream.uniforms(60, step=0)).log().reshape(30, 2)
@@ -110,7 +109,7 @@ def _flipped(products: Tensor, randomness: Stream, flip: int) -> Tensor:
 
 
 def _centred(products: Tensor) -> Tensor:
-    """The inner products of points less their mean."""
+    """Inner products of the points after subtracting their mean."""
     return products - products.mean(dim=0) - products.mean(dim=1, keepdim=True) + products.mean()
 
 

@@ -1,10 +1,10 @@
-"""What is audited for the table of lower bounds: networks, the last iterate of a hidden run, the mechanism itself."""
+"""Audit targets: recipes, the last iterate of a hidden-state run, and the exact mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
@@ -18,29 +18,33 @@ from sordino.convex.model import Linear
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.sampling import Cyclic, Poisson
 from sordino.recipes import Recipe
-from sordino_papers.harness.entry import Measured
+from sordino_papers.harness.entry import Measurement
+from sordino_papers.harness.keys import as_key
 
 CONFIDENCE, DELTA = 0.95, 1e-5
 AT_FIXED = "at fixed guesses"
 
 
-class Audited(Protocol):
-    """Something that is trained to an epsilon, with canaries."""
+class AuditTarget(Protocol):
+    """A training with canaries that can be run at any epsilon."""
 
     @property
     def data(self) -> str: ...
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
-        """The one-run bound, and those of all methods."""
+    def measure(self, epsilon: float, seed: int) -> Measurement:
+        """The one-run bound, and the bounds of all methods."""
         ...
 
-    def settings(self) -> dict[str, Any]: ...
+    def settings(self) -> Mapping[str, object]:
+        """The settings except epsilon, as a key. The noise of a plan follows from epsilon."""
+        ...
 
 
 @dataclass(frozen=True)
-class Network:
-    """A recipe, audited as `sordino audit` does it."""
+class RecipeAudit:
+    """A recipe, audited like `sordino audit`."""
 
+    kind: ClassVar[str] = "recipe"
     recipe: Recipe
     canaries: int
     box: str = "white"
@@ -51,7 +55,7 @@ class Network:
     def data(self) -> str:
         return self.recipe.data
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         found = audit(
             replace(self.recipe, epsilon=epsilon),
             canaries=self.canaries,
@@ -64,40 +68,45 @@ class Network:
         bounds = {bound.method: bound.epsilon for bound in found.bounds}
         fixed = {f"{each.method} {AT_FIXED}": each.at_fixed_guesses for each in found.bounds}
         bounds |= {name: bound for name, bound in fixed.items() if bound is not None}
-        return Measured(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
+        return Measurement(bounds[ONE_RUN.name], {**bounds, "theory": found.epsilon})
 
-    def settings(self) -> dict[str, Any]:
-        return {**asdict(self), "recipe": _said(self.recipe)}
+    def settings(self) -> dict[str, object]:
+        recipe = {name: value for name, value in as_key(self.recipe).items() if name != "epsilon"}
+        return {**as_key(self), "recipe": recipe}
 
 
 @dataclass(frozen=True)
-class LastIterate:
-    """NoisyCGD with the last of three batches attacked and just enough noise behind it: where the bound is sharp."""
+class LastIterateAudit:
+    """NoisyCGD where the canary is in the last of three batches, followed by just enough noise: the bound is tight
+    here.
+    """
 
+    kind: ClassVar[str] = "last-iterate"
     canaries: int
     data: str = "canaries alone"
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         plan = _HIDDEN.calibrated(epsilon=epsilon, delta=DELTA)
         scores = last_iterate_scores(plan, canaries=self.canaries, delta=DELTA, seed=seed)
         theory = plan.guarantee(delta=DELTA).epsilon
         return _measured([_bounds(scores, np.random.default_rng(seed))], theory)
 
-    def settings(self) -> dict[str, Any]:
-        return {"plan": repr(replace(_HIDDEN, noise_multiplier=1.0)), "canaries": self.canaries}
+    def settings(self) -> dict[str, object]:
+        return {**as_key(self), "plan": as_key(replace(_HIDDEN, noise_multiplier=1.0))}
 
 
 @dataclass(frozen=True)
-class Mechanism:
-    """Exact Gaussian releases of sampled canaries, without a network: the most that a white box could see."""
+class MechanismAudit:
+    """Exact Gaussian releases of sampled canaries without a network: the strongest white-box audit."""
 
+    kind: ClassVar[str] = "mechanism"
     canaries: int
     runs: int
     rate: float = 0.1
     steps: int = 100
     data: str = "canaries alone"
 
-    def measure(self, epsilon: float, seed: int) -> Measured:
+    def measure(self, epsilon: float, seed: int) -> Measurement:
         sampler = Poisson(self.rate, self.steps)
 
         def event(noise_multiplier: float) -> DpEvent:
@@ -113,19 +122,13 @@ class Mechanism:
             found.append(_bounds(scores, randomness))
         return _measured(found, epsilon)
 
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
+    def settings(self) -> dict[str, object]:
+        return {**as_key(self)}
 
 
 _HIDDEN = NoisyCGD(
     Cyclic(3, 8), Linear(), clip=0.5, noise_multiplier=2.0, learning_rate=0.5, strength=0.02, trailing_steps=2
 )
-
-
-def _said(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says beside its target. A value that it has by itself is left out: new fields forget no runs."""
-    named = {field.name: (getattr(recipe, field.name), field.default) for field in fields(recipe)}
-    return {name: value for name, (value, default) in named.items() if value != default and name != "epsilon"}
 
 
 def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]:
@@ -137,6 +140,6 @@ def _bounds(scores: Scores, randomness: np.random.Generator) -> dict[str, float]
     return found
 
 
-def _measured(runs: list[dict[str, float]], theory: float) -> Measured:
+def _measured(runs: list[dict[str, float]], theory: float) -> Measurement:
     means: Mapping[str, float] = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-    return Measured(means[ONE_RUN.name], {**means, "theory": theory, "runs": len(runs)})
+    return Measurement(means[ONE_RUN.name], {**means, "theory": theory, "runs": len(runs)})

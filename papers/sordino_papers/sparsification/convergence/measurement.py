@@ -20,14 +20,14 @@ from sordino.training.not_private import ExposedResult
 
 
 @dataclass(frozen=True)
-class Measured(ExposedResult):
+class BoundMeasurement(ExposedResult):
     """Means over examples and masks at one step. For comparison only: whoever sees them sees private rows.
 
     `short_deviations` is P(|xi| < 3C/4), the share of gradients that lie so close to their mean. `progress` is
     E <grad, g>, where g is masked and clipped. `asymmetry` is E b', what `progress` would lack if each deviation from
     the mean had an opposite. `kappa` is None where no deviation is short: it would be a ratio to 0.
 
-    >>> measured = Measured(0.5, 1.0, 0.2, short_deviations=0.9, kappa=0.55, progress=0.03, asymmetry=0.0)
+    >>> measured = BoundMeasurement(0.5, 1.0, 0.2, short_deviations=0.9, kappa=0.55, progress=0.03, asymmetry=0.0)
     >>> print(measured)  # doctest: +ELLIPSIS
     rate 0.5: 90 % of deviations below 3C/4, kappa 0.55; not private: computed from raw gradients, to be looked at ...
     """
@@ -51,7 +51,7 @@ class Measured(ExposedResult):
         return f"rate {self.rate:g}: {short} of deviations below 3C/4, kappa {kappa}; {self.warning}"
 
 
-def measure(gradients: Tensor, masks: Tensor, *, clip_norm: float) -> Measured:
+def measure(gradients: Tensor, masks: Tensor, *, clip_norm: float) -> BoundMeasurement:
     """Measures gradients of examples, shape (n, d), under masks that are True where a coordinate is kept, (k, d).
 
     >>> gradients = torch.tensor([[0.1, 0.1], [0.1, -0.1]])  # short: nothing is clipped, so kappa is 1 - rate
@@ -73,7 +73,7 @@ def measure(gradients: Tensor, masks: Tensor, *, clip_norm: float) -> Measured:
     norm, short = float(mean.norm()), _short(deviations.norm(dim=1), clip_norm)
     lengths = (deviations.square() @ keep.T).sqrt()
     rate = float(1 - keep.mean())
-    return Measured(
+    return BoundMeasurement(
         rate=rate,
         clip_norm=clip_norm,
         gradient_norm=norm,

@@ -1,10 +1,10 @@
-"""Pictures that are changed in a public way before anybody trains on them: each alone, and all alike."""
+"""Image datasets with a public change, such as padding or rotation, applied to each image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,26 +13,27 @@ from torch import Tensor
 from sordino._input import validate
 from sordino.data import DataSet, Facts, load
 from sordino.models.features import Pixels
-from sordino_papers.harness.rows import Rows, prepared_rows
-from sordino_papers.harness.training import Trial
+from sordino_papers.harness.rows import ExperimentRows, prepared_rows
+from sordino_papers.harness.training import DpSgdTrial
 
 _ROWS_AT_A_TIME = 2000
 
 
-class Change(Protocol):
-    """A change of pictures from 0 to 1, shape (picture, channel, row, column), which keeps their shape."""
+class ImageChange(Protocol):
+    """A change of images in [0, 1], shape (image, channel, row, column), that keeps their shape."""
 
     def __call__(self, pictures: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class Padded:
-    """So many black pixels on each side, and back to the size of before: the object gets smaller.
+class Padding:
+    """Pads each side with this many black pixels and resizes to the original size: the object gets smaller.
 
-    >>> Padded(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
+    >>> Padding(14)(torch.ones(1, 1, 28, 28))[0, 0, 14, [0, 4, 9, 14]]
     tensor([0., 0., 1., 1.])
     """
 
+    kind: ClassVar[str] = "padding"
     pixels: int
 
     def __post_init__(self) -> None:
@@ -46,23 +47,24 @@ class Padded:
         return F.interpolate(padded, size=size, mode="bilinear", antialias=True).clamp(0.0, 1.0)
 
     def percent(self, size: int) -> int:
-        """How much of a side of so many pixels is padding, rounded as the paper rounds it.
+        """Fraction of the side that is padding, in percent, rounded like in the paper.
 
-        >>> [Padded(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
+        >>> [Padding(pixels).percent(28) for pixels in (0, 5, 14, 23, 42)]
         [0, 26, 50, 62, 75]
         """
         return round(100 * 2 * self.pixels / (size + 2 * self.pixels))
 
 
 @dataclass(frozen=True)
-class Turned:
-    """Turned anticlockwise about its middle, with black corners.
+class Rotation:
+    """Rotates counterclockwise about the center, with black corners.
 
     >>> picture = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
-    >>> Turned(90.0)(picture).round().tolist()
+    >>> Rotation(90.0)(picture).round().tolist()
     [[[[0.0, 0.0], [1.0, 0.0]]]]
     """
 
+    kind: ClassVar[str] = "rotation"
     degrees: float
 
     def __call__(self, pictures: Tensor) -> Tensor:
@@ -76,14 +78,15 @@ class Turned:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """A standard set of changed pictures, or `examples` of its rows.
+class ImageSet:
+    """A standard dataset of changed images, or its first `examples` rows.
 
-    With `left_out` its last private rows are not trained on, and take the place of the test rows.
+    With `left_out`, the last private rows are not trained on and replace the test rows.
     """
 
+    kind: ClassVar[str] = "changed-images"
     set_name: str
-    change: Change = field(default_factory=lambda: Padded(0))
+    change: ImageChange = field(default_factory=lambda: Padding(0))
     examples: int | None = None
     left_out: int = 0
 
@@ -91,19 +94,16 @@ class Pictures:
     def data(self) -> str:
         return f"{self.set_name}, left-out rows" if self.left_out else self.set_name
 
-    def rows(self, trial: Trial) -> Rows:
+    def rows(self, trial: DpSgdTrial) -> ExperimentRows:
         return _rows(self)
 
-    def settings(self, trial: Trial) -> dict[str, object]:
-        return {"training": repr(trial), "pictures": repr(self)}
-
     def chosen(self) -> DataSet:
-        """Raw rows: which of them are trained on, and which are measured on."""
+        """The raw dataset: rows to train on, and rows to measure on."""
         return load(self.set_name)
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def _rows(pictures: Pictures) -> Rows:
+def _rows(pictures: ImageSet) -> ExperimentRows:
     loaded = pictures.chosen()
     scale, normalise = Pixels(loaded.facts.input_range), normaliser(loaded.facts)
 
@@ -115,15 +115,15 @@ def _rows(pictures: Pictures) -> Rows:
 
 
 def normaliser(facts: Facts) -> Pixels:
-    """From pictures between 0 and 1 to what networks are given, by the public constants of a set."""
+    """Converts images in [0, 1] to inputs of networks, with the public constants of a dataset."""
     return Pixels(None, facts.mean, facts.std)
 
 
-def as_pictures(inputs: Tensor, facts: Facts) -> Tensor:
-    """Back from what networks are given to pictures between 0 and 1.
+def as_images(inputs: Tensor, facts: Facts) -> Tensor:
+    """Converts inputs of networks back to images in [0, 1].
 
     >>> facts = Facts("grey", (1, 1, 2), 2, mean=(0.5,), std=(0.25,))
-    >>> as_pictures(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)
+    >>> as_images(normaliser(facts)(torch.tensor([[[[0.0, 0.75]]]])), facts)
     tensor([[[[0.0000, 0.7500]]]])
     """
     mean, std = (torch.tensor(x).reshape(1, -1, 1, 1) for x in (facts.mean or (0.0,), facts.std or (1.0,)))

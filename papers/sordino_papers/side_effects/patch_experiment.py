@@ -1,4 +1,4 @@
-"""Trainings in a world of patches, as entries of a table have them: private runs, and the outcome of each group."""
+"""Trainings in the two-patch world, and the results of each group."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 
 from sordino.effects.input_attacks import L2
 from sordino.kernel.randomness import Key
-from sordino_papers.harness.entry import Entry, Measured
-from sordino_papers.harness.ledger import Ledger
+from sordino_papers.harness.entry import Entry, Measurement
+from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.side_effects.two_patch_world import (
-    Descent,
+    PatchDescent,
     PatchNetwork,
     TwoPatches,
-    attacked,
     feature_to_noise,
+    move_to_high_loss,
     outcomes,
     train,
     train_without_noise,
 )
-from sordino_papers.side_effects.two_patch_world.attacked import EVERYWHERE
+from sordino_papers.side_effects.two_patch_world.robustness import EVERYWHERE
 
 PER_GROUP = 250
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A world, how many of its rows are trained on, and the network. Rows are drawn anew for each seed.
+class PatchExperiment:
+    """A world, the number of training rows, and the network. Rows are drawn again for each seed.
 
-    >>> from sordino_papers.side_effects.two_patch_world import Descent, TwoPatches
-    >>> bench = Bench(TwoPatches(dimension=8), examples=40, filters=2)
-    >>> measured = bench.measure(Descent(noise_std=0.1, steps=2), 0)
+    >>> from sordino_papers.side_effects.two_patch_world import PatchDescent, TwoPatches
+    >>> bench = PatchExperiment(TwoPatches(dimension=8), examples=40, filters=2)
+    >>> measured = bench.measure(PatchDescent(noise_std=0.1, steps=2), 0)
     >>> len(measured.more["groups"])
     4
     """
@@ -46,8 +46,8 @@ class Bench:
     def start(self, seed: int) -> PatchNetwork:
         return PatchNetwork(self.world.dimension, self.filters, seed=seed)
 
-    def trained(self, descent: Descent, seed: int, start: PatchNetwork | None = None) -> PatchNetwork:
-        """Privately, or without noise where the descent has none."""
+    def trained(self, descent: PatchDescent, seed: int, start: PatchNetwork | None = None) -> PatchNetwork:
+        """Trains privately, or without noise if the noise is 0."""
         network = self.start(seed) if start is None else start
         rows = self.world.draw(self.examples, Key.from_seed(seed).stream("training rows"))
         if descent.noise_std:
@@ -56,13 +56,13 @@ class Bench:
         return network
 
     def measure(
-        self, descent: Descent, seed: int, *, radius: float | None = None, start: PatchNetwork | None = None
-    ) -> Measured:
-        """The mean accuracy of groups in percent; loss, accuracy and ratio of each, and the same under attack."""
-        return Measured(*self._measured(self.trained(descent, seed, start), descent, seed, radius))
+        self, descent: PatchDescent, seed: int, *, radius: float | None = None, start: PatchNetwork | None = None
+    ) -> Measurement:
+        """Mean accuracy of groups in percent; loss, accuracy and ratio of each group, and the same under attack."""
+        return Measurement(*self._measured(self.trained(descent, seed, start), descent, seed, radius))
 
     def _measured(
-        self, network: PatchNetwork, descent: Descent, seed: int, radius: float | None
+        self, network: PatchNetwork, descent: PatchDescent, seed: int, radius: float | None
     ) -> tuple[float, dict[str, Any]]:
         rows = self.world.draw_evenly(PER_GROUP, Key.from_seed(seed).stream("test rows"))
         groups = [asdict(outcome) for outcome in outcomes(network, self.world, rows)]
@@ -71,19 +71,19 @@ class Bench:
                 group |= {"clipping_factor": ratio.clipping_factor, "effective": ratio.effective}
         if radius is not None:
             attack = L2(radius, step=radius / 8, steps=20, low=-EVERYWHERE, high=EVERYWHERE)
-            moved = outcomes(network, self.world, attacked(network, rows, attack))
+            moved = outcomes(network, self.world, move_to_high_loss(network, rows, attack))
             for group, outcome in zip(groups, moved, strict=True):
                 group |= {"adversarial_loss": outcome.loss, "adversarial_accuracy": outcome.accuracy}
         accuracy = 100 * sum(group["accuracy"] for group in groups) / len(groups)
         return accuracy, {"groups": groups}
 
-    def settings(self, descent: Descent) -> dict[str, Any]:
-        return {"bench": repr(self), "descent": repr(descent)}
+    def settings(self, descent: PatchDescent) -> dict[str, Any]:
+        return {"bench": self, "descent": descent}
 
 
 def groups_of(entry: Entry, folder: Path, seeds: int) -> list[dict[str, Any]]:
-    """What is kept of each group of an entry, numbers as means over seeds. Nothing where nothing was run."""
-    runs = [run["more"]["groups"] for run in Ledger(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
+    """Kept results of each group of an entry, as means over seeds. Empty if nothing was run."""
+    runs = [run["more"]["groups"] for run in ResultsFile(folder / "runs.jsonl").of(entry) if run["seed"] < seeds]
     return [_mean(same_group) for same_group in zip(*runs, strict=True)]
 
 
