@@ -21,10 +21,10 @@ from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.keys import as_key
 from sordino_papers.harness.rows import ExperimentRows, prepared_rows
 from sordino_papers.sparsification.frameworks import DATA, FRAMEWORKS, FrameworkSetup
-from sordino_papers.sparsification.methods import DpSgdMethod, EmbeddedMethod, TrainingMethod
+from sordino_papers.sparsification.methods import ComparedMethod, DpSgdMethod, EmbeddedMethod
 
 
-def faster(way: TrainingMethod, factor: float) -> TrainingMethod:
+def faster(way: ComparedMethod, factor: float) -> ComparedMethod:
     """The method with its learning rate multiplied by `factor`."""
     if isinstance(way, EmbeddedMethod):
         rate = factor * way.settings.learning_rate

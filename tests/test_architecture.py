@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 from pathlib import Path
@@ -42,3 +43,17 @@ def test_every_file_that_the_page_names_exists() -> None:
     names = set(re.findall(r"(?<![\w/])((?:tests|[a-z_]+)/[\w/]+\.(?:py|json))", PAGE))
     missing = [name for name in names if not (ROOT / name).exists() and not (PACKAGE / name).exists()]
     assert len(names) > 10 and not missing
+
+
+def classes() -> list[tuple[str, Path]]:
+    """Names of all classes of the library and of the papers, with their files."""
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "papers" / "sordino_papers").rglob("*.py")]
+    trees = ((path, ast.parse(path.read_text("utf-8"))) for path in files)
+    return [(node.name, path) for path, tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_class_name_is_defined_in_two_modules() -> None:
+    modules: dict[str, set[Path]] = {}
+    for name, path in classes():
+        modules.setdefault(name, set()).add(path)
+    assert not {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1 and not name.startswith("_")}

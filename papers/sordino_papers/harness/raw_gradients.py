@@ -19,7 +19,7 @@ from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, PerExample
 from sordino.kernel.step import BegunStep, Plan
-from sordino.training.loop import Training
+from sordino.training.loop import Training, steps_left
 from sordino.training.not_private import NOT_PRIVATE, NotPrivate
 from sordino.training.schedules import Constant, Schedule
 
@@ -116,8 +116,8 @@ class ExposedRun:
 
     def __iter__(self) -> Iterator[ExposedStep]:
         run = self._training.run
-        while run.steps < len(run):
-            if run.steps not in self.at:
+        for step in steps_left(run):
+            if step not in self.at:
                 self._training.step()
                 continue
             begun = run.begin()

@@ -38,7 +38,7 @@ from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import surroundings
 from sordino.training.evaluation import Evaluation
 from sordino.training.fit import Fitted, fit
-from sordino.training.loop import Training, measured
+from sordino.training.loop import Training, measured, take_steps
 from sordino.training.run_folder import RunFolder
 from sordino.training.schedules import Constant
 from sordino_papers.harness.entry import Measurement
@@ -298,7 +298,6 @@ def train_and_measure(
     training = Training(
         model, optimizer(model.parameters()), run, divisor=divisor, schedule=Constant(), averaging=averaging
     )
-    while run.steps < len(run):
-        training.step()
+    take_steps(training)
     model.load_state_dict(training.weights())
     return measured(model, rows.test)["accuracy"]

@@ -15,7 +15,7 @@ from sordino.training.transfer.pretraining import PICTURES
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.training import ADJACENCY, DpSgdTrial, forget, unfinished
 from sordino_papers.sparsification.largest_rate import RateCurve, largest_rates
-from sordino_papers.sparsification.methods import DpSgdMethod, EmbeddedMethod, PretrainedPart, TrainingMethod, rows_for
+from sordino_papers.sparsification.methods import ComparedMethod, DpSgdMethod, EmbeddedMethod, PretrainedPart, rows_for
 
 DATA = "cifar10"
 RATES = {
@@ -42,7 +42,7 @@ class FrameworkSetup:
 
     title: str
     epsilon: float
-    way: TrainingMethod
+    way: ComparedMethod
     examples: int | None = None
     public: int | None = None
 

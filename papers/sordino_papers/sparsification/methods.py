@@ -21,7 +21,7 @@ from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.harness.training import DELTA, DpSgdTrial, Sparsity, outcome_of
 
 
-class TrainingMethod(Protocol):
+class ComparedMethod(Protocol):
     """Trains a network to an epsilon, with sparsification to a final rate, or without it at rate 0."""
 
     def __hash__(self) -> int: ...
@@ -30,7 +30,7 @@ class TrainingMethod(Protocol):
 
     def train(self, rows: ExperimentRows, epsilon: float, rate: float, seed: int, out: Path) -> Measurement: ...
 
-    def quick(self) -> TrainingMethod:
+    def quick(self) -> ComparedMethod:
         """A version that takes seconds, on few rows."""
         ...
 
@@ -102,7 +102,7 @@ class EmbeddedMethod:
 
 
 @lru_cache(maxsize=1)  # entries that follow one another share their rows
-def rows_for(way: TrainingMethod, data: str, examples: int | None, public: int | None) -> ExperimentRows:
+def rows_for(way: ComparedMethod, data: str, examples: int | None, public: int | None) -> ExperimentRows:
     """The first private and public rows of a standard dataset, prepared for a training method."""
     loaded = load(data)
     if loaded.test is None:

@@ -131,7 +131,7 @@ def _setup(function: Callable[[], object], name: str) -> TrainingSetup:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ModelRows:
     """Rows as the model takes them: one tensor for each of its inputs, and their targets where they are known."""
 
     inputs: tuple[Tensor, ...] = field(repr=False)
@@ -150,8 +150,8 @@ class Rows:
             found &= (flat.isfinite() if flat.is_floating_point() else flat >= 0).all(dim=1)
         return found
 
-    def take(self, chosen: Tensor) -> Rows:
-        return Rows(tuple(x[chosen] for x in self.inputs), None if self.target is None else self.target[chosen])
+    def take(self, chosen: Tensor) -> ModelRows:
+        return ModelRows(tuple(x[chosen] for x in self.inputs), None if self.target is None else self.target[chosen])
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class OwnRun:
     def outputs_of(self, inputs: Sequence[Tensor]) -> Tensor:
         """What the model says about each row; NaN where a row holds a number that is not finite."""
         module, device = self.module, device_of(self.module)
-        usable, said = Rows(tuple(inputs)).usable, []
+        usable, said = ModelRows(tuple(inputs)).usable, []
         with evaluating(module), torch.inference_mode():
             for rows in torch.split(torch.arange(len(usable)), _ROWS_AT_A_TIME):
                 batch = [torch.where(_beside(usable[rows], x[rows]), x[rows], 0).to(x.dtype) for x in inputs]
@@ -321,23 +321,23 @@ class OwnRun:
 
     # Rows
 
-    def new_rows(self, source: str) -> Rows:
+    def new_rows(self, source: str) -> ModelRows:
         """Inputs to predict for: arrays in .npz, a folder of images, or the public test rows of a standard dataset."""
         path = Path(source)
         if source in NAMES:
-            return Rows(self._inputs(self._standard_test(source).inputs, source))
+            return ModelRows(self._inputs(self._standard_test(source).inputs, source))
         if path.suffix.lower() == ".npz":
-            return Rows(self._of_arrays(path, read_arrays(path), ""))
+            return ModelRows(self._of_arrays(path, read_arrays(path), ""))
         if path.suffix.lower() in (".csv", ".parquet"):
             raise UsageError(
                 f"{source!r} is a table, and how its rows were prepared for your model is not known: save them as an "
                 "array named inputs in a .npz file."
             )
         if os.path.isdir(path):
-            return Rows(self._inputs(load_pictures(path, self._one_input().shape), source))
+            return ModelRows(self._inputs(load_pictures(path, self._one_input().shape), source))
         raise DataError(f"{source!r:.200} is no data set and no readable .npz or folder of pictures.")
 
-    def public_rows(self) -> Rows:
+    def public_rows(self) -> ModelRows:
         """The rows of --data that are declared public by passing them: test rows where the source has some."""
         source = self._source("public rows")
         path = Path(source)
@@ -351,7 +351,7 @@ class OwnRun:
             return self._split(found.test or found.train, source)
         raise DataError(f"{source!r:.200} is no data set and no readable .npz or folder of pictures.")
 
-    def training_rows(self) -> tuple[Rows, Rows | None]:
+    def training_rows(self) -> tuple[ModelRows, ModelRows | None]:
         """The private rows of --data that the run was trained on, and public ones of the same kind if there are any."""
         source = self._source("the rows that it was trained on")
         path = Path(source)
@@ -387,7 +387,7 @@ class OwnRun:
         """An optimizer of `model`, as the run had."""
         return self.description.optimizer(model, self.setup)
 
-    def records(self, rows: Rows) -> Records:
+    def records(self, rows: ModelRows) -> Records:
         """Rows as the training took them."""
         if rows.target is None:
             raise DataError("rows to train on need a target.")
@@ -424,8 +424,8 @@ class OwnRun:
             raise UsageError(f"the {self.model_name} takes {len(self.description.inputs)} inputs, and this needs one.")
         return self.description.inputs[0]
 
-    def _split(self, split: Split, source: str) -> Rows:
-        return Rows(self._inputs(split.inputs, source), self._target(split.target, source), split.owners)
+    def _split(self, split: Split, source: str) -> ModelRows:
+        return ModelRows(self._inputs(split.inputs, source), self._target(split.target, source), split.owners)
 
     def _inputs(self, inputs: Tensor, source: str) -> tuple[Tensor, ...]:
         return (self._as_declared(inputs, self._one_input(), f"{source!r}"),)
@@ -433,7 +433,7 @@ class OwnRun:
     def _target(self, target: Tensor, source: str) -> Tensor:
         return _typed(target, self.description.target, f"{source!r}: target")
 
-    def _rows_of(self, path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> Rows:
+    def _rows_of(self, path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> ModelRows:
         shown = repr(str(path))
         inputs = self._of_arrays(path, arrays, prefix)
         if f"{prefix}target" not in arrays:
@@ -443,7 +443,7 @@ class OwnRun:
         lengths = {len(x) for x in (*inputs, target, *(() if owners is None else (owners,)))}
         if len(lengths) > 1:
             raise DataError(f"{shown}: the arrays differ in length.")
-        return Rows(inputs, target, owners)
+        return ModelRows(inputs, target, owners)
 
     def _of_arrays(self, path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> tuple[Tensor, ...]:
         """`inputs`, or `inputs_1`, `inputs_2`, ... of a model with several."""

@@ -19,6 +19,7 @@ from sordino.kernel.noise import Gaussian, NormalNoise
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
+from sordino.training.loop import Training, take_steps
 from sordino.training.not_private import NotPrivate
 from sordino_papers.harness.ablations import AblationSettings, clipped_sgd
 from sordino_papers.side_effects.two_patch_world.network import PatchNetwork
@@ -81,10 +82,8 @@ def train(network: PatchNetwork, rows: PatchRows, descent: PatchDescent, *, seed
     >>> rows = TwoPatches(dimension=8).draw(50, Key.from_seed(0).stream("rows"))
     >>> network = train(PatchNetwork(8, 4, seed=0), rows, PatchDescent(0.05, steps=3), seed=0)
     """
-    optimizer, batch_size = optimizer_of(network, descent), descent.batch_size(len(rows))
-    for private in PrivateRun(descent.plan(len(rows)), network, rows.data, seed=seed):
-        private.divide(batch_size).write_to(network)
-        optimizer.step()
+    run = PrivateRun(descent.plan(len(rows)), network, rows.data, seed=seed)
+    take_steps(Training(network, optimizer_of(network, descent), run, divisor=descent.batch_size(len(rows))))
     return network
 
 

@@ -36,7 +36,7 @@ from sordino.kernel.sampling import steps_per_epoch
 from sordino.kernel.step import Plan
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs
-from sordino.recipes.own_model import OwnRun, Rows
+from sordino.recipes.own_model import ModelRows, OwnRun
 from sordino.recipes.prepared import PreparedRecipe
 from sordino.training.run_folder import RunFolder
 
@@ -167,7 +167,7 @@ def _rows(prepared: PreparedRecipe, split: Split) -> _Rows:
     return _Rows(inputs, split.target, usable.nonzero()[:, 0].numpy())
 
 
-def _rows_of_own(rows: Rows) -> _Rows:
+def _rows_of_own(rows: ModelRows) -> _Rows:
     if len(rows.inputs) > 1 or rows.target is None:
         raise UsageError(f"the attacks need a model of one input, got {len(rows.inputs)}.")
     return _Rows(rows.inputs[0], rows.target, rows.usable.nonzero()[:, 0].numpy())
@@ -188,7 +188,7 @@ class OwnReferences:
         some = torch.from_numpy(np.flatnonzero(chosen))
         inputs = torch.cat([self.lineup.rest_inputs, self.lineup.suspects.inputs[some]])
         target = torch.cat([self.lineup.rest_target, self.lineup.suspects.target[some]])
-        records, own_seed = self.own.records(Rows((inputs,), target)), _own_seed(self.seed, place)
+        records, own_seed = self.own.records(ModelRows((inputs,), target)), _own_seed(self.seed, place)
         if self.own.description.is_hidden:
             return self._train_hidden(records, own_seed)
         model = deepcopy(self.own.setup.model)
