@@ -69,7 +69,7 @@ def test_steps_drawn_again_are_paid_for_and_stay_in_what_is_printed(
     "option", [["--epsilon", "1"], ["--seed", "0"], ["--out", "x"], ["recipe.toml"], ["--lr", "1"]]
 )
 def test_a_run_is_resumed_by_its_own_recipe_only(option: list[str], digits: Path, refused) -> None:
-    assert "give nothing but --resume" in refused("train", "--resume", digits, *option)
+    assert "give no settings besides --resume" in refused("train", "--resume", digits, *option)
 
 
 def test_a_run_whose_recipe_was_changed_is_not_resumed(monkeypatch: pytest.MonkeyPatch, refused) -> None:

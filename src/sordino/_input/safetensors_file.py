@@ -1,7 +1,7 @@
 """Reading and writing of safetensors files, whose header is checked before any memory is allocated.
 
-The format cannot contain code. A hostile file may claim more bytes than it has, hold unexpected tensors, or use the same
-bytes under two names. So a reader passes the names, shapes and dtypes that it expects, and the header must match them.
+The format cannot contain code. A hostile file may claim more bytes than it has, hold unexpected tensors, or use the
+same bytes under two names. So a reader passes the names, shapes and dtypes that it expects, and the header must match.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of single arguments, passed by keyword so that each message can name its argument.
 
-If a caller swaps two arguments, any of them may be private data. So a message shows a value only if it is a plain Python
-number, as most settings are. Anything else is described by its type, shape and dtype.
+If a caller swaps two arguments, any of them may be private data. So a message shows a value only if it is a plain
+Python number, as most settings are. Anything else is described by its type, shape and dtype.
 
 >>> positive(clip_norm=1.0)
 >>> positive(clip_norm=-1.0)

@@ -1,8 +1,8 @@
 """Schemas of tables: public facts about columns, classes and users, and a draft made from a file.
 
-`draft` computes a schema from a table. Its content is as private as the rows: a bound may be the value of one person, or
-a category may exist because of one person, and every model trained with it would reveal that. So a draft is marked as
-unconfirmed, and cannot be loaded until a person has confirmed or replaced each fact.
+`draft` computes a schema from a table. Its content is as private as the rows: a bound may be the value of one person,
+or a category may exist because of one person, and every model trained with it would reveal that. So a draft is marked
+as unconfirmed, and cannot be loaded until a person has confirmed or replaced each fact.
 
 confirmed_public = true            # a person has checked that nothing here was computed from private rows
 user = "patient"                   # optional: column of users; the privacy unit is then the user
@@ -52,7 +52,8 @@ _REMARK = """\
 # confirm that it is public. Then set confirmed_public = true. Until then this file cannot be loaded.
 #
 # The target is assumed to be the last column. If one person can have several rows, name the column that identifies
-# persons: user = "...", set rows_per_user to the largest number of rows that count for one, and remove the column below.
+# persons with user = "...", set rows_per_user to the largest number of rows that count for one of them, and remove
+# that column below.
 """
 
 

@@ -70,11 +70,11 @@ class Search:
         validate.between(0, 1, low_open=True, score_std=self.score_std)
         for name in ("trials", "shape"):
             if getattr(self, name) is not None and self.payment != "repeat":
-                raise UsageError(f"{name} goes with payment repeat, got {self.payment}: every candidate is tried once.")
+                raise UsageError(f"{name} needs payment repeat, got {self.payment}, which tries every candidate once.")
         if (self.public_data is not None) != (self.payment == PUBLIC):
-            raise UsageError(f"public_data goes with payment {PUBLIC}: name rows that are public to try candidates on.")
+            raise UsageError(f"public_data and payment {PUBLIC} need each other: give both or neither.")
         if self.public_schema is not None and self.public_data is None:
-            raise UsageError("public_schema goes with public_data.")
+            raise UsageError("public_schema needs public_data.")
         self.paid  # noqa: B018  # a number of trials that cannot be drawn is refused here
 
     @property
