@@ -77,7 +77,7 @@ def test_a_run_whose_recipe_was_changed_is_not_resumed(monkeypatch: pytest.Monke
     recipe = Path("run/recipe.toml")
     whole = recipe.read_text()
     recipe.write_text(whole.replace("clip = 1.0", "clip = 2.0"))
-    assert "is of another run" in refused("train", "--quiet", "--resume", "run", code=5)
+    assert "belongs to another run" in refused("train", "--quiet", "--resume", "run", code=5)
     recipe.write_text(whole.replace("epsilon = 3.0", "epsilon = nan"))
     assert "only finite numbers" in refused("train", "--quiet", "--resume", "run", code=5)
     assert "there is no run in" in refused("train", "--resume", "nowhere")

@@ -78,7 +78,7 @@ class ArrayFacts:
             )
         inputs, target = top.table("inputs"), top.table("target")
         shape, (num_classes, class_names, bounds) = _shape(inputs), _target(target)
-        input_range, mean, std = _normalisation(inputs, channels=shape[0])
+        input_range, mean, std = _normalization(inputs, channels=shape[0])
         facts = Facts(name, shape, num_classes, input_range, mean, std, class_names, bounds)
         units, rows_per_user = (top.whole(key) if key in top else None for key in ("units", "rows_per_user"))
         return cls(facts, units, rows_per_user)
@@ -109,7 +109,7 @@ def _target(target: Table) -> tuple[int | None, tuple[str, ...], tuple[float, fl
     return len(names), names, None
 
 
-def _normalisation(
+def _normalization(
     inputs: Table, *, channels: int
 ) -> tuple[tuple[float, float] | None, tuple[float, ...] | None, tuple[float, ...] | None]:
     """The public range of inputs, and public mean and std per channel of inputs scaled from it to [0, 1]."""

@@ -61,7 +61,7 @@ class OneNumber:
 class _Convex:
     """A convex network: its description, and its feature transform with the number of features."""
 
-    sentence: str
+    description: str
     prepared: Callable[[Facts], tuple[Features, int]]
 
 
@@ -99,7 +99,7 @@ def names() -> tuple[tuple[str, str], ...]:
     >>> [name for name, _ in names()][-2:]
     ['gated-relu', 'scatter-gated']
     """
-    return *models.names(), *((name, convex.sentence) for name, convex in _CONVEX.items())
+    return *models.names(), *((name, convex.description) for name, convex in _CONVEX.items())
 
 
 def convex_model(facts: Facts, *, gates: int | None, seed: int) -> ConvexModel:

@@ -41,7 +41,7 @@ def test_an_existing_file_is_kept(tmp_path) -> None:
         (("--shape", "32"), "as 3x32x32"),
         (("--shape", "2x32x32"), "1 or 3 channels"),
         (("--model", "unheard-of"), "there is no model"),
-        (("--model", "linear"), "has layers before its last one"),
+        (("--model", "linear"), "needs a network of several layers"),
         (("--pictures", "0"), "pictures must be a whole number from 1"),
     ],
 )
