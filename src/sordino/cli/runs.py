@@ -43,7 +43,7 @@ def predict(
 ) -> None:
     """Apply the model of a run to new rows.
 
-    The model is differentially private in its training data, so its predictions may be published as far as that goes.
+    The model is differentially private, so predictions cost no further privacy of the training data.
     """
     answers = SavedRun.read(run).predict(data)
     buffer = io.StringIO()

@@ -54,44 +54,44 @@ def load_folder(folder: Path) -> DataSet:
 
 def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
     """Loads the images of a folder without classes, sorted by name, for prediction."""
-    pictures = []
+    images = []
     for path in _entries(folder, _resolved(folder)):
-        picture = _picture(path)
-        if picture.shape != shape:
-            raise DataError(f"{str(path)!r} has shape {tuple(picture.shape)}, the model takes {shape}.")
-        pictures.append(picture)
-    if not pictures:
+        image = _read_image(path)
+        if image.shape != shape:
+            raise DataError(f"{str(path)!r} has shape {tuple(image.shape)}, the model takes {shape}.")
+        images.append(image)
+    if not images:
         raise DataError(f"{str(folder)!r} is empty: there is no image in it.")
-    return torch.stack(pictures)
+    return torch.stack(images)
 
 
 def _read_private(folder: Path, classes: list[str], inside: Path) -> Split:
     """Training images. One that cannot be used is all zeros with label -1."""
     files = _files(folder, classes, inside)
-    pictures = [_picture_or_none(path) for path, _ in files]
-    shape = most_of([None if picture is None else picture.shape for picture in pictures])
+    images = [_read_image_or_none(path) for path, _ in files]
+    shape = most_of([None if image is None else image.shape for image in images])
     if shape is None:
         raise DataError(
             f"{str(folder)!r}: more than half of the images must be valid PNG or JPEG files of one size, "
             f"8-bit gray (L) or RGB, with at most {_MOST_PIXELS} pixels."
         )
     inputs, target = torch.zeros(len(files), *shape, dtype=torch.uint8), torch.full((len(files),), _ABSENT)
-    for place, (picture, (_, label)) in enumerate(zip(pictures, files, strict=True)):
-        if picture is not None and picture.shape == shape:
-            inputs[place], target[place] = picture, label
+    for place, (image, (_, label)) in enumerate(zip(images, files, strict=True)):
+        if image is not None and image.shape == shape:
+            inputs[place], target[place] = image, label
     return Split(inputs, target)
 
 
 def _read_public(folder: Path, classes: list[str], inside: Path, shape: torch.Size) -> Split:
-    pictures, labels = [], []
+    images, labels = [], []
     for path, label in _files(folder, classes, inside):
-        picture = _picture(path)
-        if picture.shape != shape:
-            found, expected = (f"{rows[2]} x {rows[1]} with {rows[0]} channels" for rows in (picture.shape, shape))
+        image = _read_image(path)
+        if image.shape != shape:
+            found, expected = (f"{rows[2]} x {rows[1]} with {rows[0]} channels" for rows in (image.shape, shape))
             raise DataError(f"{str(path)!r} is {found}, the training images are {expected}: all must have one size.")
-        pictures.append(picture)
+        images.append(image)
         labels.append(label)
-    return Split(torch.stack(pictures), torch.tensor(labels))
+    return Split(torch.stack(images), torch.tensor(labels))
 
 
 def _files(folder: Path, classes: list[str], inside: Path) -> list[tuple[Path, int]]:
@@ -111,16 +111,16 @@ def _refuse_other_files(path: Path) -> None:
         raise DataError(f"{str(path)!r} is not an image file: allowed are {', '.join(_SUFFIXES)}.")
 
 
-def _picture_or_none(path: Path) -> Tensor | None:
+def _read_image_or_none(path: Path) -> Tensor | None:
     try:
-        return _picture(path)
+        return _read_image(path)
     except (UsageError, MemoryError):  # not a property of the image: Pillow is missing, or memory
         raise
     except Exception:  # the message would reveal something about a private image
         return None
 
 
-def _picture(path: Path) -> Tensor:
+def _read_image(path: Path) -> Tensor:
     _refuse_other_files(path)
     content = read_bytes(path, at_most=_LARGEST_FILE)
     image = _open(content, path)

@@ -212,9 +212,9 @@ def _split(inputs: NDArray[Any], target: NDArray[Any], owners: Tensor | None, fa
         raise DataError(f"{where}inputs is empty.")
     if facts.num_classes is not None and target.dtype.kind not in "iu":
         raise DataError(f"{where}target must hold integer class labels, found dtype {target.dtype}.")
-    pictures = inputs.dtype == np.uint8
+    is_image = inputs.dtype == np.uint8
     return Split(
-        as_tensor(inputs if pictures else inputs.astype(np.float32), f"{where}inputs"),
+        as_tensor(inputs if is_image else inputs.astype(np.float32), f"{where}inputs"),
         _labels(target, facts, where),
         owners,
     )

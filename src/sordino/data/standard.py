@@ -90,8 +90,8 @@ def parse_batch(content: bytes, *, shown: str) -> Split:
     if (labels >= _NUM_CLASSES).any():
         first = int((labels >= _NUM_CLASSES).argmax())
         raise DataError(f"{shown} has a label outside 0..{_NUM_CLASSES - 1} in record {first}: not a CIFAR-10 file.")
-    pictures = torch.from_numpy(records[:, 1:].copy()).reshape(-1, *_SHAPE)
-    return Split(pictures, torch.from_numpy(labels.astype(np.int64)))
+    images = torch.from_numpy(records[:, 1:].copy()).reshape(-1, *_SHAPE)
+    return Split(images, torch.from_numpy(labels.astype(np.int64)))
 
 
 _NUM_TRAINING = 1437
@@ -117,7 +117,7 @@ def load_digits() -> DataSet:
 
 
 _LARGEST_SVHN_FILE = 2 << 30
-_PICTURE = (32, 32, 3)
+_SVHN_SHAPE = (32, 32, 3)
 
 
 def read_digits(path: Path) -> Split:
@@ -139,25 +139,25 @@ def parse_digits(content: bytes, *, shown: str) -> Split:
         raise
     except Exception:  # scipy has no base class of its errors: a bad file may raise anything
         raise DataError(f"{shown} is not a valid MATLAB 5 file.") from None
-    pictures, labels = _array(arrays, "X", shown), _array(arrays, "y", shown)
-    if pictures.dtype != np.uint8:
-        raise DataError(f"{shown} must have X in uint8, found {pictures.dtype}.")
+    images, labels = _array(arrays, "X", shown), _array(arrays, "y", shown)
+    if images.dtype != np.uint8:
+        raise DataError(f"{shown} must have X in uint8, found {images.dtype}.")
     digits = labels.reshape(-1).astype(np.int64)
     wrong = (digits != labels.reshape(-1)) | (digits < 1) | (digits > 10)
     if wrong.any():
         raise DataError(f"{shown} has a label outside 1..10 in record {int(wrong.argmax())}.")
-    inputs = np.ascontiguousarray(pictures.transpose(3, 2, 0, 1))
+    inputs = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
     return Split(torch.from_numpy(inputs), torch.from_numpy(digits % 10))
 
 
 def _check_declared(declared: dict[str, tuple[tuple[int, ...], str]], shown: str) -> None:
     if not {"X", "y"} <= declared.keys():
         raise DataError(f"{shown} must contain the arrays X and y, found {sorted(declared)!r:.200}.")
-    (pictures, pixels), (labels, _) = declared["X"], declared["y"]
-    if len(pictures) != 4 or pictures[:3] != _PICTURE or pictures[3] < 1 or pixels != "uint8":
-        raise DataError(f"{shown} must have X of shape (32, 32, 3, n) in uint8, found {pictures} in {pixels}.")
-    if labels != (pictures[3], 1):
-        raise DataError(f"{shown} must have y of shape ({pictures[3]}, 1), one label for each image, found {labels}.")
+    (images, pixels), (labels, _) = declared["X"], declared["y"]
+    if len(images) != 4 or images[:3] != _SVHN_SHAPE or images[3] < 1 or pixels != "uint8":
+        raise DataError(f"{shown} must have X of shape (32, 32, 3, n) in uint8, found {images} in {pixels}.")
+    if labels != (images[3], 1):
+        raise DataError(f"{shown} must have y of shape ({images[3]}, 1), one label for each image, found {labels}.")
 
 
 def _array(arrays: dict[str, Any], name: str, shown: str) -> NDArray[Any]:
@@ -268,8 +268,8 @@ def _verified(name: str, folder: Path) -> list[Path]:
 
 
 def _idx(name: str, folder: Path) -> DataSet:
-    train_pictures, train_labels, test_pictures, test_labels = _verified(name, folder)
-    return DataSet(_FACTS[name], read_pictures(train_pictures, train_labels), read_pictures(test_pictures, test_labels))
+    train_images, train_labels, test_images, test_labels = _verified(name, folder)
+    return DataSet(_FACTS[name], read_pictures(train_images, train_labels), read_pictures(test_images, test_labels))
 
 
 def _cifar10(folder: Path) -> DataSet:

@@ -68,16 +68,16 @@ class _Convex:
 def _waves_or_columns(facts: Facts) -> tuple[Features, int]:
     if len(facts.input_shape) != 3:
         return WithConstant(facts.input_range), prod(facts.input_shape) + 1
-    spectrum = _colour(facts) if facts.input_shape[0] == 3 else _grey(facts)
+    spectrum = _color_spectrum(facts) if facts.input_shape[0] == 3 else _gray_spectrum(facts)
     return spectrum, prod(spectrum.output_shape)
 
 
 # These constants were chosen with `sordino reproduce hidden-state`.
-def _grey(facts: Facts) -> Spectrum:
+def _gray_spectrum(facts: Facts) -> Spectrum:
     return Spectrum(facts.input_shape, power=0.75, below=10.0, input_range=facts.input_range)
 
 
-def _colour(facts: Facts) -> Spectrum:
+def _color_spectrum(facts: Facts) -> Spectrum:
     return Spectrum(facts.input_shape, 0.5, 6.0, mean_weight=0.5, colour_weight=4.0, input_range=facts.input_range)
 
 

@@ -72,8 +72,8 @@ def stop_requests(wanted: bool = True) -> Iterator[StopRequest]:
     finally:
         for number in _SIGNALS:
             signal.signal(number, usual[number])
-    for number in noted:  # not reached if the training stopped because of it, which raises `Interrupted`
-        signal.raise_signal(number)
+    for late in noted:  # not reached if the training stopped because of it, which raises `Interrupted`
+        signal.raise_signal(late)
 
 
 class Training:

@@ -102,7 +102,9 @@ class Momenta:
 
 @dataclass(frozen=True)
 class CandidateGrid:
-    """Two stages in one: candidates of `second` around every candidate of `first`. One stage costs less than two.
+    """Two stages in one: candidates of `second` around every candidate of `first`.
+
+    With payment "repeat" a stage costs the same whatever its number of candidates, so one stage costs less than two.
 
     >>> len(CandidateGrid(AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))).around(Candidate(0.1, 0.9)))
     8

@@ -230,9 +230,9 @@ class Prepaid(Budget):
     sordino.errors.BudgetError: the mean was not charged for this trial: a trial may release each charged release once.
     """
 
-    def __init__(self, whole: Budget, paid: DpEvent) -> None:
+    def __init__(self, whole: Budget, charged: DpEvent) -> None:
         super().__init__(whole.records)
-        self._whole, self._paid = whole, _counts(paid)
+        self._whole, self._charged = whole, _counts(charged)
         self._process = whole._process  # so that use in a forked process is refused as for the whole
 
     @property
@@ -240,7 +240,7 @@ class Prepaid(Budget):
         return *self._whole.releases, *super().releases
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
-        if not _counts(ComposedDpEvent([self.event, event])) <= self._paid:
+        if not _counts(ComposedDpEvent([self.event, event])) <= self._charged:
             raise BudgetError(
                 f"the {what} was not charged for this trial: a trial may release each charged release once."
             )

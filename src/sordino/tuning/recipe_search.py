@@ -213,7 +213,7 @@ def _write_promise(
 
 
 def _identity(prepared: PreparedRecipe, task: Task, search: Search, checkpoints: Checkpoints) -> dict[str, str]:
-    """By which a tuning is told from others."""
+    """Identity of a search, by which its checkpoint is recognized."""
     stages = (task.plan.sampler, task.plan.noise, task.plan.encoding)
     data = prepared.records.fingerprint(checkpoints.fingerprint_key())
     return {"plan": repr(stages), "data": data, "recipe": prepared.recipe.text(), "search": repr(search)}

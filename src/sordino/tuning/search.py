@@ -76,7 +76,7 @@ class Search:
             raise UsageError(f"public_data and payment {PUBLIC} need each other: give both or neither.")
         if self.public_schema is not None and self.public_data is None:
             raise UsageError("public_schema needs public_data.")
-        self.paid  # noqa: B018  # raises if the number of trials has no valid distribution
+        PAYMENTS[self.payment](self)  # raises if the number of trials has no valid distribution
 
     @property
     def paid(self) -> Payment:

@@ -92,7 +92,7 @@ def changed(weights, **texts):
         (changed(FRESH.weights, input_shape="[1, 28, [28]]"), "has no valid name of a network"),
         (changed(FRESH.weights, input_shape="[3, 32, 32]"), "has no valid name of a network"),
         (changed(FRESH.weights, model="lenet"), "another model"),
-        (changed({**FRESH.weights, "more": torch.zeros(1)}), "another model: it has 'more'"),
+        (changed({**FRESH.weights, "more": torch.zeros(1)}), "an unexpected tensor 'more'"),
         (changed({**FRESH.weights, "0.bias": torch.zeros(3)}), r"another model: '0.bias' is torch.float32 of shape"),
         (changed({**FRESH.weights, "0.bias": torch.full((16,), torch.nan)}), "not finite"),
     ],

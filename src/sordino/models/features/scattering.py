@@ -193,10 +193,10 @@ class Scattering2D:
         side_by_side(scatter_chunk, range(0, len(flat), size))
         return coefficients.reshape(*pictures.shape[:-2], *coefficients.shape[1:])
 
-    def _scatter(self, pictures: Tensor) -> Tensor:
+    def _scatter(self, images: Tensor) -> Tensor:
         bank = _bank(self.J, self.L, self._padded)
-        count, angles, places = len(pictures), self.L, self.places
-        signals = F.pad(pictures, self._margins, mode="reflect").permute(1, 2, 0).contiguous()
+        count, angles, places = len(images), self.L, self.places
+        signals = F.pad(images, self._margins, mode="reflect").permute(1, 2, 0).contiguous()
         spectra = bank.grids[0].half_spectra(signals)
         zeroth, first, second = bank.average(signals, 0), [], []
         for j1 in range(self.J):
