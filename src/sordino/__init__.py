@@ -1,9 +1,9 @@
 """Sordino trains neural networks on sensitive data with a proof of differential privacy.
 
-The names follow the pipeline: who joins each step, what each contributes, how it is bounded, what noise is added, what
-that is worth. `fit` does all of it at once.
+The names follow the pipeline: samplers, records and augmentation, per-example gradients, encodings, clipping, noise,
+and the guarantee. `fit` does all of it in one call.
 
-A name is imported from its module when it is first used, so that `import sordino` is fast and imports no torch.
+Each name is imported from its module when it is first used, so `import sordino` is fast and does not import torch.
 
 >>> import sordino as so
 >>> so.Gaussian(1.1).event
@@ -55,47 +55,47 @@ if TYPE_CHECKING:
     from sordino.training.schedules import Cosine, Step, Warmup
     from sordino.verification import Verdict, verify
 
-__all__ = [  # noqa: RUF022, they follow the pipeline
-    # who joins each step
+__all__ = [  # noqa: RUF022, in the order of the pipeline
+    # samplers: which examples join each step
     "Poisson",
     "TruncatedPoisson",
     "BallsInBins",
     "Shuffled",
     "Cyclic",
     "FixedSize",
-    # the records of a unit, and how a record is shown to the model
+    # records of a unit, and their augmentation
     "as_records",
     "by_user",
     "Views",
     "Flip",
     "Crop",
     "Jitter",
-    # what each unit contributes
+    # per-example gradients
     "LossGradient",
     "register_gradient",
     "replace_batchnorm",
-    # how it is encoded
+    # encodings
     "Unchanged",
     "RandomSparsify",
     "Freeze",
-    # how it is bounded
+    # clipping
     "ClipByNorm",
     "ClipPerLayer",
     "Normalise",
-    # what noise is added
+    # noise
     "Gaussian",
     "OptimizedNoise",
     "Key",
-    # the privacy states of a gradient
+    # privacy states of a gradient
     "Layout",
     "PerExample",
     "BoundedSum",
     "Private",
-    # the steps together
+    # all stages together
     "Plan",
     "PrivateRun",
     "NoisyCGD",
-    # what that is worth
+    # guarantees
     "calibrate",
     "Budget",
     "Adjacency",
@@ -168,7 +168,7 @@ _MODULES = {  # where each name is imported from when it is first used
 }
 _HOMES = {name: f"sordino.{module}" for module, names in _MODULES.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # a type checker takes the names from the imports above, and refuses all others
+if not TYPE_CHECKING:  # a type checker reads the names from the imports above and refuses all others
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:

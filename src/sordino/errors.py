@@ -1,13 +1,13 @@
-"""One family of errors. Each says what was wrong, what was got and what is allowed, in one line.
+"""Exceptions of Sordino. A message is one line: what is wrong, what was given, what is allowed.
 
-The exit code is what the command line ends with, so that a script can tell a typo from a spent budget.
+`exit_code` is the exit code of the command line, so that a script can tell a typo from a spent budget.
 """
 
 from __future__ import annotations
 
 
 class SordinoError(Exception):
-    """Anything Sordino refuses on purpose."""
+    """Base class of all errors that Sordino raises on purpose."""
 
     exit_code = 1
 
@@ -19,7 +19,7 @@ class UsageError(SordinoError, ValueError):
 
 
 class DataError(SordinoError):
-    """A file or a data set does not have the declared structure."""
+    """A file or a dataset does not have the declared structure."""
 
     exit_code = 3
 
@@ -31,18 +31,18 @@ class BudgetError(SordinoError):
 
 
 class StateError(SordinoError):
-    """A saved state is corrupt, hostile or belongs to something else."""
+    """A saved state is corrupt, hostile or belongs to another run or model."""
 
     exit_code = 5
 
 
 class Interrupted(SordinoError):
-    """Training was asked to stop and did, after a whole step. Nothing is lost: it can be resumed."""
+    """Training stopped on request, after a whole step. Nothing is lost: it can be resumed."""
 
     exit_code = 75
 
 
 class UnsupportedEvent(SordinoError):
-    """No accountant covers this event under this adjacency. An honest "no answer", never a guess."""
+    """No accountant has a proven bound for this event under this adjacency. Nothing is guessed."""
 
     exit_code = 2

@@ -29,7 +29,7 @@ class Half:
     [
         ({"noise": Half(0.123)}, "noise must be a Noise, got Half, which lacks the attribute `event` and the method "
                                  "`tail_risk(sensitivity, steps)`."),
-        ({"noise": so.Gaussian}, "noise must be a Noise, got type Gaussian: make one, as Gaussian(...)."),
+        ({"noise": so.Gaussian}, "noise must be a Noise, got type Gaussian: make an instance, as Gaussian(...)."),
         ({"clip": "1.5"}, "clip must be a Clip, got str of length 3, which lacks the method `__call__(each)` and the "
                           "attribute `bound`."),
         ({"clip": lambda each: each}, "clip must be a Clip, got function, which lacks the attribute `bound`."),

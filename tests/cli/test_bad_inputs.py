@@ -94,7 +94,7 @@ ROWS = [
     Row(4, "epsilon is infinite", every_epsilon(INF), exits(dict(epsilon="inf"))),
     Row(5, "epsilon is text", every_epsilon("1,0"), every_epsilon(""),
         exits(*(dict(epsilon=text) for text in ("1,0", "1e", "")), saying="must be a number, got")),
-    Row(6, "epsilon promises next to nothing",
+    Row(6, "epsilon is next to no protection",
         refuses(fitting(epsilon=30.0), targeting(epsilon=30.0), saying="allow_weak"),
         a_weak_target_can_be_asked_for, exits(dict(epsilon="30"), saying="--allow-weak"),
         answers(epsilon="30", allow_weak=True)),

@@ -184,7 +184,7 @@ def test_every_epsilon_printed_carries_its_adjacency(run):
 
 
 def test_a_weak_epsilon_is_called_so(run):
-    assert "an epsilon above 20 promises next to nothing" in run(*SMALL, "--steps", 10, "--noise-multiplier", 0.3)
+    assert "an epsilon above 20 is next to no protection" in run(*SMALL, "--steps", 10, "--noise-multiplier", 0.3)
 
 
 def test_an_unknown_sampler_is_answered_with_the_known_ones(refused):
@@ -198,8 +198,8 @@ def test_a_misspelt_flag_is_answered_with_a_suggestion(refused):
 
 
 def test_two_unknowns_are_named(refused):
-    assert "got steps and epsilon open" in refused(*SMALL, "--noise-multiplier", 1)
-    assert "got none open" in refused(*SMALL, "--steps", 10, "--noise-multiplier", 1, "--epsilon", 1)
+    assert "got steps and epsilon left out" in refused(*SMALL, "--noise-multiplier", 1)
+    assert "got none left out" in refused(*SMALL, "--steps", 10, "--noise-multiplier", 1, "--epsilon", 1)
 
 
 def test_a_solved_delta_that_is_too_large_is_refused(refused):

@@ -128,7 +128,7 @@ def test_a_folder_of_pictures_trains_and_predicts(run, refused) -> None:
     picture(Path("new/c.png"), 0, (9, 8))
     assert "has shape (1, 8, 9)" in refused("predict", "runs/shades-linear-1", "--data", "new", code=3)
     Path("empty").mkdir()
-    assert "there is no picture" in refused("predict", "runs/shades-linear-1", "--data", "empty", code=3)
+    assert "there is no image" in refused("predict", "runs/shades-linear-1", "--data", "empty", code=3)
 
 
 def test_the_test_rows_of_a_standard_set_are_predicted_as_well_as_was_measured(digits: Path, run) -> None:

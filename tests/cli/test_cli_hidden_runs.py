@@ -85,7 +85,7 @@ def test_a_hidden_run_goes_on_elsewhere_for_nothing_and_needs_no_drawing_again(
     here = checkpoint_module.surroundings()
     monkeypatch.setattr(checkpoint_module, "surroundings", lambda *_: here | {"torch": "9.9"})
     said = refused("train", "--quiet", "--resume", "run", "--draw-again")
-    assert "is not needed with noisy-cgd: nobody has seen the steps" in said
+    assert "is not needed with noisy-cgd: its iterates are not released" in said
     run("train", "--quiet", "--resume", "run")
     found = json.loads(Path("run/privacy.json").read_bytes())
     assert found | {"run": None} == promised | {"run": None}  # which says that steps were drawn again, too

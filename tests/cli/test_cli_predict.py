@@ -34,8 +34,8 @@ def test_an_unfinished_run_predicts_nothing(refused, monkeypatch: pytest.MonkeyP
     ("data", "code", "said"),
     [
         ("two-patch", 3, "the model takes (1, 8, 8)"),
-        ("new.csv", 2, "is a table, and the model was not trained on one"),
-        ("nowhere", 3, "is no data set and no readable"),
+        ("new.csv", 2, "is a table, but the model was not trained on a table"),
+        ("nowhere", 3, "is neither the name of a dataset nor a readable"),
         ("none.npz", 3, "cannot be read"),
     ],
 )
@@ -105,7 +105,7 @@ def test_weights_that_are_not_finite_are_refused(copied: Path, refused) -> None:
 def test_weights_of_another_architecture_are_refused(copied: Path, refused, run) -> None:
     run(*DIGITS, "--model", "mlp", "--steps", 1, "--out", "mlp")
     shutil.copy("mlp/model.safetensors", copied)
-    assert "is of another model" in refused("predict", copied, "--data", "digits", code=5)
+    assert "belongs to another model" in refused("predict", copied, "--data", "digits", code=5)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_steps_drawn_again_are_paid_for_and_stay_in_what_is_printed(
     "option", [["--epsilon", "1"], ["--seed", "0"], ["--out", "x"], ["recipe.toml"], ["--lr", "1"]]
 )
 def test_a_run_is_resumed_by_its_own_recipe_only(option: list[str], digits: Path, refused) -> None:
-    assert "give nothing but --resume" in refused("train", "--resume", digits, *option)
+    assert "give no settings besides --resume" in refused("train", "--resume", digits, *option)
 
 
 def test_a_run_whose_recipe_was_changed_is_not_resumed(monkeypatch: pytest.MonkeyPatch, refused) -> None:
@@ -77,7 +77,7 @@ def test_a_run_whose_recipe_was_changed_is_not_resumed(monkeypatch: pytest.Monke
     recipe = Path("run/recipe.toml")
     whole = recipe.read_text()
     recipe.write_text(whole.replace("clip = 1.0", "clip = 2.0"))
-    assert "is of another run" in refused("train", "--quiet", "--resume", "run", code=5)
+    assert "belongs to another run" in refused("train", "--quiet", "--resume", "run", code=5)
     recipe.write_text(whole.replace("epsilon = 3.0", "epsilon = nan"))
     assert "only finite numbers" in refused("train", "--quiet", "--resume", "run", code=5)
     assert "there is no run in" in refused("train", "--resume", "nowhere")

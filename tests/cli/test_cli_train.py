@@ -134,7 +134,7 @@ def test_a_training_that_diverges_keeps_its_promise(refused) -> None:
 def test_a_second_process_does_not_take_back_what_the_first_began(refused, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints.begin(Path("out.private").absolute(), Key.from_seed(0)):
         monkeypatch.setattr(RunFolder, "is_free", True)  # as it was when the second one looked
-        assert "holds a run already" in refused(*DIGITS, "--out", "out")
+        assert "has a run already" in refused(*DIGITS, "--out", "out")
     assert Path("out.private/key.json").exists() and Path("out/recipe.toml").exists()
 
 

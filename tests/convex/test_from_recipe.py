@@ -219,7 +219,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
 
 
 def test_scattering_needs_pictures() -> None:
-    with pytest.raises(UsageError, match="scattering needs pictures"):
+    with pytest.raises(UsageError, match="scattering needs images"):
         build("scatter-gated", Facts("people", (7,), 2), seed=0, gates=2)
 
 

@@ -155,7 +155,7 @@ def test_being_asked_to_stop_in_the_last_step_passes_the_question_on(tmp_path, m
 def test_a_run_is_not_continued_as_another(tmp_path, monkeypatch):
     killed(5, monkeypatch, out=tmp_path / "run")
     for changes in ({"plan": make(strength=0.04)}, {"data": (INPUTS + 1, LABELS)}, {"outputs": 4}):
-        with pytest.raises(StateError, match="is of another run"):
+        with pytest.raises(StateError, match="belongs to another run"):
             fitted(out=tmp_path / "run", resume=True, **changes)
 
 

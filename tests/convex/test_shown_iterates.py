@@ -195,7 +195,7 @@ def test_an_older_private_folder_shows_nothing_new(is_elsewhere: bool, tmp_path:
     here = checkpoint.surroundings()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "surroundings", lambda *_: here | {"torch": "9.9"})
-        with pytest.raises(StateError, match="other weights were shown after epoch 2 of this run"):
+        with pytest.raises(StateError, match="other weights were released after epoch 2 of this run"):
             fitted(out, writing_to(seen))
     assert [epoch for epoch, _ in seen_in(seen)] == [1, 2]
 

@@ -62,7 +62,7 @@ def test_a_leaf_hides_what_lies_below() -> None:
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ((2, 8, 8), "pictures have 1 or 3 channels"),
+        ((2, 8, 8), "must be channels \\(1 or 3\\)"),
         ((3, 8), "input_shape must be 3 whole numbers"),
         ((3, 0, 8), r"input_shape\[1\] must be a whole number from 1"),
     ],

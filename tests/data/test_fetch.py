@@ -120,7 +120,7 @@ def test_an_archive_is_kept_as_the_members_that_are_named(server, tmp_path):
 @pytest.mark.parametrize(
     ("members", "error", "message"),
     [
-        ({"two": b"second"}, DataError, "holds no one.bin"),
+        ({"two": b"second"}, DataError, "does not contain one.bin"),
         ({"one": b"another"}, StateError, "one.bin in .* is not the published file"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_body_cut_short_is_refused_with_both_sizes(pack):
 
 def test_labels_given_as_pictures_are_refused_by_their_magic_number(written):
     labels = written(idx(LABELS, (4,), range(4)))
-    with pytest.raises(DataError, match=r"magic number 2051 \(pictures\), found 2049 \(labels\)"):
+    with pytest.raises(DataError, match=r"magic number 2051 \(images\), found 2049 \(labels\)"):
         read_pictures(labels, labels)
 
 
@@ -94,7 +94,7 @@ def test_a_gzip_bomb_is_stopped_at_the_size_that_the_header_declares():
 def test_another_number_of_pictures_than_of_labels_is_refused(written):
     pictures = written(idx(PICTURES, (2, 1, 1), range(2)), "pictures")
     labels = written(idx(LABELS, (3,), range(3)), "labels")
-    with pytest.raises(DataError, match=r"has 2 pictures but .* has 3 labels"):
+    with pytest.raises(DataError, match=r"has 2 images but .* has 3 labels"):
         read_pictures(pictures, labels)
 
 

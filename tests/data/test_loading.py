@@ -66,7 +66,7 @@ def test_the_root_is_chosen_by_the_environment(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "svhn", "adult"])
 def test_a_set_that_is_not_here_says_how_to_get_it(name, tmp_path):
-    with pytest.raises(DataError, match=f"get it with `sordino data fetch {name}`"):
+    with pytest.raises(DataError, match=f"run `sordino data fetch {name}`"):
         load(name, root=tmp_path)
 
 
@@ -143,9 +143,9 @@ def test_a_path_that_is_not_there_or_of_no_known_format_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         load(tmp_path / "nothing")
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04K\x01.")
-    with pytest.raises(DataError, match="of no known format"):
+    with pytest.raises(DataError, match="has an unknown format"):
         load(tmp_path / "a.pkl")
-    with pytest.raises(DataError, match="of no known format"):
+    with pytest.raises(DataError, match="has an unknown format"):
         load("/dev/zero")
 
 

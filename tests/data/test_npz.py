@@ -61,10 +61,10 @@ def test_owners_come_with_a_declared_number_of_rows_each(saved):
     arrays = {"inputs": rows(3), "target": np.zeros(3, int), "owners": np.array([5, 5, 8])}
     data = load(saved("rows_per_user = 2\nunits = 2\n" + FACTS, **arrays))
     assert (data.rows_per_user, data.train.owners.tolist()) == (2, [5, 5, 8])
-    with pytest.raises(DataError, match="go together"):
+    with pytest.raises(DataError, match="need each other"):
         load(saved(**arrays))
     del arrays["owners"]
-    with pytest.raises(DataError, match="go together"):
+    with pytest.raises(DataError, match="need each other"):
         load(saved("rows_per_user = 2\n" + FACTS, **arrays))
 
 
@@ -79,9 +79,9 @@ def test_a_number_as_target_is_clamped_and_scaled_by_its_bounds(saved):
 
 def test_facts_are_asked_for_and_never_read_off_the_data(saved):
     path = saved(facts=None, inputs=rows(2), target=np.array([1, 0]))
-    with pytest.raises(UsageError, match="never read off the data"):
+    with pytest.raises(UsageError, match="needs a file of public facts"):
         load(path)
-    with pytest.raises(UsageError, match="either classes or bounds: they are never read off the data"):
+    with pytest.raises(UsageError, match="either classes or bounds: they are not computed from the data"):
         load(saved(FACTS.replace('classes = ["no", "yes"]', ""), inputs=rows(2), target=np.array([1, 0])))
 
 
@@ -92,8 +92,8 @@ def test_a_class_that_was_not_declared_is_no_error_because_a_message_would_be_on
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("true", "false", "confirmed_public = true"),
-        ("confirmed_public = true", "", "confirmed_public = true"),
+        ("true", "false", "confirmed_public must be true"),
+        ("confirmed_public = true", "", "confirmed_public must be true"),
         ("confirmed_public = true", 'confirmed_public = "yes"', "true or false"),
         ("range", "ragne", "did you mean 'range'"),
         ("[0, 10]", "[10, 0]", "low < high"),
@@ -127,14 +127,14 @@ def test_normalisation_by_public_constants_reaches_the_facts():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"inputs": rows(2)}, "must hold arrays named inputs and target"),
-        ({"inputs": rows(2), "target": np.zeros(2, int), "x": rows(1)}, "must hold arrays named"),
+        ({"inputs": rows(2)}, "must contain arrays named inputs and target"),
+        ({"inputs": rows(2), "target": np.zeros(2, int), "x": rows(1)}, "must contain arrays named"),
         ({"inputs": rows(2), "target": np.zeros(2, int), "test_inputs": rows(1)}, "both test_inputs and test_target"),
         ({"inputs": rows(2), "target": np.zeros(3, int)}, "target must have 2 entries"),
         ({"inputs": rows(2), "target": np.zeros((2, 1), int)}, "target must have 2 entries"),
         ({"inputs": rows(2)[:, :2], "target": np.zeros(2, int)}, r"rows of shape \(3,\), as declared"),
-        ({"inputs": rows(2), "target": np.zeros(2)}, "whole numbers"),
-        ({"inputs": rows(2), "target": np.zeros(2, bool)}, "whole numbers"),
+        ({"inputs": rows(2), "target": np.zeros(2)}, "integer class labels"),
+        ({"inputs": rows(2), "target": np.zeros(2, bool)}, "integer class labels"),
         ({"inputs": rows(2).astype(str), "target": np.zeros(2, int)}, "must hold numbers"),
         ({"inputs": rows(2).astype(complex), "target": np.zeros(2, int)}, "must hold numbers"),
         ({"inputs": rows(0), "target": np.zeros(0, int)}, "is empty"),
@@ -215,7 +215,7 @@ def test_what_is_not_a_zip_file_is_refused(saved):
     path = saved(inputs=rows(2), target=np.zeros(2, int))
     for content in (b"", b"\x80\x04K\x01.", npy(rows(2)), path.read_bytes()[:-30]):
         path.write_bytes(content)
-        with pytest.raises(DataError, match="not a sound zip file"):
+        with pytest.raises(DataError, match="not a valid zip file"):
             load(path)
 
 
@@ -223,5 +223,5 @@ def test_the_name_of_a_member_cannot_lead_anywhere(saved):
     path = saved(inputs=rows(2), target=np.zeros(2, int))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("../../evil.npy", npy(rows(1)))
-    with pytest.raises(SordinoError, match="leads out of its folder"):
+    with pytest.raises(SordinoError, match="a path outside its folder"):
         load(path)

@@ -93,15 +93,15 @@ def test_facts_that_nobody_confirmed_do_not_load(confirmed, tmp_path):
         ("[0, 100]", "[false, true]", "bounds must be a list of numbers"),
         ('"female", "male"', '"male", "male"', "'sex': categories must differ, got 'male' twice"),
         ('"female", "male"', "", "'sex': categories must be a whole number from 1"),
-        ('"female", "male"', "0, 1", "categories must be a list of texts"),
-        ('"female", "male"', '"female", "?"', "'sex' has a category that stands for a missing cell"),
+        ('"female", "male"', "0, 1", "categories must be a list of strings"),
+        ('"female", "male"', '"female", "?"', "'sex': category '[?]' is declared as the marker"),
         ('["no", "yes"]', '["no"]', "classes must be at least 2, got 1"),
-        ('["no", "yes"]', '["no", "yes"]\nbounds = [0, 1]', "either classes or bounds"),
+        ('["no", "yes"]', '["no", "yes"]\nbounds = [0, 1]', "exactly one of classes and bounds"),
         ('kind = "number"', 'kind = "numeric"', "kind must be 'number' or 'category', got 'numeric'"),
         ('["sex"]', '["age"]', "groups must be columns of kind 'category', got 'age'"),
         ('column = "ill"', 'column = "age"', "the target column 'age' must not be among"),
         ('user = "patient"', 'user = "age"', "the user column 'age' must not be among"),
-        ('user = "patient"', 'user = "ill"', "user and target must be two columns"),
+        ('user = "patient"', 'user = "ill"', "user and target must be different columns"),
         ("rows_per_user = 3", "", "rows_per_user is missing"),
         ("rows_per_user = 3", "rows_per_user = 0", "rows_per_user must be from 1"),
         ('user = "patient"', "", "user is missing"),
@@ -129,7 +129,7 @@ def test_a_draft_will_not_load_until_it_is_confirmed(tmp_path):
         "age,colour,note,ill\n" + "".join(f"{i},{'red' if i % 2 else 'blue'},n{i}x,{i % 2}\n" for i in range(60))
     )
     text = draft(table)
-    assert text.startswith("#") and "READ OFF THE FILE" in text and "Left out" in text and "'note'" in text
+    assert text.startswith("#") and "COMPUTED FROM THE FILE" in text and "Left out" in text and "'note'" in text
     with pytest.raises(UsageError, match="confirmed_public must be true"):
         schema_of(text, tmp_path)
     schema = schema_of(text.replace("confirmed_public = false", "confirmed_public = true"), tmp_path)

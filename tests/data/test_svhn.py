@@ -32,7 +32,7 @@ def test_pictures_come_channels_first_and_ten_is_the_digit_zero(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (mat(X=PICTURES), "must hold the arrays X and y"),
+        (mat(X=PICTURES), "must contain the arrays X and y"),
         (mat(X=PICTURES.astype(float), y=LABELS), "in uint8, found .* in double"),
         (mat(X=PICTURES[:31], y=LABELS), r"shape \(32, 32, 3, n\)"),
         (mat(X=PICTURES[..., 0], y=LABELS), r"shape \(32, 32, 3, n\)"),
@@ -40,9 +40,9 @@ def test_pictures_come_channels_first_and_ten_is_the_digit_zero(tmp_path):
         (mat(X=PICTURES, y=np.array([["a"], ["b"], ["c"], ["d"]])), "y"),
         (mat(X=PICTURES, y=LABELS + 1), "outside 1..10 in record 1"),
         (mat(X=PICTURES, y=LABELS * 0.5), "outside 1..10 in record 0"),
-        (mat(y=LABELS, X=PICTURES)[:-100], "not a sound MATLAB 5 file"),
-        (b"", "not a sound MATLAB 5 file"),
-        (b"<html>not here</html>" * 50, "not a sound MATLAB 5 file"),
+        (mat(y=LABELS, X=PICTURES)[:-100], "not a valid MATLAB 5 file"),
+        (b"", "not a valid MATLAB 5 file"),
+        (b"<html>not here</html>" * 50, "not a valid MATLAB 5 file"),
     ],
 )
 def test_another_structure_is_refused(content, message):

@@ -67,7 +67,7 @@ def test_the_order_of_columns_and_further_columns_do_not_matter(files):
 
 def test_pieces_change_nothing(files, monkeypatch):
     whole = load_table(*files(TABLE + "5,male,no,carl\n7,?,yes,bert\n", BY_USER)).train
-    monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(table_readers, "CSV_ROWS_AT_A_TIME", 2)
     pieces = load_table(*files(TABLE + "5,male,no,carl\n7,?,yes,bert\n", BY_USER)).train
     assert torch.equal(whole.inputs, pieces.inputs) and torch.equal(whole.owners, pieces.owners)
     assert torch.equal(whole.target, pieces.target) and torch.equal(whole.groups["sex"], pieces.groups["sex"])
@@ -152,13 +152,13 @@ def test_a_damaged_file_is_refused_with_its_line_and_without_its_content(table, 
 def test_blank_lines_may_end_a_file_and_quotes_may_span_lines(files, monkeypatch):
     table = 'age,sex,ill,note\r\n 25, male, no,"two\nlines, ""quoted"""\r\n75,female,yes,\r\n\r\n\n\n'
     for rows_at_a_time in (1, 2, 100):
-        monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", rows_at_a_time)
+        monkeypatch.setattr(table_readers, "CSV_ROWS_AT_A_TIME", rows_at_a_time)
         assert load_table(*files(table)).train.inputs.tolist() == [[-0.5, 0, 1], [0.5, 1, 0]]
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 2, 3, 100])
 def test_the_line_of_a_mistake_does_not_depend_on_the_pieces(rows_at_a_time, files, monkeypatch):
-    monkeypatch.setattr(table_readers, "ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr(table_readers, "CSV_ROWS_AT_A_TIME", rows_at_a_time)
     with pytest.raises(DataError, match="line 6: the row has 0 cells"):
         load_table(*files('age,sex,ill\n1,male,no\n"\n2",male,no\n3,male,no\n\n\n\n4,male,no\n'))
 
@@ -240,7 +240,7 @@ def test_damaged_parquet_is_refused_without_its_content(files, tmp_path):
     path, (_, schema) = tmp_path / "people.parquet", files()
     columns = {"age": [1] * 100, "sex": ["SECRET"] * 100, "ill": [[1]] * 100}
     parquet.write_table(arrow.table(columns), path)
-    with pytest.raises(DataError, match="column 'ill' must hold numbers or text"):
+    with pytest.raises(DataError, match="column 'ill' must hold numbers or strings"):
         load_table(path, schema)
     whole = path.read_bytes()
     parquet.write_table(arrow.table({name: column[:0] for name, column in columns.items()}), path)
@@ -248,7 +248,7 @@ def test_damaged_parquet_is_refused_without_its_content(files, tmp_path):
         load_table(path, schema)
     for damaged in (b"", b"PAR1", whole[:-9], whole[: len(whole) // 2], b"x" * 1000):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match="is not Parquet, or damaged") as refused:
+        with pytest.raises(DataError, match="is damaged, or not a Parquet file") as refused:
             load_table(path, schema)
         assert "SECRET" not in str(refused.value)
 

@@ -53,7 +53,7 @@ def test_the_facts_are_those_of_the_distribution():
         ({"noise_std": -1.0}, "noise_std"),
         ({"noise_std": float("nan")}, "noise_std"),
         ({"minority_share": 1.5}, "minority_share"),
-        ({"minority_norms": (2.0, 0.1)}, "at most its class's majority norm, got a larger one"),
+        ({"minority_norms": (2.0, 0.1)}, "at most the majority_norms of their class, got a larger one"),
         ({"majority_norms": (0.0, 1.0)}, "majority_norm"),
         ({"majority_norms": (1.0, 1.0, 1.0)}, "two norms"),
     ],

@@ -81,7 +81,7 @@ def test_what_a_twin_shows_is_marked_and_never_written_into_a_run(copied, measur
         assert NOT_PRIVATE in path.read_text()
     assert page.stat().st_mode & 0o077 == 0 and page.parent.stat().st_mode & 0o077 == 0
     assert "epsilon" not in page.read_text() and "ε" not in page.read_text()
-    with pytest.raises(UsageError, match="lies in the folder of a run, and this is not private"):
+    with pytest.raises(UsageError, match="lies in a run folder, but the result is not private"):
         write_internal(beside, found, subject, copied / "inside")
 
 

@@ -53,7 +53,7 @@ def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 PROCESS = """
 from sordino.training import checkpoint
 from sordino.cli import main
-checkpoint._MARKS = 2
+checkpoint._EVALUATIONS = 2
 main()
 """
 

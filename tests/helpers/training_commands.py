@@ -29,7 +29,7 @@ def quick():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal_module, "_MARKS", 2)
+        patch.setattr(journal_module, "_EVALUATIONS", 2)
         yield
     torch.set_num_threads(threads)
 

@@ -137,7 +137,7 @@ def test_rows_without_a_common_shape_are_refused_and_their_shapes_are_not_told()
 
 
 def test_public_rows_that_cannot_be_read_are_counted() -> None:
-    with pytest.raises(DataError, match="2 of the public rows cannot be read"):
+    with pytest.raises(DataError, match="2 of the public rows are not finite or cannot be read"):
         so.accuracy(nn.Linear(4, 3), so.Public(Damaged({3: OSError("ALICE"), 9: (SOUND, None)})))
 
 

@@ -427,7 +427,7 @@ def stop() -> None:
 def test_a_finished_folder_of_another_plan_is_refused_before_it_is_charged(tmp_path: Path) -> None:
     trained(budget_of(), tmp_path / "run")
     budget = budget_of()
-    with pytest.raises(StateError, match="was of another plan"):
+    with pytest.raises(StateError, match="had another plan"):
         trained(budget, tmp_path / "run", steps=5)
     assert budget.releases == ()
 
@@ -437,7 +437,7 @@ def test_a_finished_folder_that_does_not_say_which_run_it_is_is_refused(tmp_path
     folder = RunFolder(tmp_path / "run")
     promised = folder.privacy()
     folder.write_privacy({name: value for name, value in promised.items() if name != "identity"})
-    with pytest.raises(StateError, match="does not say which run it is"):
+    with pytest.raises(StateError, match="has no identity"):
         trained(budget_of(), tmp_path / "run")
     folder.write_privacy({**promised, "identity": {"name": 3}})
     with pytest.raises(StateError, match=r"privacy\.json .* is damaged"):
@@ -457,7 +457,7 @@ def test_a_finished_hidden_run_is_charged_unless_the_budget_holds_it(tmp_path: P
     small = budget_of(epsilon=found.guarantee.epsilon / 2, delta=1e-3)
     with pytest.raises(BudgetError, match="would bring epsilon to"):
         hidden(small, hidden_plan())
-    with pytest.raises(StateError, match="was of another plan"):
+    with pytest.raises(StateError, match="had another plan"):
         hidden(small, replace(hidden_plan(), clip=0.25))
 
 

@@ -143,7 +143,7 @@ def test_moments_of_drawn_pictures_are_near_those_of_photographs(standardised):
 
 @pytest.mark.parametrize("shape", [(784,), (2, 28, 28), (1, 4, 4)])
 def test_scattering_refuses_what_is_no_picture(shape):
-    with pytest.raises(UsageError, match=r"scattering needs pictures of 1 or 3 channels"):
+    with pytest.raises(UsageError, match=r"scattering needs images with 1 or 3 channels"):
         ScatteringFeatures(shape)
 
 
@@ -173,7 +173,7 @@ def test_a_row_that_is_not_finite_stays_so_and_leaves_the_others_alone():
 
 
 def test_constants_that_do_not_fit_are_refused():
-    with pytest.raises(UsageError, match="a constant for each of 3 channels, got 2"):
+    with pytest.raises(UsageError, match=r"must have 1 or 3 constants .channels., got 2"):
         Pixels(mean=(0.1, 0.2))(torch.zeros(1, 3, 2, 2))
     with pytest.raises(UsageError, match=r"std\[0\] must be a finite number above 0"):
         Pixels(std=(0.0,))

@@ -132,15 +132,15 @@ def test_an_unknown_name_is_refused_with_a_suggestion(name, message):
 @pytest.mark.parametrize(
     ("name", "facts", "message"),
     [
-        ("dp-cnn", GREY, "'dp-cnn' needs colour pictures of 32 pixels, (3, 32, 32), and the inputs of 'mnist' have"),
+        ("dp-cnn", GREY, "'dp-cnn' needs color images of shape (3, 32, 32), but the inputs of 'mnist' have"),
         ("h-cnn", TABLE, "the inputs of 'adult' have shape (104,)"),
-        ("h-cnn-s", COLOUR, "'h-cnn-s' needs grey pictures of 28 pixels"),
-        ("scatter-linear", TABLE, "'scatter-linear' needs pictures with 1 or 3 channels"),
-        ("lenet", DIGITS, "'lenet' needs pictures of 28 or 32 pixels"),
-        ("vit", Facts("odd", (1, 30, 30), 2), "sides that 4 divides"),
-        ("vit-s", COLOUR, "'vit-s' needs grey pictures of 28 pixels"),
-        ("resnet-20", Facts("many", (5, 32, 32), 2), "'resnet-20' needs pictures with 1 or 3 channels"),
-        ("lenet", Facts("ages", (1, 28, 28), None), "'lenet' needs classes, and the target of 'ages' is a number."),
+        ("h-cnn-s", COLOUR, "'h-cnn-s' needs gray images of shape (1, 28, 28)"),
+        ("scatter-linear", TABLE, "'scatter-linear' needs images with 1 or 3 channels"),
+        ("lenet", DIGITS, "'lenet' needs images of 28x28 or 32x32 pixels"),
+        ("vit", Facts("odd", (1, 30, 30), 2), "sides divisible by 4"),
+        ("vit-s", COLOUR, "'vit-s' needs gray images of shape (1, 28, 28)"),
+        ("resnet-20", Facts("many", (5, 32, 32), 2), "'resnet-20' needs images with 1 or 3 channels"),
+        ("lenet", Facts("ages", (1, 28, 28), None), "'lenet' needs classes, but the target of 'ages' is a number."),
     ],
 )
 def test_a_network_that_does_not_fit_the_data_is_refused_by_both_names(name, facts, message):

@@ -200,5 +200,5 @@ def test_a_transform_that_cannot_be_is_refused(arguments, message):
 
 
 def test_pictures_of_another_size_are_refused():
-    with pytest.raises(UsageError, match=r"pictures must be of shape \(28, 28\), got a tensor of shape \(2, 32, 32\)"):
+    with pytest.raises(UsageError, match=r"images must have shape \(28, 28\), got a tensor of shape \(2, 32, 32\)"):
         Scattering2D()(torch.zeros(2, 32, 32))

@@ -87,7 +87,7 @@ def test_bytes_and_fractions_are_the_same_pictures():
     ("settings", "message"),
     [
         ({"input_shape": (12, 10)}, "input_shape must be 3 whole numbers, got tuple of length 2"),
-        ({"input_shape": (1, 12, 10), "below": 0.5}, "below must be above 1 half wave per picture, got 0.5"),
+        ({"input_shape": (1, 12, 10), "below": 0.5}, "below must be above 1 half wave per image, got 0.5"),
         ({"input_shape": (1, 12, 10), "power": -1.0}, "power must be"),
     ],
 )

@@ -168,8 +168,8 @@ WRONG = {
     "precision = 16": "precision must be one of",
     'sampler = "poison"': "sampler must be one of poisson, ",
     'adjacency = "swap"': "adjacency must be one of",
-    'adjacency = "add-or-remove"': "expected_examples goes with adjacency add-or-remove",
-    "expected_examples = 100": "expected_examples goes with adjacency add-or-remove",
+    'adjacency = "add-or-remove"': "expected_examples and adjacency add-or-remove",
+    "expected_examples = 100": "expected_examples and adjacency add-or-remove",
     'sampler = "shuffled"\nadjacency = "add-or-remove"\nexpected_examples = 100': "add-or-remove",
     'adjacency = "add-or-remove"\nexpected_examples = 100\nbatch_size = 101': "batch_size must be",
     "seed = -1": "seed must be",
@@ -183,11 +183,11 @@ WRONG = {
     'noise = "optimized:round"': "noise must be gaussian or optimized",
     'noise = "optimized"\nsampler = "balls-in-bins"': "noise must be gaussian with sampler balls-in-bins, got",
     'noise = "optimized"\nsampler = "truncated-poisson"': "noise must be gaussian with sampler truncated-poisson",
-    "gates = 4": "gates goes with model gated-relu or scatter-gated, got 'linear'",
+    "gates = 4": "gates needs model gated-relu or scatter-gated, got 'linear'",
     'model = "gated-relu"\ngates = 0': "gates must be a whole number",
     'model = "gated-relu"\ngates = 100000': "gates must be a whole number",
-    "trailing_steps = 4": "trailing_steps goes with method noisy-cgd, got dp-sgd",
-    "radius = 1.0": "radius goes with method noisy-cgd, got dp-sgd",
+    "trailing_steps = 4": "trailing_steps needs method noisy-cgd, got dp-sgd",
+    "radius = 1.0": "radius needs method noisy-cgd, got dp-sgd",
     'allow_weak = "yes"': "allow_weak must be true or false, got str of length 3",
     "allow_large_delta = 1": "allow_large_delta must be true or false, got 1",
     "epsilom = 3": "unknown key 'epsilom': did you mean 'epsilon'?",
@@ -202,10 +202,10 @@ WRONG |= {
     for line, said in {
         "momentum = 0.9": "momentum must be 0 with noisy-cgd, got 0.9: the proof needs plain steps",
         'optimizer = "adam"': "optimizer must be sgd with noisy-cgd, got 'adam': the proof needs plain steps",
-        'averaging = "ema:0.9"': "averaging must be none with noisy-cgd, got 'ema:0.9': an average is made of iterates",
+        'averaging = "ema:0.9"': "averaging must be none with noisy-cgd, got 'ema:0.9': the average is computed",
         "views = 2": "views must be 1 with noisy-cgd, got 2",
         'augment = "flip"': "augment must be none with noisy-cgd, got 'flip'",
-        'precision = "bfloat16"': "precision must be float32 with noisy-cgd, got 'bfloat16': a gradient",
+        'precision = "bfloat16"': "precision must be float32 with noisy-cgd, got 'bfloat16': a rounded",
         'sampler = "poisson"': "sampler must be cyclic with noisy-cgd, got 'poisson': the proof needs fixed disjoint",
         'sampler = "shuffled"': "sampler must be cyclic with noisy-cgd, got 'shuffled'",
         'adjacency = "add-or-remove"\nexpected_examples = 9': "adjacency must be zero-out or replace-one with noisy",
@@ -280,7 +280,7 @@ def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouche
     path = tmp_path / "recipe.toml"
     path.write_text('data = "digits"')
     assert "model is missing" in refused("train", path)
-    assert "say --epsilon, or give a recipe" in refused("train", "--data", "digits", "--model", "linear")
+    assert "give --epsilon, or a recipe" in refused("train", "--data", "digits", "--model", "linear")
     assert "cannot be read" in refused("train", tmp_path / "none.toml")
     assert "Is a directory" in refused("train", tmp_path)
     path.write_bytes(b"#" * 300_000)
@@ -303,8 +303,8 @@ def test_a_recipe_says_what_is_missing_from_it(tmp_path: Path, refused, untouche
         (["--seed", "-1"], "seed must be"),
         (["--model", "liner"], "model must be one of"),
         (["--schedule", "plateau"], "schedule must be"),
-        (["--adjacency", "add-or-remove"], "--expected-examples goes with --adjacency add-or-remove"),
-        (["--draw-again"], "--draw-again goes with --resume"),
+        (["--adjacency", "add-or-remove"], "--expected-examples and --adjacency add-or-remove"),
+        (["--draw-again"], "--draw-again needs --resume"),
         (["--learning-rate", "-1"], "--learning-rate must be a finite number above 0, got -1.0"),
         (["--lr", "-1"], "--learning-rate must be"),
         (["--sampler", "poison"], "--sampler must be one of poisson, "),

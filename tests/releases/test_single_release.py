@@ -125,10 +125,10 @@ def test_weights_that_were_too_small_are_counted():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"vector": []}, "vector must be one of at least one real number"),
-        ({"vector": [[1.0]]}, "vector must be one of at least one real number"),
-        ({"vector": torch.ones(2, dtype=torch.complex64)}, "vector must be one of at least one real number"),
-        ({"vector": ["one", "two"]}, "vector must be one of at least one real number"),
+        ({"vector": []}, "vector must be one-dimensional, real and not empty"),
+        ({"vector": [[1.0]]}, "vector must be one-dimensional, real and not empty"),
+        ({"vector": torch.ones(2, dtype=torch.complex64)}, "vector must be one-dimensional, real and not empty"),
+        ({"vector": ["one", "two"]}, "vector must be one-dimensional, real and not empty"),
         ({"sensitivity": 0.0}, "sensitivity must be"),
         ({"sensitivity": -1.0}, "sensitivity must be"),
         ({"sensitivity": math.nan}, "sensitivity must be"),

@@ -158,12 +158,15 @@ def test_nothing_but_noise_still_gives_numbers_in_the_range():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ((INPUTS, LABELS), "statistics of private data need a public range"),
+        ((INPUTS, LABELS), "moments of private inputs need a public range"),
         (
             as_records((INPUTS, INPUTS, LABELS), input_range=(0.0, 1.0)),
-            "one tensor of numbers, got torch.float32, torch",
+            "one input tensor, floating-point or uint8, got torch.float32, torch",
         ),
-        (as_records((LABELS[:, None], LABELS), input_range=(0.0, 1.0)), r"one tensor of numbers, got torch.int64"),
+        (
+            as_records((LABELS[:, None], LABELS), input_range=(0.0, 1.0)),
+            r"one input tensor, floating-point or uint8, got torch.int64",
+        ),
     ],
     ids=["no range", "two inputs", "token ids"],
 )

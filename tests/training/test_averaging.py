@@ -100,7 +100,7 @@ def spoiled(**changes):
         (spoiled(count=None), "other parameters"),
         (spoiled(count=torch.tensor(3.0)), "other parameters"),
         (spoiled(count=torch.tensor([3])), "other parameters"),
-        (spoiled(count=torch.tensor(-1)), "0 iterates or more, got -1"),
+        (spoiled(count=torch.tensor(-1)), "a count of -1, which must be at least 0"),
         (spoiled(other=torch.ones(2)), "other parameters"),
         (spoiled(**{"average.a": None}), "other parameters"),
         (spoiled(**{"average.a": torch.ones(3)}), "other parameters"),

@@ -37,7 +37,7 @@ def quick():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal_module, "_MARKS", 4)
+        patch.setattr(journal_module, "_EVALUATIONS", 4)
         yield
     torch.set_num_threads(threads)
 
@@ -115,7 +115,7 @@ def test_no_step_begins_that_no_checkpoint_speaks_for(tmp_path: Path, monkeypatc
 def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     out = tmp_path / "run"
     assert killed(out, 18)
     here = checkpoint_module.surroundings()
@@ -151,7 +151,7 @@ same_name.__qualname__ = twice_the_loss.__qualname__
 def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_noise(
     begun_with, changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     assert killed(tmp_path / "run", 18, **begun_with)
     with pytest.raises(
         StateError, match=r"with model, loss and optimizer on synthetic rows .*cannot be repeated exactly"
@@ -272,7 +272,7 @@ Other.__qualname__ = Slower.__qualname__
 def test_steps_of_an_optimizer_that_does_something_else_are_not_repeated_under_their_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_SHARE_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     assert killed(tmp_path / "run", 18, optimizer=lambda parameters: Slower(parameters, "group"))
     with pytest.raises(StateError, match=r"loss and optimizer on synthetic rows .*cannot be repeated exactly"):
         trained(tmp_path / "run", resume=True, optimizer=lambda parameters: Other(parameters, "group"))
@@ -313,10 +313,10 @@ def test_an_optimizer_whose_steps_no_checkpoint_can_repeat_has_no_folder(optimiz
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
     assert killed(tmp_path / "run", 30)
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="has a run already"):
         trained(tmp_path / "run")
     trained(tmp_path / "run", resume=True)
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="has a run already"):
         trained(tmp_path / "run")
 
 
@@ -325,7 +325,7 @@ def test_a_run_without_its_key_is_not_begun_again_for_free(tmp_path: Path) -> No
     for path in (tmp_path / "run.private").iterdir():
         path.unlink()
     (tmp_path / "run.private").rmdir()
-    with pytest.raises(StateError, match="and with it the key"):
+    with pytest.raises(StateError, match="and the key with it"):
         trained(tmp_path / "run", resume=True)
 
 
@@ -338,7 +338,7 @@ def test_resuming_a_finished_run_gives_what_it_gave(tmp_path: Path, uninterrupte
 
 
 def test_resuming_needs_a_folder() -> None:
-    with pytest.raises(UsageError, match="resume needs out"):
+    with pytest.raises(UsageError, match="resume and draw_again need out"):
         trained(None, resume=True)
 
 
@@ -434,7 +434,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from small_trainings import trained
 from sordino.training import checkpoint
-checkpoint._MARKS = 4
+checkpoint._EVALUATIONS = 4
 trained(Path(sys.argv[1]), steps=400, resume=True, seed={seed!r})
 """
 

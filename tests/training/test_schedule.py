@@ -78,7 +78,7 @@ def test_a_schedule_is_read_from_its_text(text, expected):
         ("cosine:nan", r"final must be in \[0, 1\], got nan"),
         ("cosine:0:1", r"warmup must be in \[0, 1\), got 1.0"),
         ("warmup:2", r"fraction must be in \[0, 1\], got 2.0"),
-        ("step:0.7,0.5", "at must rise"),
+        ("step:0.7,0.5", "at must be strictly increasing"),
         ("step:1", r"at\[0\] must be in \(0, 1\), got float"),
         ("step:0.5:-1", "by must be a finite number above 0, got -1.0"),
     ],

@@ -131,7 +131,7 @@ def test_dropout_is_off_and_its_mode_is_kept():
         (
             lambda model: accuracy(model, Public((torch.full((2, 4), math.nan), torch.zeros(2)))),
             so.DataError,
-            "2 of the public rows cannot be read, or are not finite",
+            "2 of the public rows are not finite or cannot be read",
         ),
         (
             lambda model: mean_loss(model, Public((torch.zeros(2, 4), torch.tensor([0, 3])))),
@@ -141,12 +141,12 @@ def test_dropout_is_off_and_its_mode_is_kept():
         (
             lambda model: regression(model, Public((torch.zeros(2, 4), torch.zeros(2)))),
             so.UsageError,
-            r"outputs of shape \(2, 3\) do not go with targets of shape \(2,\)",
+            r"outputs of shape \(2, 3\) do not match targets of shape \(2,\)",
         ),
         (
             lambda model: accuracy(model, Public((torch.zeros(2, 4), torch.zeros(2, 5)))),
             so.UsageError,
-            r"outputs of shape \(2, 3\) do not go with targets of shape \(2, 5\)",
+            r"outputs of shape \(2, 3\) do not match targets of shape \(2, 5\)",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_more_evaluations_than_charged_are_refused():
     for remaining in (1, 0):
         charged.accuracy(linear())
         assert charged.remaining == remaining
-    with pytest.raises(so.BudgetError, match="2 evaluations were charged and all have been taken"):
+    with pytest.raises(so.BudgetError, match="all 2 evaluations that were charged have been used"):
         charged.accuracy(linear())
 
 
@@ -377,7 +377,7 @@ class Tossing(nn.Module):
 @pytest.mark.parametrize("model", [Tossing(), nn.Linear(5, 3)])
 def test_a_model_that_cannot_be_evaluated_is_refused_and_takes_no_evaluation(model):
     charged = Charged(so.Budget(rows()), noise_multiplier=5.0, evaluations=1)
-    with pytest.raises(so.UsageError, match="the model cannot be evaluated row by row"):
+    with pytest.raises(so.UsageError, match="the model cannot be evaluated on one example at a time"):
         charged.accuracy(model)
     assert charged.remaining == 1
 

@@ -74,7 +74,7 @@ def test_only_what_is_trained_goes_to_the_optimizer():
 
 @pytest.mark.parametrize("encoding", [Project(SUBSPACE), ProjectBiased(SUBSPACE), Combined(SPARSE, Project(SUBSPACE))])
 def test_projected_gradients_are_refused(encoding):
-    with pytest.raises(UsageError, match="not for projected gradients"):
+    with pytest.raises(UsageError, match="does not support projected gradients"):
         clip_momentum(Sgd(lr=0.5), encoding)
 
 

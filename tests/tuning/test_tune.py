@@ -81,7 +81,7 @@ def test_the_promise_of_a_tuning_meets_its_target_with_all_trials_in_it(payment)
 @pytest.mark.parametrize("later", [Momenta((0.5, 0.9)), AlongTheLine((0.5, 0.9))])
 def test_stages_whose_size_depends_on_the_best_so_far_are_refused_before_any_charge(later):
     budget = Budget(DATA)
-    with pytest.raises(UsageError, match=r"stage 1 must have as many candidates around one best pair .* got \[1, 2\]"):
+    with pytest.raises(UsageError, match=r"candidates in stage 1 depends on the best pair .* got \[1, 2\]"):
         tune(task(), budget, (AlongTheLine((0.0,)), later), START, payment=Compose(), **TARGET, seed=1)
     assert budget.releases == ()
 
@@ -145,13 +145,13 @@ def test_the_kernel_refuses_a_trial_that_was_not_charged():
     wanted = task().with_noise(2.0)
     trials = Trials(Budget(DATA), Compose(), wanted.event, (1, 1), Adjacency.ZERO_OUT, Key.from_seed(0))
     [trial] = trials.of_stage(0, [START])
-    with pytest.raises(BudgetError, match="was not paid for"):
+    with pytest.raises(BudgetError, match="was not charged"):
         wanted.with_noise(1.9).attempt(trial)
     assert wanted.attempt(trial).candidate == START
-    with pytest.raises(BudgetError, match="was not paid for"):
+    with pytest.raises(BudgetError, match="was not charged"):
         wanted.attempt(trial)
     for stage, candidates in ((0, [START]), (1, [START, START]), (2, [START])):
-        with pytest.raises(BudgetError, match="was not paid for"):
+        with pytest.raises(BudgetError, match="was not charged"):
             trials.of_stage(stage, candidates)
 
 
@@ -206,7 +206,7 @@ def test_if_all_diverge_the_charge_stays():
 def test_no_trial_at_all_is_a_result_too(monkeypatch):
     monkeypatch.setattr(PoissonNumber, "draw", lambda *_, **__: 0)
     budget = Budget(DATA)
-    with pytest.raises(BudgetError, match="no trial at all"):
+    with pytest.raises(BudgetError, match="number of trials was 0"):
         tune(task(), budget, STAGES, START, payment=Repeat(PoissonNumber(3.0)), **TARGET, seed=0)
     assert budget.releases == ("tuning",)
 

@@ -227,7 +227,7 @@ def test_private_rows_are_not_public_by_another_name(private, refused, monkeypat
     Path("linked.npz").symlink_to("rows.npz")
     monkeypatch.setattr("sordino.tuning.recipe_search.prepare", lambda *_, **__: pytest.fail("data was touched"))
     said = refused(*TUNE, "--data", private, "--schema", "public.toml", *options, "--out", "out")
-    assert "--public-data must be other rows than the private ones, got 'rows.npz' for both" in said
+    assert "--public-data must be another dataset than the private one, got 'rows.npz' for both" in said
 
 
 def test_public_rows_are_tried_in_their_own_number(run):
@@ -260,7 +260,7 @@ def test_what_is_refused_to_go_on_leaves_the_promise_as_it_was(change, refused, 
     else:
         path = Path("out/tuning.json")
         path.write_text(path.read_text().replace('"score_std": 0.01', '"score_std": 0.02'))
-    assert "is of another run" in refused("tune", "--resume", "out", "--quiet", code=5)
+    assert "belongs to another run" in refused("tune", "--resume", "out", "--quiet", code=5)
     assert Path("out/privacy.json").read_bytes() == before
 
 
@@ -268,7 +268,7 @@ def test_two_commands_do_not_tune_into_one_folder(refused, monkeypatch):
     Path("out.private").mkdir()
     Path("out.private/key.json").write_text("of another")
     monkeypatch.setattr(RunFolder, "is_free", True)  # it was, when both of them looked
-    assert "another command tunes into 'out'" in refused(*TUNE, *SMALL, "--out", "out")
+    assert "another command is searching in 'out'" in refused(*TUNE, *SMALL, "--out", "out")
     assert Path("out.private/key.json").read_text() == "of another"
 
 
@@ -331,17 +331,17 @@ def test_a_second_signal_in_the_last_trial_ends_at_once_and_the_trial_is_repeate
     [
         (["--rule", "grid"], "rule must be one of clip-momentum"),
         (["--payment", "free"], "payment must be one of compose, repeat, public"),
-        (["--trials", "4"], "trials goes with payment repeat"),
+        (["--trials", "4"], "trials needs payment repeat"),
         (["--payment", "repeat", "--trials", "0.5"], "mean must be in"),
-        (["--payment", "public"], "--public-data goes with payment public"),
-        (["--public-data", "mnist"], "--public-data goes with payment public"),
+        (["--payment", "public"], "--public-data and payment public need each other"),
+        (["--public-data", "mnist"], "--public-data and payment public need each other"),
         (["--momenta", "0,1"], "--momenta[1] must be in"),
-        (["--momenta", "0,x"], "must be numbers with commas"),
+        (["--momenta", "0,x"], "must be numbers separated by commas"),
         (["--factors", "0"], "factors[0] must be"),
         (["--score-std", "0"], "--score-std must be in"),
         (["--epsilon", "0"], "epsilon must be"),
-        (["--resume", "out"], "give nothing but --resume"),
-        (["--payment", "public", "--public-data", "digits"], "other rows than the private ones, got 'digits'"),
+        (["--resume", "out"], "give no settings besides --resume"),
+        (["--payment", "public", "--public-data", "digits"], "another dataset than the private one, got 'digits'"),
         (["--payment", "repeat", "--shape", "inf"], "shape must be in"),
     ],
 )
@@ -353,7 +353,7 @@ def test_bad_input_gets_one_line_before_data_is_touched(options, said, refused, 
 
 def test_methods_without_momentum_are_refused(refused):
     Path("recipe.toml").write_text(Recipe("digits", "gated-relu", 3.0, 1e-4, method="noisy-cgd").text())
-    assert "is for dp-sgd" in refused("tune", "recipe.toml")
+    assert "method must be dp-sgd" in refused("tune", "recipe.toml")
 
 
 def test_a_search_on_public_rows_that_cannot_begin_leaves_no_folder(refused):
@@ -368,7 +368,7 @@ def test_a_tuning_that_cannot_begin_leaves_no_folder(refused):
 
 
 def test_resuming_what_is_no_tuning_is_refused(refused):
-    assert "no tuning" in refused("tune", "--resume", "nowhere")
+    assert "no search" in refused("tune", "--resume", "nowhere")
     Path("out").mkdir()
     Path("out/tuning.json").write_text("{}")
     assert "is damaged" in refused("tune", "--resume", "out", code=5)

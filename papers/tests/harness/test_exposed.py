@@ -102,6 +102,6 @@ def test_nothing_is_written_into_the_folder_of_a_run(tmp_path, place) -> None:
     before = sorted(path.name for path in out.iterdir())
     (tmp_path / "link").symlink_to(out)
     for path in (out / place, tmp_path / "link" / place):
-        with pytest.raises(UsageError, match="lies in the folder of a run, and this is not private"):
+        with pytest.raises(UsageError, match="lies in a run folder, but the result is not private"):
             ExposedResult().write(path)
     assert sorted(path.name for path in out.iterdir()) == before

@@ -1,1 +1,1 @@
-"""Arguments and files from outside, checked before they are used."""
+"""Checks of arguments and files that come from outside, before they are used."""

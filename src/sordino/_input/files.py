@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and reading that a hostile file cannot exploit."""
+"""Atomic writing of files, and reading of files that may be hostile."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sordino.errors import DataError
 
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Writes a file that is either as before or whole, whenever the machine stops. A private one is its owner's alone.
+    """Replaces a file at once: after a crash it is either unchanged or complete. `private` gives it mode 0600.
 
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_atomically(folder / "key", b"secret", private=True)
     >>> (folder / "key").read_bytes(), oct((folder / "key").stat().st_mode & 0o777)
     (b'secret', '0o600')
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -37,7 +37,7 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
-    """The content of a regular file of at most so many bytes. Pipes, devices and folders are refused unread.
+    """Reads a regular file of at most `at_most` bytes. Pipes, devices and folders are refused unread.
 
     >>> read_bytes(Path("/dev/zero"), at_most=10)
     Traceback (most recent call last):
@@ -53,10 +53,10 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """A regular file, open for reading piece by piece. What the system refuses in between is a DataError too."""
+    """Opens a regular file for reading. An `OSError` inside the block is raised as a `DataError`."""
     shown = repr(str(path))
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # without waiting at a pipe
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # does not wait for the writer of a pipe
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{shown} is not a regular file.")
             yield file
@@ -65,7 +65,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was made, renamed or removed in the folder is so on the disk, too."""
+    """Flushes the entries of a folder to the disk, after files in it were made, renamed or removed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Tensors in files: safetensors only, checked before anything is allocated. Nothing here can execute what it reads.
+"""Reading and writing of safetensors files, whose header is checked before any memory is allocated.
 
-A hostile file is one that claims more than it holds, holds what was not asked for, or hides the same bytes under two
-names. So a reader says beforehand which names, shapes and dtypes it expects, and the header is compared with that.
+The format cannot contain code. A hostile file may claim more bytes than it has, hold unexpected tensors, or use the
+same bytes under two names. So a reader passes the names, shapes and dtypes that it expects, and the header must match.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class TensorFile:
-    """What a file held: tensors by name, and texts by name beside them."""
+    """Content of a file: tensors by name, and strings by name (its metadata)."""
 
     tensors: dict[str, Tensor]
     texts: dict[str, str]
@@ -46,7 +46,7 @@ class TensorFile:
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str] | None = None, *, private: bool = False
 ) -> None:
-    """Writes the file whole or not at all.
+    """Writes tensors, and `texts` as metadata, atomically.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
@@ -54,13 +54,13 @@ def save_tensors(
     >>> load_tensors(path).tensors["weight"], load_tensors(path).texts
     (tensor([1., 1.]), {'made by': 'an example'})
     """
-    # Tied weights share memory, which safetensors refuses: each name gets a copy of its own.
+    # safetensors refuses tensors that share memory, as tied weights do: each name gets its own copy.
     copies = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in tensors.items()}
     write_atomically(path, safetensors.torch.save(copies, dict(texts or {})), private=private)
 
 
 def load_tensors(path: Path, like: Mapping[str, Tensor] | None = None) -> TensorFile:
-    """Reads a file whose numbers are finite; with `like`, only if it has exactly these names, shapes and dtypes."""
+    """Reads a file of finite values. With `like`, its names, shapes and dtypes must be exactly those of `like`."""
     try:
         content = read_bytes(path, at_most=_LARGEST_FILE)
     except DataError as error:
@@ -71,23 +71,23 @@ def load_tensors(path: Path, like: Mapping[str, Tensor] | None = None) -> Tensor
     tensors = safetensors.torch.load(content)
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise StateError(f"{_shown(path)}: {name!r} holds numbers that are not finite.")
+            raise StateError(f"{_shown(path)}: {name!r} has values that are not finite.")
     return TensorFile(tensors, texts)
 
 
 def _checked_header(
     content: bytes, path: Path
 ) -> tuple[dict[str, tuple[torch.dtype, tuple[int, ...]]], dict[str, str]]:
-    """Names with dtypes and shapes, and the texts. Refuses whatever is not one gapless row of tensors."""
+    """Returns dtype and shape of each name, and the metadata. The tensors must fill the file without gaps."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_LARGEST_HEADER, len(content) - 8):
-        raise StateError(f"{_shown(path)} is not a safetensors file of this project: its header does not fit in it.")
+        raise StateError(f"{_shown(path)} is not a safetensors file of Sordino: its header is longer than the file.")
     header = _parsed(content[8 : 8 + length], path)
     texts = header.pop("__metadata__", {})
     if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
-        raise StateError(f"{_shown(path)}: the metadata must be texts by name.")
+        raise StateError(f"{_shown(path)}: the metadata must be strings by name.")
     if len(header) > _MOST_TENSORS:
-        raise StateError(f"{_shown(path)} names {len(header)} tensors; at most {_MOST_TENSORS} are allowed.")
+        raise StateError(f"{_shown(path)} has {len(header)} tensors, at most {_MOST_TENSORS} are allowed.")
     spans = {name: _checked_entry(name, entry, path) for name, entry in header.items()}
     position = 0
     for name, (_, _, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
@@ -96,14 +96,14 @@ def _checked_header(
         position = stop
     if position != len(content) - 8 - length:
         found = len(content) - 8 - length
-        raise StateError(f"{_shown(path)} has {found} bytes of tensors, its header announces {position}.")
+        raise StateError(f"{_shown(path)} has {found} bytes of tensors, its header declares {position}.")
     return {name: (dtype, shape) for name, (dtype, shape, _, _) in spans.items()}, texts
 
 
 def _parsed(header: bytes, path: Path) -> dict[str, Any]:
     def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name comes twice")
+            raise ValueError("a duplicate name")
         return dict(pairs)
 
     try:
@@ -111,7 +111,7 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise StateError(f"{_shown(path)} is not a safetensors file: its header is not plain JSON.") from None
     if not isinstance(parsed, dict):
-        raise StateError(f"{_shown(path)} is not a safetensors file: its header is not a table.")
+        raise StateError(f"{_shown(path)} is not a safetensors file: its header is not a JSON object.")
     return parsed
 
 
@@ -129,19 +129,19 @@ def _checked_entry(name: str, entry: object, path: Path) -> tuple[torch.dtype, t
 
 
 def _compare(found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], like: Mapping[str, Tensor], path: Path) -> None:
-    """Names the first difference."""
+    """Raises on the first difference from `like`."""
     for name, tensor in like.items():
         expected = (tensor.dtype, tuple(tensor.shape))
         if name not in found:
-            raise StateError(f"{_shown(path)} is of another model: it lacks {name!r}.")
+            raise StateError(f"{_shown(path)} belongs to another model: it has no tensor {name!r}.")
         if found[name] != expected:
             raise StateError(
-                f"{_shown(path)} is of another model: {name!r} is {found[name][0]} of shape {found[name][1]}, "
+                f"{_shown(path)} belongs to another model: {name!r} is {found[name][0]} of shape {found[name][1]}, "
                 f"expected {expected[0]} of shape {expected[1]}."
             )
     for name in found:
         if name not in like:
-            raise StateError(f"{_shown(path)} is of another model: it has {name!r:.80}, which is not expected.")
+            raise StateError(f"{_shown(path)} belongs to another model: it has an unexpected tensor {name!r:.80}.")
 
 
 def _shown(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""JSON that says one thing: a duplicate key, a NaN, deep nesting and what else readers disagree on are refused."""
+"""Strict JSON parser: refuses duplicate keys, NaN, deep nesting and whatever else parsers disagree on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEEPEST = 32
 
 
 def parse(text: str | bytes, *, what: str = "the JSON text", at_most: int = LARGEST_TEXT) -> object:
-    """The value of a JSON text of at most so many bytes, or characters. Anything that is not plain JSON is refused.
+    """Parses a JSON document of at most `at_most` bytes or characters. `what` names it in messages.
 
     >>> parse('{"steps": 10, "rate": 0.5}')
     {'steps': 10, 'rate': 0.5}
@@ -52,8 +52,8 @@ def parse(text: str | bytes, *, what: str = "the JSON text", at_most: int = LARG
         raise UsageError(f"{what} must be UTF-8, got another byte at offset {error.start}.") from None
     except UsageError:
         raise
-    except ValueError:  # Python refuses whole numbers of thousands of digits, which take quadratic time
-        raise UsageError(f"{what} has a whole number of more digits than are read.") from None
+    except ValueError:  # Python refuses integers of thousands of digits, which take quadratic time to parse
+        raise UsageError(f"{what} has a whole number with too many digits.") from None
     _check(value, what)
     return value
 
@@ -63,7 +63,7 @@ def _check(value: object, what: str) -> None:
     for _ in range(DEEPEST):
         for text in level:
             if isinstance(text, str) and not _is_unicode(text):
-                raise UsageError(f"{what} has half a surrogate pair in a string: only whole characters are allowed.")
+                raise UsageError(f"{what} has half a surrogate pair in a string: strings must be valid Unicode.")
         level = [inner for item in level for inner in _inside(item)]
         if not level:
             return

@@ -1,4 +1,4 @@
-"""TOML as a person writes it, read strictly: unknown keys, NaN, deep nesting and whatever takes long are refused."""
+"""Strict TOML parser: refuses unknown keys, NaN, deep nesting and input that is slow to parse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONG_KEY = re.compile(rf"(?:\.[^.,=\[\]{{}}\n]*){{{DEEPEST}}}")
 
 
 def parse(text: str | bytes, *, what: str) -> dict[str, object]:
-    """The tables of a TOML text. `what` names it in messages.
+    """Parses a TOML document. `what` names it in messages.
 
     >>> parse("steps = 10", what="the recipe")
     {'steps': 10}
@@ -45,15 +45,15 @@ def parse(text: str | bytes, *, what: str) -> dict[str, object]:
         raise UsageError(f"{what} is not TOML: {' '.join(str(error).split())[:200]}.") from None
     except RecursionError:
         raise _too_deep(what) from None
-    except ValueError:  # Python refuses whole numbers of thousands of digits, which take quadratic time
-        raise UsageError(f"{what} has a number or a date that cannot be read.") from None
+    except ValueError:  # Python refuses integers of thousands of digits, which take quadratic time to parse
+        raise UsageError(f"{what} has a number or a date that cannot be parsed.") from None
     _check(value, what)
     return value
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is read key by key. `what` says in messages which one it is.
+    """A TOML table whose values are read key by key, with a check of their type. `what` names it in messages.
 
     >>> table = Table({"stpes": 10}, what="the recipe")
     >>> table.allow("steps", "rate")
@@ -67,14 +67,14 @@ class Table:
 
     @classmethod
     def parse(cls, text: str | bytes, *, what: str) -> Table:
-        """The outermost table of a text."""
+        """Parses a document and returns its outermost table."""
         return cls(parse(text, what=what), what)
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries
 
     def allow(self, *keys: str) -> None:
-        """Refuses a key that nobody would read, and suggests the one that was probably meant."""
+        """Refuses unknown keys, and suggests the closest known one."""
         for key in self.entries:
             if key not in keys:
                 close = difflib.get_close_matches(key[:80], keys, n=1)
@@ -85,7 +85,7 @@ class Table:
         return Table(self._typed(key, dict, "a table"), f"{self.what}, {key[:80]!r}")
 
     def text(self, key: str) -> str:
-        return self._typed(key, str, "a text")
+        return self._typed(key, str, "a string")
 
     def truth(self, key: str) -> bool:
         return self._typed(key, bool, "true or false")
@@ -100,11 +100,11 @@ class Table:
         return self._list(key, (int, float), "a list of numbers")
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return self._list(key, (str,), "a list of texts")
+        return self._list(key, (str,), "a list of strings")
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Puts the name of the table before what is said about its values."""
+        """Puts the name of the table before the message of a `UsageError` raised in the block."""
         try:
             yield
         except UsageError as error:
@@ -112,9 +112,9 @@ class Table:
 
     def _typed(self, key: str, kind: type[Kind], description: str) -> Kind:
         if key not in self.entries:
-            raise UsageError(f"{self.what}: {key} is missing, it must be {description}.")
+            raise UsageError(f"{self.what}: {key} is missing; it must be {description}.")
         value = self.entries[key]
-        if type(value) is not kind:  # a truth value is no whole number here
+        if type(value) is not kind:  # not isinstance: True is not a whole number here
             raise self._wrong(key, description)
         return value
 
@@ -129,9 +129,9 @@ class Table:
 
 
 def _refuse_slow(text: str, what: str) -> None:
-    """Long dotted keys are legal, and take quadratic time to read. Strings over several lines could hide them."""
+    """Refuses long dotted keys, which take quadratic time to parse, and multi-line strings, which could hide them."""
     if '"""' in text or "'''" in text:
-        raise UsageError(f"{what} has a string over several lines: only strings within a line are allowed.")
+        raise UsageError(f"{what} has a multi-line string: only strings within one line are allowed.")
     if _LONG_KEY.search(_STRING_OR_COMMENT.sub("s", text)):
         raise _too_deep(what)
 

@@ -1,7 +1,7 @@
-"""Checks of single arguments. The name travels as a keyword, so that every message names its argument.
+"""Checks of single arguments, passed by keyword so that each message can name its argument.
 
-Arguments get swapped, and any of them may then be data. So a message shows what was given only where it is a plain
-Python number, as most settings are; whatever may hold rows is described by its type, shape and dtype.
+If a caller swaps two arguments, any of them may be private data. So a message shows a value only if it is a plain
+Python number, as most settings are. Anything else is described by its type, shape and dtype.
 
 >>> positive(clip_norm=1.0)
 >>> positive(clip_norm=-1.0)
@@ -23,14 +23,14 @@ _LONGEST_SHOWN = 10**30
 
 
 def positive(**arguments: object) -> None:
-    """Each argument is a finite number above zero."""
+    """Checks that each argument is a finite number above zero."""
     for name, value in arguments.items():
         if not _is_finite(value) or not float(value) > 0:  # type: ignore[arg-type]
             raise UsageError(f"{name} must be a finite number above 0, got {_given(name, value)}.")
 
 
 def between(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **arguments: object) -> None:
-    """Each argument is a finite number in the interval from `low` to `high`."""
+    """Checks that each argument is a finite number in the interval from `low` to `high`."""
     interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
     for name, value in arguments.items():
         inside = _is_finite(value) and low <= float(value) <= high  # type: ignore[arg-type]
@@ -39,16 +39,16 @@ def between(low: float, high: float, *, low_open: bool = False, high_open: bool 
 
 
 def count(*, at_least: int = 1, at_most: int = 10**9, **arguments: object) -> None:
-    """Each argument is a whole number. A float is refused even if it is whole: a unit was probably mixed up."""
+    """Checks that each argument is a whole number. A float is refused even if it is whole: it is probably a mistake."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= at_most:
             raise UsageError(f"{name} must be a whole number from {at_least} to {at_most}, got {_given(name, value)}.")
 
 
 def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
-    """Each argument is an instance of `expected`. A class is none, even of a protocol whose methods it has.
+    """Checks that each argument is an instance of `expected`, not a class, even if that has the protocol's methods.
 
-    A value that has part of what a protocol asks for is told what it lacks.
+    For a protocol, the message lists the methods and attributes that are missing.
 
     >>> from typing import Protocol, runtime_checkable
     >>> @runtime_checkable
@@ -68,7 +68,7 @@ def instance(expected: type | tuple[type, ...], **arguments: object) -> None:
 
 
 def interval(low: float, high: float, **arguments: object) -> None:
-    """Each argument is a pair (least, most) of different numbers in rising order, from `low` to `high`.
+    """Checks that each argument is a pair of rising numbers, both from `low` to `high`.
 
     >>> interval(0, 10, bounds=(2, 1))
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ def interval(low: float, high: float, **arguments: object) -> None:
 
 
 def axes(number: int, **arguments: object) -> None:
-    """Each argument is the shape of an array with so many axes, none of them empty."""
+    """Checks that each argument is the shape of an array with `number` axes, none of them empty."""
     for name, value in arguments.items():
         if not isinstance(value, (tuple, list)) or len(value) != number:
             raise UsageError(f"{name} must be {number} whole numbers, got {shown(value)}.")
@@ -92,7 +92,7 @@ def axes(number: int, **arguments: object) -> None:
 
 
 def shown(value: object) -> str:
-    """A setting for a message: a plain number as it is, all else as `described`.
+    """A value for a message: a plain number as it is, anything else as `described`.
 
     >>> shown(-1.0), shown([424242, 0.5]), shown("ALICE")
     ('-1.0', 'list of length 2', 'str of length 5')
@@ -103,7 +103,7 @@ def shown(value: object) -> str:
 
 
 def option(value: object) -> str:
-    """One of a few words that a setting may be, as it was spelled. All else is `shown` as other settings are.
+    """A setting that should be one of a few words, for a message: a string as given, anything else as `shown`.
 
     >>> option("adm"), option(["ALICE"])
     ("'adm'", 'list of length 1')
@@ -112,7 +112,7 @@ def option(value: object) -> str:
 
 
 def described(value: object) -> str:
-    """The type of a value, with the shape and dtype of an array and the length of a container. Never what it holds.
+    """The type of a value, with the shape and dtype of an array and the length of a container; never its content.
 
     >>> described((1, 2)), described(range), described(None)
     ('tuple of length 2', 'type range', 'NoneType')
@@ -120,7 +120,7 @@ def described(value: object) -> str:
     kind = type(value).__name__
     if isinstance(value, type):
         return f"type {value.__name__}"
-    if isinstance(value, enum.Enum):  # names that a program gave
+    if isinstance(value, enum.Enum):  # the names of its members are written in source code
         return f"{kind}.{value.name}"
     if (type(value).__module__, kind) == ("torch", "dtype"):
         return str(value)
@@ -133,15 +133,15 @@ def described(value: object) -> str:
 
 
 def _hint(expected: type, value: object) -> str:
-    """What to do about a class in place of its instance, and what a value lacks of a protocol."""
+    """Advice for a class given in place of its instance, or the members of a protocol that a value lacks."""
     if isinstance(value, type):
-        return f": make one, as {value.__name__}(...)"
+        return f": make an instance, as {value.__name__}(...)"
     lacking = [shown for name, shown in _members(expected).items() if not hasattr(value, name)]
     return f", which lacks {' and '.join(lacking)}" if lacking else ""
 
 
 def _members(protocol: type) -> dict[str, str]:
-    """The methods and attributes that a protocol asks for, by name, each in words. None of any other type."""
+    """Descriptions of the methods and attributes of a protocol, by name. Empty for any other type."""
     found = {}
     for base in protocol.__mro__:
         if getattr(base, "_is_protocol", False) and base.__module__ != "typing":
@@ -157,16 +157,16 @@ def _members(protocol: type) -> dict[str, str]:
 
 
 def _given(name: str, value: object) -> str:
-    """A number among several, like `rates[0]`, may be one of a column, and is not shown."""
+    """A value for a message. An element such as `rates[0]` may come from a column of data, so it is not shown."""
     return described(value) if name.endswith("]") else shown(value)
 
 
 def _name_of(dtype: object) -> str:
-    """Not of a categorical dtype, which names its categories, nor of a structured one."""
+    """The name of a dtype, or its type if the name could hold data: a categorical dtype lists its categories."""
     name = str(dtype)
     return name if name.replace(".", "").replace("_", "").isalnum() else type(dtype).__name__
 
 
 def _is_finite(value: object) -> bool:
-    # A whole number of hundreds of digits is finite, and still has no place among floats.
+    # An integer of hundreds of digits is finite, but does not fit into a float.
     return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore

@@ -1,4 +1,4 @@
-"""The command line: reads arguments, calls the library, prints. No arithmetic happens here.
+"""The command line: parses arguments, calls the library and prints results.
 
 Exit codes: 0 done, 1 refuted, 2 wrong argument, 3 data, 4 budget, 5 corrupt state, 75 stopped and resumable. An error
 is one line: what is wrong, what was given, what is allowed.
@@ -34,7 +34,7 @@ def sordino(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and exits: every refusal is one line on standard error."""
+    """Runs the command line and exits. Every error is one line on standard error."""
     command = typer.main.get_command(app)
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -45,9 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
         raise
     except OSError as error:
         place = "" if error.filename is None else f" {str(error.filename)!r}"
-        _fail(f"I/O error:{place} {error.strerror or error}. What was kept so far stays, and can be resumed.", 3)
+        _fail(f"I/O error:{place} {error.strerror or error}. Files written so far stay, and the run can be resumed.", 3)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # click's own family of usage errors, wherever typer keeps it
+        if not hasattr(error, "format_message"):  # click's usage errors, whose module differs between typer versions
             raise
         _fail(error.format_message(), 2)
     sys.exit(code or 0)

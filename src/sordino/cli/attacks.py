@@ -1,4 +1,4 @@
-"""`sordino attack`: who was in the training data of a run, and what a gradient shows of the image it came from."""
+"""`sordino attack`: membership inference on a run, and reconstruction of images from gradients."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from sordino.errors import UsageError
 if TYPE_CHECKING:
     from sordino.attacks.reconstruction import ReconstructionAttack
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Attack a finished run, or gradients.")
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="Run membership inference or gradient reconstruction."
+)
 
 _MODELS = {"inverting": "resnet-34-batchnorm", "rgap": "cnn6", "linear": "linear"}
 
 
 class AttackName(StrEnum):
-    """Which attacks are shown."""
+    """Names of the membership inference attacks."""
 
     LIRA = "lira"
     RMIA = "rmia"
@@ -33,19 +35,22 @@ class AttackName(StrEnum):
 
 @app.command(cls=Command)
 def members(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[str | None, typer.Option(help="Where the dataset is now; default: as in the recipe.")] = None,
-    references: Annotated[int, whole_number("Number of reference models, even.")] = 4,
-    attack: Annotated[AttackName, typer.Option(help="lira, rmia or both.")] = AttackName.BOTH,
-    rows: Annotated[int, whole_number("Number of members, and of public rows, to attack.")] = 1000,
-    epochs: Annotated[float | None, number("Epochs of the reference models; default: those of the run.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Path of the training dataset [as in the recipe].")] = None,
+    references: Annotated[int, whole_number("Number of reference models, an even number.")] = 4,
+    attack: Annotated[AttackName, typer.Option(help="Attack: lira, rmia or both.")] = AttackName.BOTH,
+    rows: Annotated[int, whole_number("Number of members to attack, and of public rows.")] = 1000,
+    epochs: Annotated[float | None, number("Epochs of the reference models [those of the run].")] = None,
     seed: Annotated[int, whole_number("Seed for the choice of rows and for the reference models.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Output folder; default: RUN.internal, beside the run.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder [RUN.internal, beside the run].")] = None,
     model: ModelFunction = None,
 ) -> None:
-    """Run membership inference on a run. It reads private rows: results are not private and are kept apart."""
+    """Run membership inference on a run.
+
+    The attack reads private rows, so its results are not private. They are written beside the run, not into it.
+    """
     from sordino.attacks.membership.attack import attack_run, lines, write_internal
 
     validate.count(at_least=0, at_most=2**32, seed=seed)
@@ -72,27 +77,28 @@ def members(
 
 @app.command(cls=Command)
 def reconstruct(
-    attack: Annotated[str, typer.Option(help="inverting (any network), rgap (cnn6) or linear (first layer).")] = (
-        "inverting"
-    ),
+    attack: Annotated[
+        str, typer.Option(help="Attack: inverting (any network), rgap (cnn6) or linear (first layer).")
+    ] = "inverting",
     model: Annotated[
-        str | None, typer.Option(help="A model of `sordino models`, with -batchnorm if wanted, or cnn6.")
+        str | None, typer.Option(help="Network: a name from `sordino models`, optionally with -batchnorm, or cnn6.")
     ] = None,
     data: Annotated[str, typer.Option(help="Dataset whose public images are attacked.")] = "cifar10",
     noise: Annotated[float, number("Standard deviation of the noise on each coordinate; 0 for none.")] = 0.0,
-    rate: Annotated[float, number("Fraction of coordinates that a random mask drops.")] = 0.0,
-    pictures: Annotated[int, whole_number("Number of public images.")] = 4,
+    rate: Annotated[float, number("Fraction of coordinates dropped by a random mask, in [0, 1).")] = 0.0,
+    pictures: Annotated[int, whole_number("Number of public images to attack.")] = 4,
     iterations: Annotated[int, whole_number("inverting: number of optimization steps per image.")] = 400,
-    restarts: Annotated[int, whole_number("inverting: number of restarts; the lowest loss counts.")] = 1,
+    restarts: Annotated[int, whole_number("inverting: number of restarts, of which the lowest loss is kept.")] = 1,
     total_variation: Annotated[float, number("inverting: weight of the total-variation penalty.")] = 0.01,
-    seed: Annotated[int, whole_number("Seed for weights, noise, masks and starts.")] = 0,
+    seed: Annotated[int, whole_number("Seed for weights, noise, masks and initial images.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder for a page with the images and their scores.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
 ) -> None:
     """Reconstruct public images from their gradients.
 
-    Gradients are plain, with noise, or with noise and a mask. Ctrl-C ends it and shows the images done so far.
+    Attacks gradients as they are, with noise (--noise), or with a random mask too (--rate). Ctrl-C ends the attack
+    and shows the images that are done.
     """
     from sordino.attacks.reconstruction import GradientInversion, Recursive, public_pictures
     from sordino.attacks.reconstruction.attack import known_network
@@ -101,27 +107,27 @@ def reconstruct(
     from sordino.attacks.reconstruction.linear_layer import FirstLayer
     from sordino.training.progress import progress_bar
 
-    ways: dict[str, ReconstructionAttack] = {
+    methods: dict[str, ReconstructionAttack] = {
         "inverting": GradientInversion(iterations, restarts, total_variation),
         "rgap": Recursive(),
         "linear": FirstLayer(),
     }
-    if attack not in ways:
-        raise UsageError(f"attack must be one of {', '.join(ways)}, got {attack!r:.80}.")
+    if attack not in methods:
+        raise UsageError(f"attack must be one of {', '.join(methods)}, got {attack!r:.80}.")
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    way, name, sent = ways[attack], model or _MODELS[attack], Sent(noise, rate)
+    method, name, sent = methods[attack], model or _MODELS[attack], Sent(noise, rate)
     pixels, target, facts = public_pictures(data, pictures)
     known = known_network(name, facts, seed=seed)
     found = []
     with progress_bar(not quiet and not as_json) as bar:
-        task = bar.add_task("picture 1", total=pictures * way.ticks)
+        task = bar.add_task("image 1", total=pictures * method.ticks)
         attacked = carry_out(
-            way, known, pixels, target, sent, rows=range(pictures), seed=seed, tick=lambda: bar.advance(task)
+            method, known, pixels, target, sent, rows=range(pictures), seed=seed, tick=lambda: bar.advance(task)
         )
         try:
             for one in attacked:
                 found.append(one)
-                bar.update(task, description=f"picture {min(len(found) + 1, pictures)}")
+                bar.update(task, description=f"image {min(len(found) + 1, pictures)}")
         except KeyboardInterrupt:
             if not found:
                 raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""`sordino verify` and `sordino audit`: try to refute what a training promises, without and with canaries."""
+"""`sordino verify` and `sordino audit`: try to refute a guarantee, on synthetic neighbors and with canaries."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 @with_settings("verify")
 def verify(
     recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe, as TOML, or a run folder. Options override it.")
+        Path | None, typer.Argument(help="Recipe (a TOML file) or run folder. Options override its settings.")
     ] = None,
-    seed: Annotated[int, whole_number("Seed of the synthetic run [0].")] = 0,
+    seed: Annotated[int, whole_number("Seed of the synthetic run.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder for verification.html and verification.json.")] = None,
     **settings: Any,
 ) -> None:
     """Test a recipe's privacy mechanism on synthetic neighbors.
 
-    Checks sensitivity, noise, batches and accounting. Exit code 1 means refuted. Of a run of your own model, the plan
-    in its folder is tested.
+    Checks sensitivity, noise, batches and accounting, and reads no private row. Exit code 1 means refuted. For a run of
+    your own model, the plan in its folder is tested.
     """
     from sordino.cli.train import recipe_of
     from sordino.recipes.prepared import verify_own, verify_recipe
@@ -62,35 +62,35 @@ def verify(
 
 
 def audit(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, as TOML, or a run folder. It is trained anew.")],
+    recipe: Annotated[Path, typer.Argument(help="Recipe (a TOML file) or run folder. It is trained again.")],
     canaries: Annotated[
-        int | None, whole_number("Canaries in each training; default: 1000, or as many as fit if that is less.")
+        int | None, whole_number("Number of canaries in each training [1000, or as many as fit].")
     ] = None,
-    box: Annotated[str, typer.Option(help="white (every release is seen) or black (the final model).")] = "white",
+    box: Annotated[
+        str, typer.Option(help="Adversary: white (sees every release) or black (sees the final model).")
+    ] = "white",
     method: Annotated[
         str, typer.Option(help="Method whose bound decides: one-run, f-dp, gaussian or clopper-pearson.")
     ] = "one-run",
-    confidence: Annotated[float, number("Confidence level of each bound.")] = 0.95,
-    delta: Annotated[float | None, number("Delta at which epsilons are compared; default: the recipe's.")] = None,
+    confidence: Annotated[float, number("Confidence level of each bound, in (0, 1).")] = 0.95,
+    delta: Annotated[float | None, number("Delta at which epsilons are compared [that of the recipe].")] = None,
     worst_start: Annotated[
-        bool, typer.Option("--worst-start", help="black box: start from weights trained on public rows.")
+        bool, typer.Option("--worst-start", help="black: start from weights trained on public rows.")
     ] = False,
     repeats: Annotated[int, whole_number("Number of trainings, whose canaries are pooled.")] = 1,
     seed: Annotated[int, whole_number("Seed for canaries and trainings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Output folder; default: RECIPE.internal or RUN.internal."),
+        typer.Option(help="Output folder [RECIPE.internal or RUN.internal]."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     model: ModelFunction = None,
-    data: Annotated[
-        str | None, typer.Option(help="For a run of your own model: its rows; default: synthetic ones.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Rows for a run of your own model [synthetic rows].")] = None,
 ) -> None:
     """Train with canaries and bound epsilon from below.
 
-    Exit code 1 means refuted. The result is not private.
+    The result is not private, and is written beside the run. Exit code 1 means refuted.
     """
     from sordino.attacks.audit.audit import HEADINGS, bound_rows, check_place, facts, write_audit
     from sordino.attacks.audit.audit import audit as carry_out
@@ -128,17 +128,17 @@ def audit(
         print_columns([HEADINGS, *bound_rows(found)])
         print()
         if canaries is None:
-            print(f"{found.canaries // repeats} canaries in each training: 1000, or as many as fit if that is less.")
+            print(f"{found.canaries // repeats} canaries in each training (default: 1000, or as many as fit).")
         for note in found.notes:
             print(note)
-        print(f"{found.title}: {found.says}. What was written is {found.warning}.")
+        print(f"{found.title}: {found.says}. The files written are {found.warning}.")
         print(page)
     if found.refuted:
         raise typer.Exit(1)
 
 
 def _beside(recipe: Path) -> Path:
-    """The internal folder beside the recipe, or beside the run that it is the recipe of."""
+    """The internal folder beside the run, or beside a recipe that belongs to no run."""
     from sordino.training.run_folder import RunFolder
 
     folder = recipe.resolve() if recipe.is_dir() else recipe.resolve().parent
@@ -166,7 +166,7 @@ def _own_run(path: Path, model: str | None = None, data: str | None = None, **se
 
 
 def _recipe_at(path: Path) -> Recipe:
-    """The recipe in a file, or the one that a run was begun with. A run keeps the schema of its table itself."""
+    """Reads a recipe from a file or from a run folder, which has its own copy of the schema."""
     from sordino.recipes import Recipe
     from sordino.training.run_folder import RunFolder
 

@@ -1,6 +1,6 @@
-"""Commands that are imported when they are called, and errors in the words of the command line.
+"""Lazy import of commands, and error messages that name options in place of Python arguments.
 
-`sordino --help` lists names and summaries from the table below. So it imports no command, and with it no torch.
+`sordino --help` lists names and summaries from the table below, so it imports no command and no torch.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typer.core import TyperCommand, TyperGroup
 
 from sordino.errors import SordinoError
 
-GROUP = "sordino.commands"  # the entry points by which other packages add commands
+GROUP = "sordino.commands"  # entry points with which other packages add commands
 
-COMMANDS = {  # name: where it is, and what it does
+COMMANDS = {  # name: (module:function, summary)
     "plan": ("plan:plan", "Compute epsilon, noise or steps of a training, without data."),
     "train": ("train:train", "Train a private model and write a run folder."),
-    "tune": ("tune:tune", "Tune clip norm and momentum; epsilon counts every trial."),
-    "pretrain": ("models:pretrain", "Pretrain a network on synthetic images, at no privacy cost."),
+    "tune": ("tune:tune", "Tune clipping norm and momentum; epsilon counts every trial."),
+    "pretrain": ("data:pretrain", "Pretrain a network on synthetic images, at no privacy cost."),
     "runs": ("runs:runs", "List and compare runs."),
     "predict": ("runs:predict", "Apply the model of a run to new rows."),
     "report": ("runs:report", "Write the privacy card of a run, or compare several runs."),
     "effects": ("effects:effects", "Measure accuracy by group and robustness on public rows."),
     "verify": ("checks:verify", "Test a recipe's privacy mechanism on synthetic neighbors."),
     "audit": ("checks:audit", "Train with canaries and bound epsilon from below."),
-    "models": ("models:models", "List the networks that can be trained by name."),
+    "models": ("data:models", "List the networks that can be trained by name."),
     "data": ("data:app", "List and fetch datasets, and draft the schema of a table."),
-    "attack": ("attacks:app", "Attack a finished run, or gradients."),
-    "reproduce": ("reproduce:reproduce", "Reproduce a table of a paper, ours beside theirs."),
+    "attack": ("attacks:app", "Run membership inference or gradient reconstruction."),
+    "reproduce": ("reproduce:reproduce", "Reproduce a table of a paper and compare the numbers."),
 }
 
-_TAKES_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-_OTHER_NAMES = {"learning_rate": "lr", "clip_norm": "clip"}  # of Python arguments, for the same option
+_ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+_OTHER_NAMES = {"learning_rate": "lr", "clip_norm": "clip"}  # Python arguments whose option has another name
 
 
 class Command(TyperCommand):
@@ -51,7 +51,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The commands of `sordino`, by name. Each is imported when it is looked up."""
+    """The group of all commands. Each is imported when it is looked up."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -63,7 +63,7 @@ class Commands(TyperGroup):
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands by name. A command is imported when it is asked for."""
+    """Commands by name. A command is imported when it is looked up."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(name for name, _ in summaries())
@@ -77,20 +77,20 @@ class _LazyCommands(Mapping[str, Any]):
             return _command(name, registered[name].load())
         module, attribute = COMMANDS[name][0].split(":")
         found = getattr(import_module(f"sordino.cli.{module}"), attribute)
-        return _command(name, found, _TAKES_ANYTHING if name == "reproduce" else None)
+        return _command(name, found, _ANY_ARGUMENTS if name == "reproduce" else None)
 
 
 def summaries() -> list[tuple[str, str]]:
-    """Each command's name, and what it does in one line of a terminal."""
+    """Name and one-line summary of each command."""
     own = {name: summary for name, (_, summary) in COMMANDS.items()}
     others = {name: f"Run {entry.value}." for name, entry in _registered().items() if name not in own}
     return [*own.items(), *others.items()]
 
 
 def in_options(message: str, parameters: Iterable[Any]) -> str:
-    """The message, with the options of a command in place of the Python arguments that it names.
+    """Replaces names of Python arguments in a message by the options of a command.
 
-    Messages about a file begin with its name, and their names are those of the file's entries, which stay.
+    A message about a file begins with the name of the file. It is not changed, because it names entries of that file.
 
     >>> plan = _LazyCommands()["plan"]
     >>> in_options("batch_size must be a whole number from 1 to 10, got 0.", plan.params)
@@ -103,26 +103,26 @@ def in_options(message: str, parameters: Iterable[Any]) -> str:
     for name, option in names.items():
         word = rf"(?<![\w./'\"-]){re.escape(name)}(?![\w/'\"])"
         message = re.sub(rf"{word} \({re.escape(option)}\)", option, message)
-        if "_" in name:  # no English word
+        if "_" in name:  # cannot be an English word
             message = re.sub(word, option, message)
         else:
-            message = re.sub(rf"^{name}(?=(\[\d+\])? (must|goes|and \S+ exclude))", option, message)
-            message = re.sub(rf"(?<= and ){name}(?= exclude)", option, message)
+            message = re.sub(rf"^{name}(?=(\[\d+\])? (must|needs|and \S+ (exclude|need)))", option, message)
+            message = re.sub(rf"(?<= and ){name}(?= (exclude|need))", option, message)
     return message
 
 
 def _shown(parameter: Any) -> str:
-    """The option as it is typed. An argument has its own name, as in the line of usage."""
+    """The option as typed, such as `--batch-size`, or the name of a positional argument."""
     return next((each for each in parameter.opts if each.startswith("--")), str(parameter.name))
 
 
 def _registered() -> Mapping[str, EntryPoint]:
-    """The commands that other packages register, by name."""
+    """Commands that other packages register, by name."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _command(name: str, found: Any, settings: dict[str, Any] | None = None) -> Any:
-    """What typer makes of a function, or of an app of several functions."""
+    """Makes a click command of a function, or a group of a typer app."""
     if isinstance(found, typer.Typer):
         group = typer.main.get_command(found)
         group.name = name

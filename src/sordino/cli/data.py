@@ -1,9 +1,4 @@
-"""`sordino data`, `sordino models` and `sordino pretrain`: datasets, networks by name, and pretrained weights.
-
-`sordino data`: lists and fetches datasets, and drafts the schema of a table.
-
-`sordino models` and `sordino pretrain`: the networks by name, and weights for private training to start from.
-"""
+"""`sordino data`, `sordino models` and `sordino pretrain`: datasets, networks by name, and pretrained weights."""
 
 from __future__ import annotations
 
@@ -29,23 +24,26 @@ app = typer.Typer(
 
 @app.command("list", cls=Command)
 def list_sets() -> None:
-    """List the standard datasets and where they are."""
+    """List the standard datasets and their files."""
     folder = root()
     print_columns([("name", "where", "size"), *((name, _where(name, folder), _size(name)) for name in NAMES)])
 
 
 @app.command("fetch", cls=Command)
 def fetch_set(name: Annotated[str, typer.Argument(help="A name from `sordino data list`.")]) -> None:
-    """Download a standard dataset and verify its checksum."""
+    """Download a standard dataset and verify its SHA-256."""
     print(fetch(name))
 
 
 @app.command(cls=Command)
 def schema(
-    file: Annotated[Path, typer.Argument(help="A table, .csv or .parquet.")],
-    out: Annotated[Path | None, typer.Option(help="Write the draft here; an existing file is kept.")] = None,
+    file: Annotated[Path, typer.Argument(help="Table, a .csv or .parquet file.")],
+    out: Annotated[Path | None, typer.Option(help="Output file, which must not exist [standard output].")] = None,
 ) -> None:
-    """Draft the schema of a table. It is read from private rows: a person must confirm that each fact is public."""
+    """Draft the schema of a table.
+
+    The draft is computed from private rows: a person must confirm or replace each fact before it can be used.
+    """
     from sordino.data.schema import draft
 
     if out is not None and out.exists():
@@ -55,17 +53,20 @@ def schema(
         print(text, end="")
     else:
         write_atomically(out, text.encode(), private=True)
-        print(f"{str(out)!r} was read off private rows: confirm or replace each fact, then set confirmed_public.")
+        print(
+            f"{str(out)!r} was computed from private rows: confirm or replace each fact, then set confirmed_public = "
+            "true."
+        )
 
 
 def _where(name: str, folder: Path) -> str:
     if name not in SOURCES:
         return "comes with Sordino"
-    return repr(str(folder / name)) if is_complete(name, folder) else "missing, get it with fetch"
+    return repr(str(folder / name)) if is_complete(name, folder) else "missing, run `sordino data fetch`"
 
 
 def _size(name: str) -> str:
-    """Of its files on disk."""
+    """Total size of the files of a dataset."""
     files = [file for source in SOURCES.get(name, ()) for file in source.kept]
     return f"{sum(file.size for file in files) / 1e6:.0f} MB" if files else "-"
 
@@ -74,16 +75,16 @@ def models() -> None:
     """List the networks that can be trained by name."""
     from sordino.recipes import names
 
-    print_columns([("name", "what it is"), *names()])
+    print_columns([("name", "description"), *names()])
 
 
 def pretrain(
-    out: Annotated[Path, typer.Option(help="File to write, .safetensors; an existing file is refused.")],
-    model: Annotated[str, typer.Option(help="A name from `sordino models`, an image network.")] = "resnet-20",
+    out: Annotated[Path, typer.Option(help="Output file, .safetensors, which must not exist.")],
+    model: Annotated[str, typer.Option(help="Image network: a name from `sordino models`.")] = "resnet-20",
     shape: Annotated[str, typer.Option(help="Channels, height and width of the images, as 3x32x32.")] = "3x32x32",
-    pictures: Annotated[int, whole_number("Number of synthetic images, each seen once.")] = PICTURES,
-    seed: Annotated[int, whole_number("Seed for images and initial weights. It may be public.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    pictures: Annotated[int, whole_number("Number of synthetic images, each used once.")] = PICTURES,
+    seed: Annotated[int, whole_number("Seed for images and initial weights; it may be public.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
 ) -> None:
     """Pretrain a network on synthetic images. No dataset is read, so this costs no privacy."""
     if out.suffix != ".safetensors":
@@ -98,11 +99,11 @@ def pretrain(
     except OSError as error:
         raise DataError(f"{str(out)!r} cannot be written: {error.strerror}.") from None
     cost = "none: no private row was read"
-    print_columns([("file", str(out)), ("model", model), ("pictures", str(pictures)), ("privacy cost", cost)])
+    print_columns([("file", str(out)), ("model", model), ("images", str(pictures)), ("privacy cost", cost)])
 
 
 def _sizes(shape: str) -> tuple[int, ...]:
     sizes = shape.split("x")
     if len(sizes) != 3 or not all(size.isdecimal() and size.isascii() and len(size) <= 4 for size in sizes):
-        raise UsageError(f"shape must be channels, rows and columns as 3x32x32, got {shape!r:.80}.")
+        raise UsageError(f"shape must be channels, height and width, as 3x32x32, got {shape!r:.80}.")
     return tuple(int(size) for size in sizes)

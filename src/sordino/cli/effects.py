@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 
 def effects(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[
-        str | None, typer.Option(help="Dataset whose public rows are used; default: that of the run.")
-    ] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Dataset whose public rows are used [that of the run].")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(help="Column of groups; may be repeated. Default: all declared ones."),
+        typer.Option(help="Column of groups; may be repeated [all declared groups]."),
     ] = None,
     twin: Annotated[
-        bool, typer.Option("--twin", help="Compare with a model trained without privacy. Not private: kept apart.")
+        bool, typer.Option("--twin", help="Compare with a model trained without privacy; not private, kept apart.")
     ] = False,
     attacked: Annotated[int, whole_number("Number of public images to attack; 0 for none.")] = 500,
     seed: Annotated[int, whole_number("Seed for attacks, intervals and public networks.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder [the run folder].")] = None,
     model: ModelFunction = None,
 ) -> None:
-    """Measure accuracy by group and robustness on public rows. Calibration is measured too."""
+    """Measure accuracy by group and robustness on public rows.
+
+    Calibration is measured too. With --twin, the cost of privacy is measured by training without it.
+    """
     from sordino.effects.measurements import Subject, measure, public_ensemble
     from sordino.effects.pages import write_internal, write_public
     from sordino.effects.twin import compare, train_twin
@@ -46,7 +47,7 @@ def effects(
     subject = Subject.of(read_run(run, model=model, data=data), data=data, columns=group or ())
     folder = run if out is None else out
     real = folder.resolve()
-    inside = real.with_name(f"{real.name}.internal")  # beside what may leave
+    inside = real.with_name(f"{real.name}.internal")  # beside the run folder, which may be published
     ensemble = public_ensemble(subject, seed=seed)
     found = measure(subject, ensemble, attacked=attacked, seed=seed)
     written = [write_public(found, subject, folder)]
@@ -63,7 +64,7 @@ def effects(
 
 
 def _print(found: Effects, beside: TwinEffects | None) -> None:
-    """The sentence first. Losses are beside the twin where there is one, otherwise beside public networks."""
+    """Prints the headline, then tables. Losses of accuracy refer to the twin if there is one, or to public networks."""
     from sordino.report.effects import HEADINGS, group_cells
 
     shown = found if beside is None else beside
@@ -79,12 +80,12 @@ def _print(found: Effects, beside: TwinEffects | None) -> None:
         left = zip(curve.radii, curve.accuracies, strict=True)
         print(
             f"Under attack, {curve.norm}: "
-            + ", ".join(f"{100 * share:.1f} % at {radius:.3g}" for radius, share in left)
+            + ", ".join(f"{100 * accuracy:.1f} % at {radius:.3g}" for radius, accuracy in left)
         )
     for sign in () if found.masking is None else found.masking.found:
         print(f"The model may only look robust: {sign}.")
     for note in found.notes:
         print(note)
     if beside is not None:
-        print(f"What was lost beside the twin is {beside.warning}.")
+        print(f"The comparison with the twin is {beside.warning}.")
     print()

@@ -47,9 +47,9 @@ ModelFunction = Annotated[
 
 
 def with_settings(name: str) -> Callable[[Command], Command]:
-    """Gives a command an option for each setting of a recipe that is declared for it, in place of `**settings`.
+    """Replaces `**settings` of the command `name` by one option for each setting of a recipe declared for it.
 
-    The command gets those that were given, by the names that `Recipe` has for them.
+    The command receives only the settings that were given, by their names in `Recipe`.
     """
 
     def decorate(command: Command) -> Command:
@@ -72,8 +72,8 @@ def with_settings(name: str) -> Callable[[Command], Command]:
             bound = all_options.bind(*arguments, **values)
             bound.apply_defaults()
             found = bound.arguments
-            open_still = {name for name in names if found[name] is None or found[name] is False}  # 0 is a seed
-            command(**{name: value for name, value in found.items() if name not in open_still})
+            absent = {name for name in names if found[name] is None or found[name] is False}  # 0 is a valid seed
+            command(**{name: value for name, value in found.items() if name not in absent})
 
         given.__name__, given.__doc__ = command.__name__, command.__doc__
         given.__signature__ = all_options  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def _parameter(setting: DeclaredSetting, meaning: str) -> inspect.Parameter:
 
 @contextmanager
 def naming_options(*names: str) -> Iterator[None]:
-    """What is wrong with these settings is said of their options, and of all others as it was."""
+    """Names these settings by their options in the messages of `UsageError`s raised in the block."""
 
     def name_of(name: str) -> str:
         return option_of(name) if name in names else name
@@ -109,9 +109,9 @@ def naming_options(*names: str) -> Iterator[None]:
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Each column as wide as its longest entry, however narrow the terminal: no word is ever cut.
+    """Prints a table without cutting words: each column is as wide as its longest entry.
 
-    An entry that would leave its line, or speak to the terminal, is shown as Python writes it.
+    An entry with line breaks or control characters is printed as its `repr`.
     """
     shown = [[text if text.isprintable() else repr(text) for text in row] for row in rows]
     widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]

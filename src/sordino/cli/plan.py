@@ -1,4 +1,4 @@
-"""`sordino plan`: what a training would promise, without data."""
+"""`sordino plan`: the guarantee of a training, or the noise for a target, computed without data."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ from sordino.recipes.settings import checked_one, declared
 
 @with_settings("plan")
 def plan(
-    examples: Annotated[int, whole_number("Number of examples (or users), a public number.")],
-    noise_multiplier: Annotated[float | None, number("Noise standard deviation / clipping norm.")] = None,
-    unit: Annotated[Unit, typer.Option(help="Whose privacy: an example's or a user's.")] = Unit.EXAMPLE,
-    comparison: Annotated[bool, typer.Option("--compare", help="Show every sampler and accountant.")] = False,
-    tight: Annotated[bool, typer.Option("--tight", help="Balls in bins: ask PLD_accounting too (slow).")] = False,
+    examples: Annotated[int, whole_number("Public number of examples (or of users).")],
+    noise_multiplier: Annotated[
+        float | None, number("Noise multiplier: standard deviation / clipping norm, above 0.")
+    ] = None,
+    unit: Annotated[Unit, typer.Option(help="Privacy unit: example or user.")] = Unit.EXAMPLE,
+    comparison: Annotated[bool, typer.Option("--compare", help="Compare all samplers and accountants.")] = False,
+    tight: Annotated[
+        bool, typer.Option("--tight", help="balls-in-bins: use the accountant PLD_accounting too (slow).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow_weak: bool = False,
     allow_large_delta: bool = False,
     **settings: Any,
 ) -> None:
-    """Plan a training without data: leave one number out and it is solved for."""
+    """Compute epsilon, noise or steps of a training, without data.
+
+    Give all but one of batch size, steps (or epochs), noise multiplier, epsilon and delta: the missing one is computed.
+    """
     with naming_options("examples", "noise_multiplier", *declared(Recipe)):
         shared = {name: checked_one(Recipe, name, value) for name, value in settings.items()}
         question = Question(examples, noise_multiplier=noise_multiplier, unit=unit, **shared)
@@ -52,7 +59,7 @@ def _print_plan(planned: PlanAnswer) -> None:
         print(f"({note})")
     print()
     console = Console(highlight=False, markup=False)
-    console.print(planned.guarantee.statement, soft_wrap=not console.is_terminal)  # in a file it is one line
+    console.print(planned.guarantee.statement, soft_wrap=not console.is_terminal)  # one line if written to a file
 
 
 _SHOWN = (

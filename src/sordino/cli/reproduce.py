@@ -1,4 +1,4 @@
-"""`sordino reproduce`: a table of a paper. The package `sordino_papers` registers it as an entry point."""
+"""`sordino reproduce` without the package `sordino_papers`, which registers the real command as an entry point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sordino.errors import UsageError
 def reproduce(
     arguments: Annotated[list[str] | None, typer.Argument(help="Name of the table, and its options.")] = None,
 ) -> None:
-    """Train everything that a table of a paper needs, and show our numbers beside the paper's."""
+    """Reproduce a table of a paper, and compare our numbers with the paper's."""
     raise UsageError(
         "`sordino reproduce` is in the package sordino-papers, which is not installed: run `pip install -e papers` in "
         "a checkout of the repository."

@@ -1,4 +1,4 @@
-"""`sordino runs`, `sordino report` and `sordino predict`: what was trained, what it promises, and what it predicts."""
+"""`sordino runs`, `sordino report` and `sordino predict`: list runs, describe their guarantees, apply their models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sordino.training.run_folder import RunFolder
 
 def runs(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders, or folders that hold them; default: runs/.")
+        list[Path] | None, typer.Argument(help="Run folders, or folders that contain them [runs/].")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -38,12 +38,17 @@ def runs(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[str, typer.Option(help="New rows: a file, a folder of images, or a standard dataset's test rows.")],
-    out: Annotated[Path | None, typer.Option(help="Write CSV here instead of to standard output.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[
+        str, typer.Option(help="New rows: a file, a folder of images, or a standard dataset (its test rows).")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Output file, as CSV [standard output].")] = None,
     model: ModelFunction = None,
 ) -> None:
-    """Apply the model of a run to new rows. The model is private, so that its predictions may be shown."""
+    """Apply the model of a run to new rows.
+
+    The model is differentially private, so predictions cost no further privacy of the training data.
+    """
     answers = read_run(run, model=model).predict(data)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(answers[0]), lineterminator="\n")
@@ -61,16 +66,19 @@ def predict(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="The folder of a finished run, or of several to compare.")],
-    out: Annotated[Path | None, typer.Option(help="Output folder; default: the run itself, or comparison/.")] = None,
-    data: Annotated[str | None, typer.Option(help="For a run of your own model: public rows to measure it on.")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Folder of a finished run, or folders of several to compare.")],
+    out: Annotated[Path | None, typer.Option(help="Output folder [the run folder, or comparison/].")] = None,
+    data: Annotated[str | None, typer.Option(help="Public rows to measure a run of your own model on.")] = None,
     model: ModelFunction = None,
 ) -> None:
-    """Write the privacy card of a run, or compare several runs: report.html and report.json."""
+    """Write the privacy card of a run, or compare several runs.
+
+    Writes report.html and report.json.
+    """
     from sordino.report import write_card, write_comparison  # matplotlib is slow to import
 
     if not runs:
-        raise UsageError("say at least one run.")
+        raise UsageError("give at least one run folder.")
     if len(runs) == 1:
         print(write_card(runs[0], out, model=model, data=data))
     else:
@@ -78,7 +86,7 @@ def report(
 
 
 def _found(paths: list[Path]) -> list[Path]:
-    """Each path that is a run, and the runs inside each that is not."""
+    """Run folders among the paths, and run folders inside each path that is not one."""
     found = []
     for path in paths:
         is_run = RunFolder(path).is_run
@@ -94,7 +102,7 @@ _HEADINGS = ("run", "state", "data", "model", "epsilon", "delta", "adjacency", "
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
-    """One line about a run. A damaged one says so instead of hiding the others."""
+    """One row of the table. A damaged run gets a row that says so, so that the others are still listed."""
     try:
         data, model = _data_and_model(folder)
         rows = folder.metrics()

@@ -1,4 +1,4 @@
-"""`sordino train`: from a data set to a folder with a private model."""
+"""`sordino train`: train a private model and write a run folder."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ from sordino.training.run_folder import RunFolder
 
 @with_settings("train")
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options override it.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, a TOML file of settings. Options override it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/DATA-MODEL-N].")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Folder of a run that was stopped.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to resume.")] = None,
     draw_again: Annotated[
-        bool, typer.Option("--draw-again", help="Resume on other hardware, for a larger epsilon.")
+        bool, typer.Option("--draw-again", help="Resume on other hardware: repeats steps, with a larger epsilon.")
     ] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log public quantities for TensorBoard.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Log public quantities for TensorBoard into the run folder.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     **settings: Any,
 ) -> None:
-    """Train a private model, by a recipe or by options, into a folder that can be resumed and given away."""
+    """Train a private model and write a run folder.
+
+    Settings come from a recipe or from options. What is not given is chosen from public facts. The run folder may be
+    published, and a stopped run can be resumed.
+    """
     from sordino.recipes.run import carry_out
     from sordino.training.callbacks import EventLog
 
@@ -41,12 +47,12 @@ def train(
     with naming_options(*names):
         if resume is None:
             if draw_again:
-                raise UsageError("--draw-again goes with --resume RUN.")
+                raise UsageError("--draw-again needs --resume RUN.")
             wanted = recipe_of(recipe, settings)
             folder = out or unused_folder(wanted)
         else:
             if settings or recipe is not None or out is not None:
-                raise UsageError("a run is resumed by its own recipe: give nothing but --resume RUN.")
+                raise UsageError("a run is resumed with its own recipe: give no settings besides --resume RUN.")
             folder, wanted = resume, Recipe.of_run(RunFolder(resume))
         again = {"resume": resume is not None, "draw_again": draw_again}
         callbacks = [EventLog(folder / "tensorboard")] if tensorboard else []
@@ -64,17 +70,17 @@ def _saying_how_to_resume(folder: Path) -> Iterator[None]:
 
 
 def recipe_of(path: Path | None, settings: dict[str, Any]) -> Recipe:
-    """The recipe in a file with these settings changed, or one of these settings."""
+    """The recipe in a file, changed by the settings, or a recipe of the settings alone."""
     if path is not None:
         return Recipe.read(path).changed(**settings)
     for name, each in declared(Recipe).items():
         if each.is_required and name not in settings:
-            raise UsageError(f"say {each.options[0]}, or give a recipe.")
+            raise UsageError(f"give {each.options[0]}, or a recipe.")
     return Recipe(**settings)
 
 
 def unused_folder(recipe: Recipe) -> Path:
-    """A new folder, made at once: another process that asks at the same time gets another."""
+    """Makes a new folder. It is made at once, so that processes that run at the same time get different ones."""
     name = f"{Path(recipe.data).stem or 'data'}-{recipe.model}"
     for place in itertools.count(1):
         folder = RunFolder(Path("runs") / f"{name}-{place}")
@@ -84,7 +90,7 @@ def unused_folder(recipe: Recipe) -> Path:
 
 
 def print_end(folder: RunFolder, asked: Recipe | None = None) -> None:
-    """Prints what a finished run promises, how good it is, and what was decided that nobody `asked` for."""
+    """Prints the guarantee and the accuracy of a finished run, and a delta that the recipe `asked` left open."""
     promised: dict[str, Any] = folder.privacy()
     last: dict[str, Any] = (folder.metrics() or [{}])[-1]
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]

@@ -1,4 +1,4 @@
-"""`sordino tune`: the folder of a run with settings that were searched for, and a promise that counts the search."""
+"""`sordino tune`: search for settings and write the run folder of the best model, with a guarantee for all trials."""
 
 from __future__ import annotations
 
@@ -26,38 +26,45 @@ def numbers(meaning: str) -> Any:
         try:
             return tuple(float(each) for each in text.split(","))
         except ValueError:
-            raise typer.BadParameter(f"must be numbers with commas between them, got {text!r:.80}.") from None
+            raise typer.BadParameter(f"must be numbers separated by commas, got {text!r:.80}.") from None
 
     return typer.Option(parser=parse, metavar="NUMBERS", help=meaning)
 
 
 @with_settings("tune")
 def tune(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe, as TOML. Options override it.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, a TOML file of settings. Options override it.")] = None,
     rule: Annotated[str | None, typer.Option(help="Search rule: clip-momentum [clip-momentum].")] = None,
-    payment: Annotated[str | None, typer.Option(help="compose, repeat or public [compose].")] = None,
+    payment: Annotated[
+        str | None, typer.Option(help="Privacy accounting of trials: compose, repeat or public [compose].")
+    ] = None,
     trials: Annotated[float | None, number("repeat: mean number of trials in a stage [6].")] = None,
-    shape: Annotated[float | None, number("repeat: negative binomial shape [Poisson].")] = None,
-    momenta: Annotated[Any, numbers("Momenta to try, as 0,0.5,0.9.")] = None,
-    factors: Annotated[Any, numbers("Factors of the clipping norm to try, as 0.5,2.")] = None,
-    one_stage: Annotated[bool, typer.Option("--one-stage", help="Search the whole grid at once.")] = False,
-    score_std: Annotated[float | None, number("Noise on the accuracy of a trial, in (0, 1] [0.01].")] = None,
-    public_data: Annotated[str | None, typer.Option(help="public: data to try candidates on.")] = None,
-    public_schema: Annotated[str | None, typer.Option(help="public: the schema of that data.")] = None,
+    shape: Annotated[float | None, number("repeat: shape of the negative binomial number of trials [Poisson].")] = None,
+    momenta: Annotated[Any, numbers("Momenta to try, in [0, 1) [0,0.5,0.9].")] = None,
+    factors: Annotated[Any, numbers("Factors of the clipping norm to try, above 0 [0.5,2].")] = None,
+    one_stage: Annotated[bool, typer.Option("--one-stage", help="Search the whole grid in one stage.")] = False,
+    score_std: Annotated[
+        float | None, number("Noise standard deviation of each trial's accuracy, in (0, 1] [0.01].")
+    ] = None,
+    public_data: Annotated[str | None, typer.Option(help="public: dataset on which candidates are tried.")] = None,
+    public_schema: Annotated[str | None, typer.Option(help="public: schema of that dataset.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/DATA-MODEL-N].")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Folder of a tuning that was stopped.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped search to resume.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     **settings: Any,
 ) -> None:
-    """Search for a clip norm and a momentum, and keep the best model. Its epsilon includes every trial."""
-    said = {name: value for name, value in locals().items() if name in _SEARCHED}
-    own = {name: value for name, value in said.items() if value is not None and value is not False}
+    """Tune clipping norm and momentum, and keep the best model.
+
+    The epsilon of the run counts every trial. Settings come from a recipe or from options.
+    """
+    options = {name: value for name, value in locals().items() if name in _SEARCHED}
+    own = {name: value for name, value in options.items() if value is not None and value is not False}
     from sordino.tuning.recipe_search import resume_tuning, tune_by_recipe
     from sordino.tuning.search import Search
 
     if resume is not None:
         if settings or own or recipe is not None or out is not None:
-            raise UsageError("a tuning is resumed by its own settings: give nothing but --resume RUN.")
+            raise UsageError("a search is resumed with its own settings: give no settings besides --resume RUN.")
         folder = resume
     else:
         with naming_options(*own, *(settings if recipe is not None else declared(Recipe))):

@@ -1,4 +1,4 @@
-"""Data sets: standard ones by name, and one's own from folders of pictures, tables and arrays."""
+"""Datasets: standard ones by name, and your own from folders of images, tables and arrays."""
 
 from sordino.data.dataset import DataSet as DataSet
 from sordino.data.dataset import Facts as Facts

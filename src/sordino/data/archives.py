@@ -1,6 +1,6 @@
-"""Unpacking that a hostile file cannot exploit: sizes are bounded before memory is, and only plain files come out.
+"""Safe unpacking of gzip, tar and zip: sizes are checked before memory is used, and only regular files are accepted.
 
-Nothing here writes to disk. Members are handed out as bytes by name; who keeps one chooses where.
+Nothing here writes to disk: members are returned as bytes by name.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _ALWAYS_ALLOWED = 1 << 20  # a small archive of zeros has a large ratio and does
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an archive may unpack to: in bytes, as a multiple of its own size, and in members."""
+    """Limits of an archive: unpacked bytes, ratio of unpacked to packed size, and number of members."""
 
     total_bytes: int = 4 << 30
     ratio: int = 200
     entries: int = 1000
 
     def unpacked(self, packed_bytes: int) -> int:
-        """The most bytes that an archive of so many bytes may unpack to."""
+        """Largest allowed unpacked size of an archive of `packed_bytes` bytes."""
         return min(self.total_bytes, max(_ALWAYS_ALLOWED, self.ratio * packed_bytes))
 
 
 def gunzip_start(packed: bytes, count: int, *, shown: str) -> bytes:
-    """The first `count` bytes of a gzip file, or all there are."""
+    """Unpacks the first `count` bytes of a gzip file, or all if it has fewer."""
     try:
         return zlib.decompressobj(_GZIP).decompress(packed, count)
     except zlib.error as error:
-        raise DataError(f"{shown} is not a sound gzip file: {error}.") from None
+        raise DataError(f"{shown} is not a valid gzip file: {error}.") from None
 
 
 def gunzip(packed: bytes, *, at_most: int, shown: str) -> bytes:
-    """What a gzip file holds. Stops one byte after `at_most`, however much there is.
+    """Unpacks a gzip file of at most `at_most` unpacked bytes. Larger files are refused after one byte more.
 
     >>> import gzip
     >>> gunzip(gzip.compress(bytes(10_000_000)), at_most=100, shown="'bomb.gz'")
@@ -54,7 +54,7 @@ def gunzip(packed: bytes, *, at_most: int, shown: str) -> bytes:
     try:
         content = unpacker.decompress(packed, at_most + 1)
     except zlib.error as error:
-        raise DataError(f"{shown} is not a sound gzip file: {error}.") from None
+        raise DataError(f"{shown} is not a valid gzip file: {error}.") from None
     if len(content) > at_most:
         raise DataError(f"{shown} unpacks to more than {at_most} bytes, which is the most allowed here.")
     if not unpacker.eof:
@@ -65,7 +65,7 @@ def gunzip(packed: bytes, *, at_most: int, shown: str) -> bytes:
 
 
 def untar_gz(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
-    """The regular files of a .tar.gz by name. Folders are passed over, anything else is refused."""
+    """Regular files of a .tar.gz by name. Folders are skipped; links, devices and the like are refused."""
     content = gunzip(packed, at_most=limits.unpacked(len(packed)), shown=shown)
     members: dict[str, bytes] = {}
     try:
@@ -82,12 +82,12 @@ def untar_gz(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
                     raise DataError(f"{shown} ends within {member.name!r:.200}.")
                 members[member.name] = found
     except (tarfile.TarError, ValueError, EOFError, OverflowError):
-        raise DataError(f"{shown} is not a sound tar file.") from None
+        raise DataError(f"{shown} is not a valid tar file.") from None
     return members
 
 
 def unzip(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
-    """The regular files of a zip file by name, stored or deflated. A zip within it stays packed.
+    """Regular files of a zip file by name, stored or deflated. A zip inside it is not unpacked.
 
     >>> buffer = io.BytesIO()
     >>> with zipfile.ZipFile(buffer, "w") as archive:
@@ -95,7 +95,7 @@ def unzip(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
     >>> unzip(buffer.getvalue(), limits=Limits(), shown="'a.zip'")
     Traceback (most recent call last):
         ...
-    sordino.errors.DataError: 'a.zip' holds '../escape', a name that leads out of its folder.
+    sordino.errors.DataError: 'a.zip' holds '../escape', a path outside its folder.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
@@ -112,7 +112,7 @@ def unzip(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
                     members[entry.filename] = _inflate(archive, entry, shown)
             return members
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OverflowError, NotImplementedError):
-        raise DataError(f"{shown} is not a sound zip file.") from None
+        raise DataError(f"{shown} is not a valid zip file.") from None
 
 
 def _inflate(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, shown: str) -> bytes:
@@ -128,7 +128,7 @@ def _inflate(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, shown: str) -> by
 
 
 def _refuse_overlap(entries: list[zipfile.ZipInfo], shown: str) -> None:
-    """Entries that share bytes are how a small zip file becomes a very large one."""
+    """Refuses entries that share bytes: with them a small zip file can unpack to a very large size (a zip bomb)."""
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
@@ -144,6 +144,6 @@ def _refuse_too_many(number: int, limits: Limits, shown: str) -> None:
 def _refuse_unsafe_name(name: str, taken: dict[str, bytes], shown: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-        raise DataError(f"{shown} holds {name!r:.200}, a name that leads out of its folder.")
+        raise DataError(f"{shown} holds {name!r:.200}, a path outside its folder.")
     if name in taken:
         raise DataError(f"{shown} holds {name!r:.200} twice.")

@@ -1,8 +1,8 @@
-"""What a column may hold, by public facts, and how cells become numbers.
+"""Columns of a table: their public bounds or categories, and the encoding of their cells as numbers.
 
-A cell is text, or None where a file has a null. Nothing here raises for what a cell holds: values are private, and a
-message would tell that a record exists. A missing cell is ordinary and says nothing about its column. A number that
-cannot be read, or is not finite, becomes NaN, which makes its whole row count as absent (`sordino.kernel.records`).
+A cell is a string, or None for a null. No value of a cell raises an error: values are private, and a message would
+reveal that a record exists. A missing cell is encoded without information. A number that cannot be parsed or is not
+finite becomes NaN, and its whole row then counts as absent (`sordino.kernel.records`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_CATEGORIES = 10_000
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A number, clamped to public bounds and scaled by them: `low` becomes -1 and `high` becomes 1.
+    """A numeric column. Values are clamped to public bounds, then scaled so that `low` is -1 and `high` is 1.
 
     >>> NumberColumn(0.0, 10.0).encode(["0", "7.5", "12", "", "ten"], frozenset({""}))[:, 0]
     array([-1. ,  0.5,  1. ,  0. ,  nan], dtype=float32)
@@ -46,22 +46,22 @@ class NumberColumn:
 
     @property
     def width(self) -> int:
-        """How many inputs the column becomes."""
+        """Number of inputs that the column is encoded as."""
         return 1
 
     def encode(self, cells: Cells, missing: Missing) -> NDArray[np.float32]:
-        """Shape (rows, 1). A missing number is the middle of the bounds."""
+        """Scaled values, shape (rows, 1). A missing cell is 0, the middle of the bounds."""
         values = np.clip(_numbers(cells, missing, self.low / 2 + self.high / 2), self.low, self.high)
         return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)[:, None]
 
     def labels(self, cells: Cells, missing: Missing) -> NDArray[np.float32]:
-        """Shape (rows,), scaled alike. A missing target is NaN: there is nothing to learn from such a row."""
+        """Scaled targets, shape (rows,). A missing target is NaN, so its row counts as absent."""
         return np.where(_are_missing(cells, missing), np.float32(math.nan), self.encode(cells, missing)[:, 0])
 
 
 @dataclass(frozen=True)
 class Category:
-    """One of a public list of values, as one input each: 1 for the value that a cell holds.
+    """A categorical column with a public list of values, encoded one-hot.
 
     >>> Category(("red", "blue")).encode(["blue", "green", ""], frozenset({""}))
     array([[0., 1.],
@@ -79,11 +79,11 @@ class Category:
 
     @property
     def width(self) -> int:
-        """How many inputs the column becomes."""
+        """Number of inputs that the column is encoded as."""
         return len(self.categories)
 
     def encode(self, cells: Cells, missing: Missing) -> NDArray[np.float32]:
-        """Shape (rows, categories). A row of zeros stands for a missing cell, and for a value outside the list."""
+        """One-hot rows, shape (rows, categories). Missing cells and values outside the list are rows of zeros."""
         places = self.labels(cells, missing)
         known = np.flatnonzero(places >= 0)
         blocks = np.zeros((len(places), self.width), np.float32)
@@ -91,7 +91,7 @@ class Category:
         return blocks
 
     def labels(self, cells: Cells, missing: Missing) -> NDArray[np.int64]:
-        """Shape (rows,): the position in the list, or -1, which no loss of class labels counts."""
+        """Positions in the list, shape (rows,). Missing and unknown values are -1, a label that no loss counts."""
         places: dict[str | None, int] = {name: place for place, name in enumerate(self.categories)}
         return np.fromiter(map(places.get, cells, repeat(-1)), np.int64, len(cells))
 
@@ -100,10 +100,10 @@ Column = NumberColumn | Category
 
 
 def _numbers(cells: Cells, missing: Missing, instead: float) -> NDArray[np.float64]:
-    """As float64: `instead` for a missing cell, NaN for one that is not a finite number."""
+    """Values as float64: `instead` for a missing cell, NaN for a cell that is not a finite number."""
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))  # type: ignore[arg-type]
-    except (ValueError, TypeError):  # at least one is no number, so each is tried alone
+    except (ValueError, TypeError):  # at least one cell is not a number: parse each by itself
         values = np.fromiter(map(_number, cells), np.float64, len(cells))
     values[~np.isfinite(values)] = math.nan
     return np.where(_are_missing(cells, missing), instead, values)

@@ -1,4 +1,4 @@
-"""A data set: rows that are private, rows that are declared public, and facts that anybody may know."""
+"""`DataSet`: private training rows, public test rows, and the public facts about them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about a data set. Nothing here is ever computed from private rows.
+    """Public facts about a dataset. They are never computed from private rows.
 
     `input_range` = (low, high) bounds every input. `mean` and `std` are public constants per channel, for inputs scaled
-    to [0, 1]: a model is to see ((x - low) / (high - low) - mean) / std. `num_classes` is None where the target is a
-    number; targets of -1 and 1 then stand for the ends of `target_range`.
+    to [0, 1]: the model sees ((x - low) / (high - low) - mean) / std. `num_classes` is None for a regression target;
+    targets are then scaled so that -1 and 1 are the ends of `target_range`.
     """
 
     name: str
@@ -28,9 +28,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows: inputs (float32, or uint8 pictures with 0..255, channels first), target, and who owns each row.
+    """Rows of a dataset: inputs (float32, or uint8 images 0..255, channels first), target, and owner of each row.
 
-    A row that could not be read is absent: its inputs are not finite, or its label, -1, is of no class.
+    A row that could not be read is marked as absent: its inputs are not finite, or its label is -1.
     """
 
     inputs: Tensor = field(repr=False)
@@ -41,7 +41,7 @@ class Split:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Private rows for training, and rows that are declared public for testing, where there are any."""
+    """Private rows for training and, if there are any, test rows that are declared public."""
 
     facts: Facts
     train: Split

@@ -1,6 +1,6 @@
-"""Fetching standard sets: only over https, only from where they are published, and only with the known SHA-256.
+"""Download of standard datasets: over https, from the publisher's host only, and verified by SHA-256.
 
-A download goes to a temporary folder, and files take their place once verified. What was there before stays until then.
+A download goes to a temporary folder. Files replace what was there before only after they are verified.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 def fetch(name: str, *, root: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
-    """Downloads a standard set to `root`/name, unless it is there, and gives that folder.
+    """Downloads a standard dataset to `root`/name, unless it is there, and returns that folder.
 
     >>> fetch("digits")
     Traceback (most recent call last):
@@ -55,18 +55,18 @@ def fetch(name: str, *, root: str | os.PathLike[str] | None = None, progress: bo
 
 @dataclass(frozen=True)
 class Download:
-    """How one address is read. Anything but https is for tests."""
+    """Downloads one URL. Schemes other than https are for tests."""
 
     visible: bool = True
     schemes: tuple[str, ...] = ("https",)
 
     def to(self, path: Path, source: FileSource) -> None:
-        """Writes the published file to `path`, or refuses and leaves nothing there."""
+        """Downloads the published file to `path`. If it cannot be verified, raises and leaves nothing there."""
 
         def stream(fname: str, action: Any, pooch: Any, *, check_only: bool | None = None) -> None:
-            self._stream(fname, Path(action), source.file)  # pooch's names for the address and the temporary file
+            self._stream(fname, Path(action), source.file)  # pooch passes the URL and the temporary file
 
-        get_logger().setLevel(logging.WARNING)  # the progress bar says it all
+        get_logger().setLevel(logging.WARNING)  # the progress bar is enough
         try:
             retrieve(
                 source.url,
@@ -75,14 +75,14 @@ class Download:
                 path=path.parent,
                 downloader=stream,
             )
-        except ValueError:  # pooch's word for another hash; the temporary file is gone by now
-            raise StateError(f"what {source.url} sent is not the published file: its SHA-256 differs.") from None
+        except ValueError:  # raised by pooch for another hash, after it has deleted the temporary file
+            raise StateError(f"{source.url} did not send the published file: its SHA-256 differs.") from None
 
     def _stream(self, url: str, path: Path, expected: PublishedFile) -> None:
         with self._open(url) as response, path.open("wb") as file, self._bar() as bar:
             task = bar.add_task(expected.name, total=expected.size)
             written = 0
-            # Not decoded: the hash is that of the file, whatever the server says about its encoding.
+            # Not decoded: the hash is that of the file as published, whatever encoding the server declares.
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
                 written += len(chunk)
                 if written > expected.size:
@@ -94,7 +94,7 @@ class Download:
 
     @contextmanager
     def _open(self, url: str) -> Iterator[Any]:
-        """The response to a request that stays on one host and is not a page about why there is no file."""
+        """Opens a response. Redirects to other hosts, error codes and HTML pages are refused."""
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -132,7 +132,7 @@ class Download:
 
 
 def fetch_source(source: FileSource, folder: Path, download: Download) -> None:
-    """Brings `folder` to hold what a source publishes. Files that are there and right are not fetched again."""
+    """Downloads the files of a source into `folder`, unless they are there and verified."""
     if _is_verified(source, folder):
         return
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching.") as temporary:
@@ -149,7 +149,7 @@ def _unpack(packed: bytes, source: FileSource) -> dict[str, bytes]:
     by_last_name = {PurePosixPath(name).name: content for name, content in members.items()}
     for file in source.unpacked:
         if file.name not in by_last_name:
-            raise DataError(f"{source.url} holds no {file.name}.")
+            raise DataError(f"{source.url} does not contain {file.name}.")
         file.check(by_last_name[file.name], shown=f"{file.name} in {source.url}")
     return {file.name: by_last_name[file.name] for file in source.unpacked}
 

@@ -1,9 +1,8 @@
-"""A folder of pictures: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png. Class names count as public.
+"""Folders of images: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png. Class names are public.
 
-All pictures have one size and one mode, 8-bit grey or RGB. The shape of the data is public: it is that of more than
-half of the pictures to train on. One of these that is damaged, or of another shape, is private, and counts as absent:
-it keeps its place, with a label that no loss counts. Public pictures, to test on or to predict for, are refused by
-name.
+All images must have one size and one mode, 8-bit gray or RGB. The shape is public: it is that of more than half of the
+training images. A training image that is damaged or has another shape is private, so it raises no error: it counts as
+absent, as a row with label -1. Test images and images to predict are public: an error names the file.
 """
 
 from __future__ import annotations
@@ -35,105 +34,105 @@ _ABSENT = -1  # a label outside the classes
 
 
 def load_folder(folder: Path) -> DataSet:
-    """The pictures of a folder as uint8, channels first. The classes are its sub-folders in sorted order."""
+    """Loads images as uint8, channels first. The classes are the subfolders in sorted order."""
     inside = _resolved(folder)
-    _entries(folder, inside)  # so that neither train nor test leads elsewhere
+    _entries(folder, inside)  # refuses train and test if they are links to somewhere else
     train = folder / "train" if os.path.isdir(folder / "train") else folder
     classes = [path.name for path in _sub_folders(train, inside)]
     if len(classes) < 2:
-        raise DataError(f"{str(train)!r} must have a sub-folder per class, at least two, found {len(classes)}.")
+        raise DataError(f"{str(train)!r} must have a subfolder per class, at least two, found {len(classes)}.")
     rows = _read_private(train, classes, inside)
     test = None
     if train != folder and os.path.isdir(folder / "test"):
         unknown = sorted({path.name for path in _sub_folders(folder / "test", inside)} - set(classes))
         if unknown:
-            raise DataError(f"{str(folder / 'test')!r} has a class {unknown[0]!r:.200} that training does not have.")
+            raise DataError(f"{str(folder / 'test')!r} has a class {unknown[0]!r:.200} that is not in train.")
         test = _read_public(folder / "test", classes, inside, rows.inputs.shape[1:])
     facts = Facts(folder.name, tuple(rows.inputs.shape[1:]), len(classes), (0.0, 255.0), class_names=tuple(classes))
     return DataSet(facts, rows, test)
 
 
 def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
-    """The pictures that lie in a folder itself, sorted by name, for whoever has no classes for them yet."""
-    pictures = []
+    """Loads the images of a folder without classes, sorted by name, for prediction."""
+    images = []
     for path in _entries(folder, _resolved(folder)):
-        picture = _picture(path)
-        if picture.shape != shape:
-            raise DataError(f"{str(path)!r} has shape {tuple(picture.shape)}, the model takes {shape}.")
-        pictures.append(picture)
-    if not pictures:
-        raise DataError(f"{str(folder)!r} is empty: there is no picture in it.")
-    return torch.stack(pictures)
+        image = _read_image(path)
+        if image.shape != shape:
+            raise DataError(f"{str(path)!r} has shape {tuple(image.shape)}, the model takes {shape}.")
+        images.append(image)
+    if not images:
+        raise DataError(f"{str(folder)!r} is empty: there is no image in it.")
+    return torch.stack(images)
 
 
 def _read_private(folder: Path, classes: list[str], inside: Path) -> Split:
-    """A picture that cannot be used is black, and of no class."""
+    """Training images. One that cannot be used is all zeros with label -1."""
     files = _files(folder, classes, inside)
-    pictures = [_picture_or_none(path) for path, _ in files]
-    shape = most_of([None if picture is None else picture.shape for picture in pictures])
+    images = [_read_image_or_none(path) for path, _ in files]
+    shape = most_of([None if image is None else image.shape for image in images])
     if shape is None:
         raise DataError(
-            f"{str(folder)!r}: more than half of the pictures must be alike: sound PNG or JPEG files of one size, "
-            f"8-bit grey (L) or RGB, with at most {_MOST_PIXELS} pixels."
+            f"{str(folder)!r}: more than half of the images must be valid PNG or JPEG files of one size, "
+            f"8-bit gray (L) or RGB, with at most {_MOST_PIXELS} pixels."
         )
     inputs, target = torch.zeros(len(files), *shape, dtype=torch.uint8), torch.full((len(files),), _ABSENT)
-    for place, (picture, (_, label)) in enumerate(zip(pictures, files, strict=True)):
-        if picture is not None and picture.shape == shape:
-            inputs[place], target[place] = picture, label
+    for place, (image, (_, label)) in enumerate(zip(images, files, strict=True)):
+        if image is not None and image.shape == shape:
+            inputs[place], target[place] = image, label
     return Split(inputs, target)
 
 
 def _read_public(folder: Path, classes: list[str], inside: Path, shape: torch.Size) -> Split:
-    pictures, labels = [], []
+    images, labels = [], []
     for path, label in _files(folder, classes, inside):
-        picture = _picture(path)
-        if picture.shape != shape:
-            found, expected = (f"{rows[2]} x {rows[1]} with {rows[0]} channels" for rows in (picture.shape, shape))
-            raise DataError(f"{str(path)!r} is {found}, those to train on are {expected}: all must be alike.")
-        pictures.append(picture)
+        image = _read_image(path)
+        if image.shape != shape:
+            found, expected = (f"{rows[2]} x {rows[1]} with {rows[0]} channels" for rows in (image.shape, shape))
+            raise DataError(f"{str(path)!r} is {found}, the training images are {expected}: all must have one size.")
+        images.append(image)
         labels.append(label)
-    return Split(torch.stack(pictures), torch.tensor(labels))
+    return Split(torch.stack(images), torch.tensor(labels))
 
 
 def _files(folder: Path, classes: list[str], inside: Path) -> list[tuple[Path, int]]:
-    """All pictures, with the number of their class."""
+    """Paths of all images, with their class indices."""
     files = []
     for label, name in enumerate(classes):
         for path in _entries(folder / name, inside) if os.path.isdir(folder / name) else ():
             _refuse_other_files(path)
             files.append((path, label))
     if not files:
-        raise DataError(f"{str(folder)!r} is empty: no class has a picture.")
+        raise DataError(f"{str(folder)!r} is empty: no class has an image.")
     return files
 
 
 def _refuse_other_files(path: Path) -> None:
     if path.suffix.lower() not in _SUFFIXES:
-        raise DataError(f"{str(path)!r} is not a picture: allowed are {', '.join(_SUFFIXES)}.")
+        raise DataError(f"{str(path)!r} is not an image file: allowed are {', '.join(_SUFFIXES)}.")
 
 
-def _picture_or_none(path: Path) -> Tensor | None:
+def _read_image_or_none(path: Path) -> Tensor | None:
     try:
-        return _picture(path)
-    except (UsageError, MemoryError):  # Pillow or memory is missing
+        return _read_image(path)
+    except (UsageError, MemoryError):  # not a property of the image: Pillow is missing, or memory
         raise
-    except Exception:  # its message would tell about somebody's picture
+    except Exception:  # the message would reveal something about a private image
         return None
 
 
-def _picture(path: Path) -> Tensor:
+def _read_image(path: Path) -> Tensor:
     _refuse_other_files(path)
     content = read_bytes(path, at_most=_LARGEST_FILE)
     image = _open(content, path)
     width, height = image.size
-    if width * height > _MOST_PIXELS:  # known from the header, before anything is unpacked
+    if width * height > _MOST_PIXELS:  # read from the header, before anything is unpacked
         raise DataError(f"{str(path)!r} has {width} x {height} pixels, at most {_MOST_PIXELS} in all are allowed.")
     if image.mode not in _CHANNELS:
-        raise DataError(f"{str(path)!r} has mode {image.mode}: allowed are 8-bit grey (L) and RGB.")
+        raise DataError(f"{str(path)!r} has mode {image.mode}: allowed are 8-bit gray (L) and RGB.")
     try:
         pixels = np.array(image)
     except (OSError, ValueError, SyntaxError):
-        raise DataError(f"{str(path)!r} is a damaged or truncated picture.") from None
+        raise DataError(f"{str(path)!r} is a damaged or truncated image.") from None
     return torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1).contiguous()
 
 
@@ -148,21 +147,21 @@ def _open(content: bytes, path: Path) -> Image:
     except bombs:
         raise DataError(f"{str(path)!r} has too many pixels: at most {_MOST_PIXELS} in all are allowed.") from None
     except (OSError, ValueError, SyntaxError, Warning):
-        raise DataError(f"{str(path)!r} is not a sound PNG or JPEG picture.") from None
+        raise DataError(f"{str(path)!r} is not a valid PNG or JPEG image.") from None
 
 
 def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise UsageError("pictures need Pillow: install sordino[images].") from None
+        raise UsageError("images need Pillow: install sordino[images].") from None
     return Image
 
 
 def _resolved(folder: Path) -> Path:
     try:
         return folder.resolve(strict=True)
-    except (OSError, RuntimeError):  # links that lead in a circle
+    except (OSError, RuntimeError):  # RuntimeError for links that form a cycle
         raise DataError(f"{str(folder)!r} cannot be read.") from None
 
 
@@ -171,12 +170,12 @@ def _sub_folders(folder: Path, inside: Path) -> list[Path]:
 
 
 def _entries(folder: Path, inside: Path) -> list[Path]:
-    """What is in a folder, sorted and without hidden files. A link that leads out of the data set is refused."""
+    """Entries of a folder, sorted, without hidden files. A link to somewhere outside the dataset is refused."""
     try:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise DataError(f"{str(folder)!r} cannot be read: {error.strerror}.") from None
     for path in entries:
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
-            raise DataError(f"{str(path)!r} is a link that leads out of {str(inside)!r}.")
+            raise DataError(f"{str(path)!r} is a link to a place outside {str(inside)!r}.")
     return entries

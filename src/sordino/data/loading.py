@@ -1,9 +1,4 @@
-"""Loading a dataset by name or path, and inputs of new rows for prediction.
-
-One way to every data set: by its name, or by the path of what holds it.
-
-Inputs of new rows, for a model that is trained: the same formats as for training, without a target.
-"""
+"""Loading of datasets by name or path, and of inputs of new rows for prediction (the same formats without a target)."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from sordino.errors import DataError, UsageError
 from sordino.kernel.rows import as_tensor
 
 _TABLES = (".csv", ".parquet")
-_FORMATS = "a folder of pictures, .csv, .parquet or .npz"
+_FORMATS = "a folder of images, .csv, .parquet or .npz"
 
 
 def load(
@@ -35,21 +30,21 @@ def load(
     schema: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> DataSet:
-    """A data set by name (`digits`, `mnist`, ...) or by path: a folder of pictures, a table, or arrays in .npz.
+    """Loads a dataset by name (`digits`, `mnist`, ...) or by path: a folder of images, a table, or arrays in .npz.
 
-    A table and a .npz file come with a `schema`, a TOML file of public facts. `root` is where named sets are looked for
-    instead of `sordino.data.root()`. A folder that is named like a set is meant by its path, as in `./mnist`.
+    A table and a .npz file need a `schema`, a TOML file of public facts. `root` is the folder of named datasets, by
+    default `sordino.data.root()`. For a folder that is named like a standard dataset, give a path such as `./mnist`.
 
     >>> load("digits").facts.num_classes
     10
     >>> load("fashion_mnist")
     Traceback (most recent call last):
         ...
-    sordino.errors.UsageError: no data set is named 'fashion_mnist': did you mean 'fashion-mnist'?
+    sordino.errors.UsageError: no dataset is named 'fashion_mnist': did you mean 'fashion-mnist'?
     """
     validate.instance((str, os.PathLike), source=source)
     if "\0" in os.fspath(source):
-        raise UsageError(f"source must be a name or a path, got {os.fspath(source)!r:.200}, which no file can have.")
+        raise UsageError(f"source must be a name or a path, got {os.fspath(source)!r:.200}, which has a NUL byte.")
     if isinstance(source, str) and source in NAMES:
         if schema is not None:
             raise UsageError(f"{source} has its own public facts: leave schema out.")
@@ -66,9 +61,9 @@ def load(
         from sordino.data.npz import load_npz
 
         return load_npz(path, Path(schema) if schema is not None else path.with_suffix(".toml"))
-    if os.path.isdir(path):  # which answers for any text, where Path raises
+    if os.path.isdir(path):  # Path.is_dir raises for some strings
         if schema is not None:
-            raise UsageError(f"{str(path)!r} is a folder of pictures, whose facts are its own: leave schema out.")
+            raise UsageError(f"{str(path)!r} is a folder of images, which needs no schema: leave schema out.")
         from sordino.data.image_folder import load_folder
 
         return load_folder(path)
@@ -78,16 +73,18 @@ def load(
 def _unknown(source: str | os.PathLike[str], path: Path) -> Exception:
     shown = repr(str(path))
     if os.path.exists(path):
-        return DataError(f"{shown} is of no known format: allowed are {_FORMATS}.")
+        return DataError(f"{shown} has an unknown format: allowed are {_FORMATS}.")
     if not isinstance(source, str) or os.sep in source:
         return DataError(f"{shown:.200} cannot be read: no such file or folder.")
     similar = difflib.get_close_matches(source.lower(), NAMES, n=1)
     hint = f"did you mean {similar[0]!r}?" if similar else f"the names are {', '.join(NAMES)}, or give a path."
-    return UsageError(f"no data set is named {source!r:.200}: {hint}")
+    return UsageError(f"no dataset is named {source!r:.200}: {hint}")
 
 
 def load_inputs(source: str, facts: Facts, *, schema: Path | None = None) -> Tensor:
-    """The rows of a table, an array `inputs` in .npz, a folder of pictures, or the public test rows of a standard set.
+    """Loads inputs for prediction: a table, the array `inputs` of a .npz file, a folder of images, or public test rows.
+
+    The name of a standard dataset stands for its test rows.
 
     >>> load_inputs("digits", Facts("digits", (1, 8, 8), 10)).shape[1:]
     torch.Size([1, 8, 8])
@@ -109,18 +106,20 @@ def _read(source: str, facts: Facts, schema: Path | None) -> Tensor:
     path = Path(source)
     if path.suffix.lower() in (".csv", ".parquet"):
         if schema is None:
-            raise UsageError(f"{source!r} is a table, and the model was not trained on one.")
+            raise UsageError(f"{source!r} is a table, but the model was not trained on a table.")
         return load_features(path, Schema.read(schema))
     if path.suffix.lower() == ".npz":
         return _array(path)
     if os.path.isdir(path):
         return load_pictures(path, facts.input_shape)
-    raise DataError(f"{source!r:.200} is no data set and no readable .csv, .parquet, .npz or folder of pictures.")
+    raise DataError(
+        f"{source!r:.200} is neither the name of a dataset nor a readable .csv, .parquet, .npz or folder of images."
+    )
 
 
 def _array(path: Path) -> Tensor:
     arrays = read_arrays(path)
     if "inputs" not in arrays:
-        raise DataError(f"{str(path)!r} must hold an array named inputs.")
+        raise DataError(f"{str(path)!r} must contain an array named inputs.")
     inputs = arrays["inputs"]
     return as_tensor(inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32), "inputs")

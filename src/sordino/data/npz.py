@@ -1,10 +1,14 @@
-"""Arrays in .npz files, and the TOML file of public facts beside them.
+"""Datasets in .npz files, with a TOML file of public facts beside them.
 
-The public facts of arrays: a small TOML file beside a .npz file, because a maximum over private labels is private.
+A .npz file has arrays `inputs` and `target`, and optionally `owners` (the user of each row), `test_inputs` and
+`test_target`. Pickled objects are refused, and each array must be as long as its header says.
 
-confirmed_public = true            # a person has made sure that nothing here was read off private rows
-units = 1000                       # optional: how many users there are, or rows where nobody owns several
-rows_per_user = 10                 # where there is an array of owners
+The number of classes and all ranges come from the TOML file and are never computed from the arrays: the maximum over
+private labels is private.
+
+confirmed_public = true            # a person has checked that nothing here was computed from private rows
+units = 1000                       # optional: number of users, or of rows if every row is one unit
+rows_per_user = 10                 # needed if there is an array of owners
 
 [inputs]
 shape = [3, 32, 32]                # of one row
@@ -13,11 +17,7 @@ mean = [0.49, 0.48, 0.45]          # optional, per channel, for inputs scaled fr
 std = [0.25, 0.24, 0.26]
 
 [target]
-classes = 10                       # or a list of names; or bounds = [0, 100] where the target is a number
-
-Arrays in .npz files, without pickle: every array is as long as its header says, and holds plain numbers.
-
-A file has `inputs` and `target`, and where they apply `owners` (whose row it is), `test_inputs` and `test_target`.
+classes = 10                       # or a list of names; or bounds = [0, 100] for a regression target
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_AXES = 8
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """What is public about arrays, and how many units and rows per unit there may be."""
+    """Public facts about arrays, with the number of units and the largest number of rows per user."""
 
     facts: Facts
     units: int | None = None
@@ -58,12 +58,12 @@ class ArrayFacts:
 
     @classmethod
     def read(cls, path: Path) -> ArrayFacts:
-        """The facts in a TOML file. The set is named like the file."""
+        """Reads a TOML file. The dataset is named like the file."""
         return cls.parse(read_bytes(path, at_most=LARGEST_TEXT), shown=repr(str(path)), name=path.stem)
 
     @classmethod
     def parse(cls, text: str | bytes, *, shown: str, name: str) -> ArrayFacts:
-        """The facts in a TOML text. `shown` names it in messages.
+        """Parses TOML. `shown` names it in messages.
 
         >>> text = "confirmed_public = true\\n[inputs]\\nshape = [4]\\n[target]\\nclasses = 3"
         >>> ArrayFacts.parse(text, shown="'a.toml'", name="a").facts.num_classes
@@ -72,10 +72,13 @@ class ArrayFacts:
         top = Table.parse(text, what=shown)
         top.allow("confirmed_public", "units", "rows_per_user", "inputs", "target")
         if not ("confirmed_public" in top and top.truth("confirmed_public")):
-            raise UsageError(f"{shown} must say confirmed_public = true, once a person has made sure that it is so.")
+            raise UsageError(
+                f"{shown}: confirmed_public must be true: a person has to confirm that no fact was computed from "
+                "private rows."
+            )
         inputs, target = top.table("inputs"), top.table("target")
         shape, (num_classes, class_names, bounds) = _shape(inputs), _target(target)
-        input_range, mean, std = _normalisation(inputs, channels=shape[0])
+        input_range, mean, std = _normalization(inputs, channels=shape[0])
         facts = Facts(name, shape, num_classes, input_range, mean, std, class_names, bounds)
         units, rows_per_user = (top.whole(key) if key in top else None for key in ("units", "rows_per_user"))
         return cls(facts, units, rows_per_user)
@@ -92,10 +95,10 @@ def _shape(inputs: Table) -> tuple[int, ...]:
 
 
 def _target(target: Table) -> tuple[int | None, tuple[str, ...], tuple[float, float] | None]:
-    """The number of classes and their names, or the bounds of a number."""
+    """The number of classes and their names, or the bounds of a regression target."""
     target.allow("classes", "bounds")
     if ("classes" in target) == ("bounds" in target):
-        raise UsageError(f"{target.what} must have either classes or bounds: they are never read off the data.")
+        raise UsageError(f"{target.what} must have either classes or bounds: they are not computed from the data.")
     if "bounds" in target:
         return None, (), _low_high(target, "bounds")
     if not isinstance(target.entries["classes"], list):
@@ -106,10 +109,10 @@ def _target(target: Table) -> tuple[int | None, tuple[str, ...], tuple[float, fl
     return len(names), names, None
 
 
-def _normalisation(
+def _normalization(
     inputs: Table, *, channels: int
 ) -> tuple[tuple[float, float] | None, tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The public range, and the public constants per channel of inputs that are scaled from it to [0, 1]."""
+    """The public range of inputs, and public mean and std per channel of inputs scaled from it to [0, 1]."""
     input_range = _low_high(inputs, "range") if "range" in inputs else None
     if "mean" not in inputs and "std" not in inputs:
         return input_range, None, None
@@ -138,20 +141,20 @@ _NAMES = ("inputs", "target", "owners", "test_inputs", "test_target")
 
 
 def load_npz(path: Path, schema: Path) -> DataSet:
-    """The data set in a .npz file, with its public facts from a TOML file, as in `array_facts`."""
+    """Loads a .npz file, with its public facts from a TOML file (see the docstring of this module)."""
     if not os.path.exists(schema):
-        raise UsageError(f"{str(path)!r} needs its public facts in {str(schema)!r}: they are never read off the data.")
+        raise UsageError(f"{str(path)!r} needs a file of public facts, {str(schema)!r}, which does not exist.")
     return read_npz(path, ArrayFacts.read(schema))
 
 
 def read_npz(path: Path, public: ArrayFacts) -> DataSet:
-    """The data set in a .npz file, checked against facts that are already known."""
+    """Loads a .npz file and checks it against the given facts."""
     shown = repr(str(path))
     arrays = read_arrays(path)
     if not {"inputs", "target"} <= arrays.keys() <= set(_NAMES):
-        raise DataError(f"{shown} must hold arrays named inputs and target, and may hold {_NAMES[2:]}.")
+        raise DataError(f"{shown} must contain arrays named inputs and target, and may contain {_NAMES[2:]}.")
     if ("test_inputs" in arrays) != ("test_target" in arrays):
-        raise DataError(f"{shown} must hold both test_inputs and test_target, or neither.")
+        raise DataError(f"{shown} must contain both test_inputs and test_target, or neither.")
     owners = _owners(arrays, public, shown)
     train = _split(arrays["inputs"], arrays["target"], owners, public.facts, f"{shown}: ")
     units = len(train.target) if owners is None else len(np.unique(arrays["owners"]))
@@ -164,7 +167,7 @@ def read_npz(path: Path, public: ArrayFacts) -> DataSet:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a .npz file by name."""
+    """Arrays of a .npz file by name."""
     shown = repr(str(path))
     members = unzip(read_bytes(path, at_most=_LARGEST_FILE), limits=Limits(entries=100), shown=shown)
     return {
@@ -173,7 +176,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
-    """The array of a .npy file. One that would have to be unpickled is refused unread.
+    """Parses a .npy file. Pickled objects are refused unread.
 
     >>> buffer = io.BytesIO()
     >>> np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
@@ -187,7 +190,7 @@ def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
         shape, by_column, dtype = read_header(file)
     except (ValueError, KeyError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError):
-        raise DataError(f"{shown} is not a sound .npy file.") from None
+        raise DataError(f"{shown} is not a valid .npy file.") from None
     if dtype.hasobject:
         raise StateError(f"{shown} holds pickled objects, which could run code: only arrays of numbers are read.")
     if dtype.kind not in "fiub":
@@ -208,17 +211,17 @@ def _split(inputs: NDArray[Any], target: NDArray[Any], owners: Tensor | None, fa
     if len(inputs) == 0:
         raise DataError(f"{where}inputs is empty.")
     if facts.num_classes is not None and target.dtype.kind not in "iu":
-        raise DataError(f"{where}target must hold whole numbers, one class each, found {target.dtype}.")
-    pictures = inputs.dtype == np.uint8
+        raise DataError(f"{where}target must hold integer class labels, found dtype {target.dtype}.")
+    is_image = inputs.dtype == np.uint8
     return Split(
-        as_tensor(inputs if pictures else inputs.astype(np.float32), f"{where}inputs"),
+        as_tensor(inputs if is_image else inputs.astype(np.float32), f"{where}inputs"),
         _labels(target, facts, where),
         owners,
     )
 
 
 def _labels(target: NDArray[Any], facts: Facts, where: str) -> Tensor:
-    """Classes as int64, whatever they are: one that is not declared contributes nothing. Numbers scaled to [-1, 1]."""
+    """Class labels as int64 (a label outside the declared classes contributes nothing), or targets in [-1, 1]."""
     if facts.target_range is None:
         return as_tensor(target, f"{where}target").to(torch.int64)
     low, high = facts.target_range
@@ -228,7 +231,7 @@ def _labels(target: NDArray[Any], facts: Facts, where: str) -> Tensor:
 
 def _owners(arrays: dict[str, NDArray[Any]], public: ArrayFacts, shown: str) -> Tensor | None:
     if ("owners" in arrays) != (public.rows_per_user is not None):
-        raise DataError(f"{shown}: an array of owners and a declared rows_per_user go together.")
+        raise DataError(f"{shown}: an array owners and a declared rows_per_user need each other: give both or neither.")
     if "owners" not in arrays:
         return None
     owners = arrays["owners"]

@@ -1,4 +1,4 @@
-"""The files of the standard sets as they were published: where they are, how long, and their SHA-256."""
+"""URLs, sizes and SHA-256 hashes of the published files of the standard datasets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sordino.errors import DataError, StateError
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file that is the same for everybody."""
+    """A published file: name, size in bytes and SHA-256."""
 
     name: str
     size: int
     sha256: str
 
     def is_in(self, folder: Path) -> bool:
-        """Whether a regular file of this name and size is there. Its content is for `verify` to judge."""
+        """Whether a regular file of this name and size is in `folder`. `verify` checks its content."""
         try:
             status = os.stat(folder / self.name)
         except OSError:
@@ -29,7 +29,7 @@ class PublishedFile:
         return stat.S_ISREG(status.st_mode) and status.st_size == self.size
 
     def verify(self, folder: Path) -> Path:
-        """The path of this file in `folder`, once its content is known to be what was published."""
+        """Returns the path of this file in `folder`, after its hash was checked once in this process."""
         path = folder / self.name
         try:
             status = os.stat(path)
@@ -44,7 +44,7 @@ class PublishedFile:
         return path
 
     def check(self, content: bytes, *, shown: str) -> None:
-        """Refuses any other content than what was published.
+        """Raises if `content` has another SHA-256 than the published file.
 
         >>> PublishedFile("a", 0, hashlib.sha256(b"").hexdigest()).check(b"x", shown="'a'")
         Traceback (most recent call last):
@@ -60,7 +60,7 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class FileSource:
-    """Where a file is published. An archive is kept only as the members that `unpacked` names, by their last name."""
+    """A published file and its URL. Of an archive, only the members in `unpacked` are kept, without their folders."""
 
     url: str
     file: PublishedFile
@@ -71,7 +71,7 @@ class FileSource:
         return self.unpacked or (self.file,)
 
 
-# Path, size and time of change of files that were verified by this process. Nothing of it is written to disk.
+# Path, size and modification time of files that this process has verified. Never written to disk.
 _verified: set[tuple[str, int, int]] = set()
 
 

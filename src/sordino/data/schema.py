@@ -1,21 +1,18 @@
 """Schemas of tables: public facts about columns, classes and users, and a draft made from a file.
 
-A schema to begin with, read off a table. What it says is as private as the rows, until a person has confirmed it.
+`draft` computes a schema from a table. Its content is as private as the rows: a bound may be the value of one person,
+or a category may exist because of one person, and every model trained with it would reveal that. So a draft is marked
+as unconfirmed, and cannot be loaded until a person has confirmed or replaced each fact.
 
-A bound that is somebody's own value, or a category that one person brought in, would tell of them in every model that
-is trained with it. So a draft says about itself that it is not confirmed, and cannot be loaded as it is.
-
-The public facts of a table: its columns, their bounds and categories, the classes, who owns a row.
-
-confirmed_public = true            # a person has made sure that nothing here was read off private rows
-user = "patient"                   # optional: the privacy unit is the user, with at most so many rows
-rows_per_user = 10
+confirmed_public = true            # a person has checked that nothing here was computed from private rows
+user = "patient"                   # optional: column of users; the privacy unit is then the user
+rows_per_user = 10                 # with user: rows of one user that count, at most
 groups = ["sex"]                   # optional: category columns by which results are compared
-missing = "?"                      # optional: what stands for a missing cell, beside an empty one
+missing = "?"                      # optional: marker of a missing cell, besides an empty one
 
 [target]
 column = "diagnosis"
-classes = ["healthy", "ill"]       # or bounds = [0, 100] where the target is a number
+classes = ["healthy", "ill"]       # or bounds = [0, 100] for a regression target
 
 [columns.age]
 kind = "number"
@@ -50,17 +47,18 @@ MOST_CATEGORIES = 50
 _LONGEST_CATEGORY = 80
 _MISSING = ("", None, "?")
 _REMARK = """\
-# A draft. EVERYTHING BELOW WAS READ OFF THE FILE, and so is as private as its rows.
-# Replace each bound, category and class by what is publicly known (what a form allows, what a code book lists, what
-# nature permits), or confirm that it is. Then set confirmed_public = true. Until then it will not load.
+# A draft. EVERYTHING BELOW WAS COMPUTED FROM THE FILE, so it is as private as its rows.
+# Replace each bound, category and class by a publicly known one (from a form, a code book, or physical limits), or
+# confirm that it is public. Then set confirmed_public = true. Until then this file cannot be loaded.
 #
-# The target was guessed to be the last column. If one person can have several rows, name the column that identifies
-# them: user = "...", with rows_per_user = the most rows that count for one of them; and take it out of the columns.
+# The target is assumed to be the last column. If one person can have several rows, name the column that identifies
+# persons with user = "...", set rows_per_user to the largest number of rows that count for one of them, and remove
+# that column below.
 """
 
 
 def draft(path: Path) -> str:
-    """A schema in TOML for a .csv or .parquet file, marked as unconfirmed.
+    """Drafts a schema in TOML from a .csv or .parquet file, marked as unconfirmed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -69,10 +67,10 @@ def draft(path: Path) -> str:
     True
     """
     header = header_of(path)
-    seen = {name: _Seen() for name in header}
+    seen = {name: _ColumnSummary() for name in header}
     for cells in pieces_in(path, header):
         for name, column in seen.items():
-            column.look_at(cells[name])
+            column.update(cells[name])
     *names, target = header
     described = {name: seen[name].described() for name in names}
     document = {
@@ -86,23 +84,23 @@ def draft(path: Path) -> str:
 
 
 @dataclass
-class _Seen:
-    """What was seen of one column so far."""
+class _ColumnSummary:
+    """Bounds and categories of one column in the rows read so far."""
 
     low: float = math.inf
     high: float = -math.inf
     all_numbers: bool = True
     categories: set[str] = field(default_factory=set)
 
-    def look_at(self, cells: Cells) -> None:
+    def update(self, cells: Cells) -> None:
         for cell in set(cells).difference(_MISSING):
             text = str(cell)
             if len(self.categories) <= MOST_CATEGORIES:
                 self.categories.add(text)
             if self.all_numbers:
-                self._look_at_number(text)
+                self._update_bounds(text)
 
-    def _look_at_number(self, text: str) -> None:
+    def _update_bounds(self, text: str) -> None:
         try:
             number = float(text)
         except ValueError:
@@ -111,26 +109,26 @@ class _Seen:
         self.low, self.high = min(self.low, number), max(self.high, number)
 
     def described(self) -> dict[str, object] | None:
-        """As a column, or None where a schema has no words for it."""
+        """The column as a schema entry, or None if it has neither numbers nor few categories."""
         if self.categories and self.all_numbers:
             return {"kind": "number", "bounds": self._bounds()}
-        return {"kind": "category", "categories": sorted(self.categories)} if self._are_few() else None
+        return {"kind": "category", "categories": sorted(self.categories)} if self._has_few_categories() else None
 
     def as_target(self) -> dict[str, object]:
-        """Numbers are classes too where there are few of them."""
-        if self._are_few():
+        """The column as a target: classes if there are few values, even if they are numbers."""
+        if self._has_few_categories():
             return {"classes": sorted(self.categories)}
         return {"bounds": self._bounds()} if self.all_numbers and self.categories else {"classes": []}
 
     def _bounds(self) -> list[float]:
         return [self.low, self.high if self.low < self.high else self.low + 1]
 
-    def _are_few(self) -> bool:
+    def _has_few_categories(self) -> bool:
         return 0 < len(self.categories) <= MOST_CATEGORIES and max(map(len, self.categories)) <= _LONGEST_CATEGORY
 
 
 def _left_out(name: str) -> str:
-    return f"# Left out, because it holds no numbers and too many different texts, or nothing: {name!r}\n"
+    return f"# Left out, because it has too many different strings, or no values: {name!r}\n"
 
 
 MOST_FEATURES = 100_000
@@ -138,7 +136,7 @@ MOST_FEATURES = 100_000
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """The column that is predicted, and what it holds."""
+    """The column to predict, with its categories or bounds."""
 
     name: str
     kind: Column
@@ -146,7 +144,7 @@ class TargetColumn:
 
 @dataclass(frozen=True)
 class User:
-    """The column that says whose row it is, and the public bound on the rows of one user."""
+    """The column that identifies users, and the public bound on the rows of one user."""
 
     name: str
     most_rows: int
@@ -154,9 +152,9 @@ class User:
 
 @dataclass(frozen=True)
 class Schema:
-    """What is public about a table. Two tables of one schema become inputs and targets in the same way.
+    """Public facts about a table. Two tables with one schema are encoded in the same way.
 
-    `units` is the public number of privacy units, where it is stated: of users, or of rows where nobody owns several.
+    `units` is the public number of privacy units, if it is declared: of users, or of rows if there is no user column.
 
     >>> columns = {"age": NumberColumn(0, 100), "sex": Category(("female", "male"))}
     >>> schema = Schema("people", TargetColumn("ill", Category(("no", "yes"))), columns)
@@ -180,39 +178,43 @@ class Schema:
         validate.count(at_most=MOST_FEATURES, **{"the number of inputs of all columns together": self.num_features})
         for role, name in (("target", self.target.name), ("user", self.user and self.user.name)):
             if name in self.columns:
-                raise UsageError(f"the {role} column {name!r} must not be among the columns that predict.")
+                raise UsageError(f"the {role} column {name!r} must not be among the feature columns.")
         if self.user and self.user.name == self.target.name:
-            raise UsageError(f"user and target must be two columns, got {self.target.name!r} for both.")
+            raise UsageError(f"user and target must be different columns, got {self.target.name!r} for both.")
         for name in self.groups:
             if not isinstance(self.columns.get(name), Category):
                 raise UsageError(f"groups must be columns of kind 'category', got {name!r}.")
         for name, column in (*self.columns.items(), (self.target.name, self.target.kind)):
             if isinstance(column, Category) and not self.missing.isdisjoint(column.categories):
-                raise UsageError(f"column {name!r} has a category that stands for a missing cell, which is none.")
+                marker = min(str(each) for each in self.missing & set(column.categories))
+                raise UsageError(
+                    f"column {name!r}: category {marker!r:.80} is declared as the marker of missing cells: remove it "
+                    "from the categories, or choose another marker."
+                )
 
     @classmethod
     def read(cls, path: Path) -> Schema:
-        """The schema in a TOML file. It is named like the file unless it says otherwise."""
+        """Reads a TOML file. The schema is named like the file, unless `name` is set in it."""
         shown = repr(str(path))
         return cls.parse(read_bytes(path, at_most=LARGEST_TEXT), shown=shown, name=path.stem, folder=path.parent)
 
     @classmethod
     def parse(cls, text: str | bytes, *, shown: str, name: str, folder: Path) -> Schema:
-        """The schema in a TOML text. `shown` names it in messages; `test` is looked for in `folder`."""
+        """Parses TOML. `shown` names it in messages; the path `test` is relative to `folder`."""
         return _schema(Table.parse(text, what=shown), name, folder)
 
     @property
     def num_features(self) -> int:
-        """How many inputs a row becomes."""
+        """Number of inputs that a row is encoded as."""
         return sum(column.width for column in self.columns.values())
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns that a table needs for training."""
+        """Names of the columns that a table needs for training."""
         return (*self.columns, self.target.name, *([self.user.name] if self.user else []))
 
     def facts(self) -> Facts:
-        """The same for whoever does not care about columns. Every input lies in [-1, 1]."""
+        """The public facts as `Facts`, without columns. Every input lies in [-1, 1]."""
         kind = self.target.kind
         if isinstance(kind, Category):
             classes = kind.categories
@@ -221,15 +223,15 @@ class Schema:
         return Facts(self.name, (self.num_features,), None, (-1.0, 1.0), target_range=bounds)
 
     def encode(self, cells: Mapping[str, Cells]) -> Tensor:
-        """Inputs of shape (rows, num_features), float32. A row with an unreadable number has a NaN."""
+        """Encoded inputs, float32, shape (rows, num_features). A row with an invalid number has a NaN."""
         return torch.from_numpy(np.concatenate([c.encode(cells[n], self.missing) for n, c in self.columns.items()], 1))
 
     def labels(self, cells: Mapping[str, Cells]) -> Tensor:
-        """Targets: the class, or -1; or a number scaled to [-1, 1], or NaN."""
+        """Targets: class index or -1, or for regression a value scaled to [-1, 1] or NaN."""
         return torch.from_numpy(self.target.kind.labels(cells[self.target.name], self.missing))
 
     def group_labels(self, cells: Mapping[str, Cells]) -> dict[str, Tensor]:
-        """For each group column the position in its categories, or -1."""
+        """For each group column, the index of the category of each row, or -1."""
         return {name: torch.from_numpy(self.columns[name].labels(cells[name], self.missing)) for name in self.groups}
 
 
@@ -240,8 +242,8 @@ def _schema(top: Table, name: str, folder: Path) -> Schema:
     top.allow(*_KEYS)
     if "confirmed_public" not in top or not top.truth("confirmed_public"):
         raise UsageError(
-            f"{top.what}: confirmed_public must be true: a person has to confirm that these facts are public, and "
-            "would be the same without any of the private rows."
+            f"{top.what}: confirmed_public must be true: a person has to confirm that no fact was computed from "
+            "private rows."
         )
     target, columns, user = _target(top.table("target")), _columns(top.table("columns")), _user(top)
     with top.named():
@@ -261,7 +263,7 @@ def _schema(top: Table, name: str, folder: Path) -> Schema:
 def _target(table: Table) -> TargetColumn:
     table.allow("column", "classes", "bounds")
     if ("classes" in table) == ("bounds" in table):
-        raise UsageError(f"{table.what}: either classes or bounds must be there, got both or neither.")
+        raise UsageError(f"{table.what}: exactly one of classes and bounds must be given, got both or neither.")
     if "bounds" in table:
         return TargetColumn(table.text("column"), _number(table))
     classes = _category(table, "classes")

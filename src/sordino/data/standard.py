@@ -1,19 +1,13 @@
-"""Standard datasets by name: digits, MNIST, Fashion-MNIST, CIFAR-10, SVHN and Adult, and readers of their formats.
+"""Standard datasets by name, and readers of their file formats. All facts stated about them are published.
 
-Adult: does a person earn more than 50,000 dollars a year? A census extract of 1994, published by UCI.
-
-The binary version of CIFAR-10: records of 3,073 bytes, a label and then the red, green and blue planes.
-
-The 1,797 handwritten digits that come with scikit-learn: 8 by 8 pixels from 0 to 16. Nothing is downloaded.
-
-SVHN, cropped digits: a MATLAB 5 file with X (32, 32, 3, n) in bytes and y (n, 1), where 10 means the digit 0.
-
-IDX, the format of MNIST: four bytes of magic, a big-endian length per axis, then one byte per entry.
-
-The magic number is 0, 0, the type of the entries (8 for bytes) and the number of axes: 2049 for labels, 2051 for
-pictures. A file may be packed with gzip. The header says how long a file has to be, and it has to be just that long.
-
-The data sets that have a name. What is stated about them is published and holds for everybody.
+- digits: 1,797 handwritten digits from scikit-learn, 8 by 8 pixels from 0 to 16. Nothing is downloaded.
+- MNIST and Fashion-MNIST, in IDX files: four bytes of magic number, a big-endian length per axis, then one byte per
+  entry. The magic number is 0, 0, the type of the entries (8 for bytes) and the number of axes: 2049 for labels, 2051
+  for images. A file may be packed with gzip. It must have exactly the length that its header declares.
+- CIFAR-10, binary version: records of 3,073 bytes, a label and then the red, green and blue planes.
+- SVHN, cropped digits: a MATLAB 5 file with X (32, 32, 3, n) in bytes and y (n, 1), where 10 means the digit 0.
+- Adult: does a person earn more than 50,000 dollars a year? A census extract of 1994, published by UCI.
+- two-patch: synthetic, see `sordino.data.synthetic`.
 """
 
 from __future__ import annotations
@@ -44,14 +38,14 @@ from sordino.errors import DataError
 
 
 def load_adult(root: Path) -> DataSet:
-    """The 32,561 training and 16,281 test rows in `root`/adult, verified. Groups are sex and race."""
+    """Loads the 32,561 training and 16,281 test rows from `root`/adult, verified. Groups are sex and race."""
     schema = adult_schema()
     train, test = (source.file.verify(root / "adult") for source in SOURCES["adult"])
     return DataSet(schema.facts(), read_rows(train, schema), read_rows(test, schema))
 
 
 def adult_schema() -> Schema:
-    """The public facts of Adult.
+    """Schema of Adult.
 
     >>> adult_schema().num_features, adult_schema().facts().class_names
     (105, ('<=50K', '>50K'))
@@ -61,10 +55,10 @@ def adult_schema() -> Schema:
 
 
 def read_rows(path: Path, schema: Schema) -> Split:
-    """The files have no header; that for testing begins with a remark, and its classes end in a full stop."""
+    """Reads one file of Adult. It has no header; the test file begins with a comment and its labels end in a period."""
     lines = read_bytes(path, at_most=1 << 23).decode("ascii").splitlines()
     rows = [line.removesuffix(".") for line in lines if not line.startswith("|")]
-    # The columns of the schema stand in the order of the files, and the target comes last.
+    # The schema has its columns in the order of the files, with the target last.
     return split_of(
         pieces_of([",".join(schema.needed), *rows], schema.needed, repr(str(path))), schema, repr(str(path))
     )
@@ -77,13 +71,13 @@ _LARGEST_CIFAR_FILE = 1 << 30
 
 
 def read_batches(paths: Sequence[Path]) -> Split:
-    """The pictures (n, 3, 32, 32) and labels of some files, one after the other."""
+    """Reads images (n, 3, 32, 32) and labels from several CIFAR-10 files, in order."""
     batches = [parse_batch(read_bytes(path, at_most=_LARGEST_CIFAR_FILE), shown=repr(str(path))) for path in paths]
     return Split(torch.cat([batch.inputs for batch in batches]), torch.cat([batch.target for batch in batches]))
 
 
 def parse_batch(content: bytes, *, shown: str) -> Split:
-    """The records of one file.
+    """Parses one CIFAR-10 file.
 
     >>> batch = parse_batch(bytes([7]) + bytes(3072), shown="'batch'")
     >>> batch.inputs.shape, batch.target
@@ -96,8 +90,8 @@ def parse_batch(content: bytes, *, shown: str) -> Split:
     if (labels >= _NUM_CLASSES).any():
         first = int((labels >= _NUM_CLASSES).argmax())
         raise DataError(f"{shown} has a label outside 0..{_NUM_CLASSES - 1} in record {first}: not a CIFAR-10 file.")
-    pictures = torch.from_numpy(records[:, 1:].copy()).reshape(-1, *_SHAPE)
-    return Split(pictures, torch.from_numpy(labels.astype(np.int64)))
+    images = torch.from_numpy(records[:, 1:].copy()).reshape(-1, *_SHAPE)
+    return Split(images, torch.from_numpy(labels.astype(np.int64)))
 
 
 _NUM_TRAINING = 1437
@@ -105,13 +99,13 @@ _SPLIT_SEED = 0
 
 
 def load_digits() -> DataSet:
-    """Four fifths to train on and one fifth to test on, always the same.
+    """Loads digits: four fifths for training and one fifth for testing, always the same split.
 
     >>> digits = load_digits()
     >>> digits.train.inputs.shape, len(digits.test.target)
     (torch.Size([1437, 1, 8, 8]), 360)
     """
-    from sklearn import datasets  # a second of import that other sets need not pay for
+    from sklearn import datasets  # slow to import, and other datasets do not need it
 
     pixels, labels = datasets.load_digits(return_X_y=True)
     inputs = torch.tensor(pixels, dtype=torch.uint8).reshape(-1, 1, 8, 8)
@@ -123,19 +117,19 @@ def load_digits() -> DataSet:
 
 
 _LARGEST_SVHN_FILE = 2 << 30
-_PICTURE = (32, 32, 3)
+_SVHN_SHAPE = (32, 32, 3)
 
 
 def read_digits(path: Path) -> Split:
-    """The pictures (n, 3, 32, 32) and labels of one file."""
+    """Reads images (n, 3, 32, 32) and labels from an SVHN file."""
     return parse_digits(read_bytes(path, at_most=_LARGEST_SVHN_FILE), shown=repr(str(path)))
 
 
 def parse_digits(content: bytes, *, shown: str) -> Split:
-    """The pictures and labels of a file's content, with its structure checked before its arrays are read."""
+    """Parses an SVHN file. Its structure is checked before its arrays are read."""
     from scipy.io import loadmat, whosmat
 
-    file: Any = io.BytesIO(content)  # the stubs know paths only
+    file: Any = io.BytesIO(content)  # scipy's type stubs allow paths only
     try:
         declared: dict[str, tuple[tuple[int, ...], str]]
         declared = {name: (tuple(shape), kind) for name, shape, kind in whosmat(file)}
@@ -143,27 +137,27 @@ def parse_digits(content: bytes, *, shown: str) -> Split:
         arrays = loadmat(file, variable_names=["X", "y"])
     except DataError:
         raise
-    except Exception:  # the reader has no family of errors: a bad file may raise anything
-        raise DataError(f"{shown} is not a sound MATLAB 5 file.") from None
-    pictures, labels = _array(arrays, "X", shown), _array(arrays, "y", shown)
-    if pictures.dtype != np.uint8:
-        raise DataError(f"{shown} must have X in uint8, found {pictures.dtype}.")
+    except Exception:  # scipy has no base class of its errors: a bad file may raise anything
+        raise DataError(f"{shown} is not a valid MATLAB 5 file.") from None
+    images, labels = _array(arrays, "X", shown), _array(arrays, "y", shown)
+    if images.dtype != np.uint8:
+        raise DataError(f"{shown} must have X in uint8, found {images.dtype}.")
     digits = labels.reshape(-1).astype(np.int64)
     wrong = (digits != labels.reshape(-1)) | (digits < 1) | (digits > 10)
     if wrong.any():
         raise DataError(f"{shown} has a label outside 1..10 in record {int(wrong.argmax())}.")
-    inputs = np.ascontiguousarray(pictures.transpose(3, 2, 0, 1))
+    inputs = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
     return Split(torch.from_numpy(inputs), torch.from_numpy(digits % 10))
 
 
 def _check_declared(declared: dict[str, tuple[tuple[int, ...], str]], shown: str) -> None:
     if not {"X", "y"} <= declared.keys():
-        raise DataError(f"{shown} must hold the arrays X and y, found {sorted(declared)!r:.200}.")
-    (pictures, pixels), (labels, _) = declared["X"], declared["y"]
-    if len(pictures) != 4 or pictures[:3] != _PICTURE or pictures[3] < 1 or pixels != "uint8":
-        raise DataError(f"{shown} must have X of shape (32, 32, 3, n) in uint8, found {pictures} in {pixels}.")
-    if labels != (pictures[3], 1):
-        raise DataError(f"{shown} must have y of shape ({pictures[3]}, 1), one label for each picture, found {labels}.")
+        raise DataError(f"{shown} must contain the arrays X and y, found {sorted(declared)!r:.200}.")
+    (images, pixels), (labels, _) = declared["X"], declared["y"]
+    if len(images) != 4 or images[:3] != _SVHN_SHAPE or images[3] < 1 or pixels != "uint8":
+        raise DataError(f"{shown} must have X of shape (32, 32, 3, n) in uint8, found {images} in {pixels}.")
+    if labels != (images[3], 1):
+        raise DataError(f"{shown} must have y of shape ({images[3]}, 1), one label for each image, found {labels}.")
 
 
 def _array(arrays: dict[str, Any], name: str, shown: str) -> NDArray[Any]:
@@ -174,28 +168,28 @@ def _array(arrays: dict[str, Any], name: str, shown: str) -> NDArray[Any]:
 
 
 _LARGEST_IDX_FILE = 4 << 30
-_LARGEST_GZIP_RATIO = 1032  # what deflate can reach at all
-_KINDS = {2049: "labels", 2051: "pictures"}
+_LARGEST_GZIP_RATIO = 1032  # the highest compression ratio that deflate can reach
+_KINDS = {2049: "labels", 2051: "images"}
 
 
 def read_pictures(pictures: Path, labels: Path) -> Split:
-    """Grey pictures (n, 1, rows, columns) and their labels, from the two files that hold them."""
+    """Reads gray images (n, 1, rows, columns) and their labels from two IDX files."""
     inputs, target = read_idx(pictures, magic=2051), read_idx(labels, magic=2049)
     if len(inputs) != len(target):
         raise DataError(
-            f"{str(pictures)!r} has {len(inputs)} pictures but {str(labels)!r} has {len(target)} labels: "
-            "they belong to different sets."
+            f"{str(pictures)!r} has {len(inputs)} images but {str(labels)!r} has {len(target)} labels: "
+            "they belong to different datasets."
         )
     return Split(inputs.unsqueeze(1), target.to(torch.int64))
 
 
 def read_idx(path: Path, *, magic: int) -> Tensor:
-    """The bytes of an IDX file, packed or not, in the shape that it declares."""
+    """Reads an IDX file, gzipped or not, in the shape that it declares."""
     return parse_idx(read_bytes(path, at_most=_LARGEST_IDX_FILE), magic=magic, shown=repr(str(path)))
 
 
 def parse_idx(content: bytes, *, magic: int, shown: str) -> Tensor:
-    """The entries of an IDX file as uint8.
+    """Parses an IDX file. Returns its entries as uint8.
 
     >>> parse_idx(struct.pack(">II", 2049, 3) + bytes([5, 0, 4]), magic=2049, shown="'labels'")
     tensor([5, 0, 4], dtype=torch.uint8)
@@ -210,13 +204,13 @@ def parse_idx(content: bytes, *, magic: int, shown: str) -> Tensor:
     shape = _shape(header, magic, shown)
     size = header_bytes + math.prod(shape)
     if packed:
-        if size > _LARGEST_GZIP_RATIO * len(content):  # before anything is allocated
+        if size > _LARGEST_GZIP_RATIO * len(content):  # checked before any memory is allocated
             raise DataError(f"{shown} declares {size} bytes, which its {len(content)} packed bytes cannot hold.")
         content = gunzip(content, at_most=size, shown=shown)
     if len(content) != size:
         raise DataError(f"{shown} must have {size} bytes for a shape of {shape}, found {len(content)}.")
     entries = np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
-    return torch.from_numpy(entries.copy())  # a tensor may be written to, bytes may not
+    return torch.from_numpy(entries.copy())  # a copy, because an array over bytes is read-only
 
 
 def _shape(header: bytes, magic: int, shown: str) -> tuple[int, ...]:
@@ -248,34 +242,34 @@ _FACTS = {
 
 
 def root() -> Path:
-    """Where standard sets are looked for: $SORDINO_DATA, or ~/.cache/sordino."""
+    """The folder of the standard datasets: $SORDINO_DATA, or ~/.cache/sordino."""
     chosen = os.environ.get("SORDINO_DATA")
     return Path(chosen) if chosen else Path.home() / ".cache" / "sordino"
 
 
 def load_standard(name: str, folder: Path) -> DataSet:
-    """One of `NAMES`, from `folder`/name where it has files."""
+    """Loads one of `NAMES`, from `folder`/name if it has files."""
     return _LOADERS[name](folder)
 
 
 def is_complete(name: str, folder: Path) -> bool:
-    """Whether every file of a set is in `folder`/name, with its published size."""
+    """Whether every file of a dataset is in `folder`/name, with its published size."""
     return all(file.is_in(folder / name) for source in SOURCES.get(name, ()) for file in source.kept)
 
 
 def _verified(name: str, folder: Path) -> list[Path]:
-    """The files of a set, once all of them are there and are what was published."""
+    """Paths of the files of a dataset, after all of them were found and verified."""
     files = [file for source in SOURCES[name] for file in source.kept]
     for file in files:
         path = folder / name / file.name
         if not os.path.exists(path):
-            raise DataError(f"{name} needs {str(path)!r}, which is not there: get it with `sordino data fetch {name}`.")
+            raise DataError(f"{name} needs {str(path)!r}, which does not exist: run `sordino data fetch {name}`.")
     return [file.verify(folder / name) for file in files]
 
 
 def _idx(name: str, folder: Path) -> DataSet:
-    train_pictures, train_labels, test_pictures, test_labels = _verified(name, folder)
-    return DataSet(_FACTS[name], read_pictures(train_pictures, train_labels), read_pictures(test_pictures, test_labels))
+    train_images, train_labels, test_images, test_labels = _verified(name, folder)
+    return DataSet(_FACTS[name], read_pictures(train_images, train_labels), read_pictures(test_images, test_labels))
 
 
 def _cifar10(folder: Path) -> DataSet:
@@ -289,7 +283,6 @@ def _svhn(folder: Path) -> DataSet:
 
 
 def _adult(folder: Path) -> DataSet:
-
     _verified("adult", folder)
     return load_adult(folder)
 

@@ -1,17 +1,13 @@
-"""Synthetic datasets: dead-leaves images, and the two-patch distribution.
+"""Synthetic datasets: dead-leaves images, and the two-patch distribution. They contain no private data.
 
-Pictures made by a program: leaves that fall on one another. Nobody is in them, so looking at them costs nothing.
+Dead leaves (Matheron 1968): overlapping shapes, with edges, occlusions and objects of all sizes, as in photographs.
+Each image has its own law, that is, its own distribution of the form, direction, size, color and grain of its leaves. A
+network that predicts the law from the image has to learn features for edges, directions, frequencies and colors. Index
+letters: `b` image, `c` channel, `m`, `n` rows and columns.
 
-Dead leaves (Matheron 1968) have edges, occlusions and objects of all sizes, as photographs do. Each picture follows a
-law of its own: the form of its leaves, how they lie, how large they are, their colours and their grain. A network that
-is to name the law from the picture has to see edges, directions, frequencies and colours.
-
-Letters: `b` picture, `c` channel, `m`, `n` rows and columns.
-
-A synthetic distribution with features of known strength: what noise does to each group can be computed.
-
-A row has two patches, in random order: the feature of its class and group, and Gaussian noise. Each class has a
-majority and a minority feature; all four are orthogonal, and a minority's is weaker. Nothing here is anybody's data.
+Two-patch: features of known strength, so that the effect of noise on each group can be computed. A row has two patches
+in random order: the feature of its class and group, and Gaussian noise. Each class has a majority and a minority
+feature. All four are orthogonal, and minority features have smaller norms.
 """
 
 from __future__ import annotations
@@ -28,13 +24,13 @@ from sordino.errors import UsageError
 
 FORMS = ("star", "diamond", "ellipse", "rectangle")
 _POWERS = torch.tensor([0.7, 1.0, 2.0, 8.0])  # of |u|^p + |v|^p < 1
-_LARGEST = 1.0  # the radius of a leaf, where a picture reaches from -1 to 1
-_BEYOND = 1.2  # how far out the middle of a leaf may lie
+_LARGEST = 1.0  # largest radius of a leaf; an image reaches from -1 to 1
+_BEYOND = 1.2  # largest coordinate of the center of a leaf
 
 
 @dataclass(frozen=True)
 class DeadLeavesBatch:
-    """Pictures as bytes [b, c, m, n], the number of each one's form in `FORMS`, and the other numbers of its law."""
+    """Images as uint8 [b, c, m, n], the index of their form in `FORMS` [b], and the other parameters of their laws."""
 
     pictures: Tensor = field(repr=False)
     forms: Tensor = field(repr=False)
@@ -43,7 +39,7 @@ class DeadLeavesBatch:
 
 @dataclass(frozen=True)
 class DeadLeaves:
-    """Draws pictures of this shape (channels, rows, columns), `leaves` of them in each.
+    """Draws images of shape (channels, rows, columns), each with `leaves` leaves.
 
     >>> drawn = DeadLeaves((3, 32, 32)).draw(5, Generator().manual_seed(0))
     >>> drawn.pictures.shape, drawn.pictures.dtype, drawn.numbers.shape
@@ -56,16 +52,18 @@ class DeadLeaves:
     def __post_init__(self) -> None:
         validate.axes(3, input_shape=self.input_shape)
         if self.input_shape[0] not in (1, 3):
-            raise UsageError(f"pictures have 1 or 3 channels, rows and columns, got the shape {self.input_shape}.")
+            raise UsageError(
+                f"input_shape must be channels (1 or 3), rows and columns of an image, got {self.input_shape}."
+            )
         validate.count(leaves=self.leaves)
 
     @property
     def causes(self) -> int:
-        """How many numbers a law has beside its form."""
+        """Number of parameters of a law besides the form."""
         return 9 + self.input_shape[0]
 
     def draw(self, count: int, generator: Generator) -> DeadLeavesBatch:
-        """So many pictures with their laws. The same generator gives the same ones."""
+        """Draws `count` images and their laws. They are determined by the state of the generator."""
         validate.count(count=count)
         channels, rows, columns = self.input_shape
         law = _Law.random(count, channels, generator)
@@ -80,13 +78,13 @@ class DeadLeaves:
 
 @dataclass(frozen=True)
 class _Law:
-    """What all leaves of a picture have in common. One value for each picture; `colour` is [b, c]."""
+    """Parameters that all leaves of an image share. One value for each image; `colour` is [b, c]."""
 
     form: Tensor
     angle: Tensor
     aspect: Tensor
     smallest: Tensor
-    grain: Tensor  # how strong, 0 for smooth leaves
+    grain: Tensor  # amplitude, 0 for smooth leaves
     frequency: Tensor
     grain_angle: Tensor
     colour: Tensor
@@ -108,13 +106,13 @@ class _Law:
         )
 
     def leaf(self, places: tuple[Tensor, Tensor], generator: Generator) -> tuple[Tensor, Tensor]:
-        """One more leaf for each picture: where it lies [b, m, n], and what it looks like [b, c, m, n]."""
+        """Draws one leaf for each image: the pixels that it covers [b, m, n], and their values [b, c, m, n]."""
         count, channels = self.colour.shape
         uniform, normal = torch.rand(4, count, generator=generator), torch.randn(3, count, generator=generator)
         down = places[0] - _flat(_BEYOND * (2 * uniform[0] - 1))
         right = places[1] - _flat(_BEYOND * (2 * uniform[1] - 1))
         along, across = _turned(down, right, self.angle + 0.4 * normal[0])
-        # Radii with density r^-3: then every scale covers as much of a picture as any other.
+        # Radii have density r^-3, so that leaves of every scale cover the same area of an image.
         radius = (self.smallest**-2 + (_LARGEST**-2 - self.smallest**-2) * uniform[2]) ** -0.5
         power, aspect = _flat(_POWERS[self.form]), self.aspect.sqrt()
         u, v = along.abs() / _flat(radius * aspect), across.abs() / _flat(radius / aspect)
@@ -125,9 +123,10 @@ class _Law:
         return u**power + v**power < 1, colour[:, :, None, None] + (grain + shade)[:, None]
 
     def numbers(self) -> Tensor:
-        """What a network is to tell from a picture, each number about as large as the others: [b, 9 + c].
+        """Regression targets for a network, all on about the same scale: [b, 9 + c].
 
-        A direction is that of a line, the same after half a turn. Grain that is not there has none.
+        Directions are encoded with double angles, because a line turned by 180 degrees is the same line. Smooth leaves
+        have frequency and direction 0.
         """
         has_grain = (self.grain > 0).float()
         return torch.stack(
@@ -148,12 +147,12 @@ class _Law:
 
 
 def _places(size: int) -> Tensor:
-    """The middles of `size` pixels between -1 and 1."""
+    """Centers of `size` pixels between -1 and 1."""
     return (torch.arange(size) + 0.5) * (2 / size) - 1
 
 
 def _flat(values: Tensor) -> Tensor:
-    """[b, 1, 1]"""
+    """Adds two axes: [b] to [b, 1, 1]."""
     return values[:, None, None]
 
 
@@ -164,7 +163,7 @@ def _turned(down: Tensor, right: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class TwoPatch:
-    """The distribution. Norms are per class; `minority_share` is the chance that a row is of its class's minority.
+    """The two-patch distribution. Norms are per class; `minority_share` is the probability of the minority group.
 
     >>> drawn = TwoPatch(num_train=6, num_test=4, dimension=8).draw(seed=0)
     >>> drawn.train.inputs.shape, sorted(drawn.train.groups)
@@ -186,19 +185,19 @@ class TwoPatch:
         validate.between(0.0, 1.0, minority_share=self.minority_share)
         validate.instance((tuple, list), majority_norms=self.majority_norms, minority_norms=self.minority_norms)
         if not len(self.majority_norms) == len(self.minority_norms) == 2:
-            raise UsageError("majority_norms and minority_norms must be two norms each, one per class.")
+            raise UsageError("majority_norms and minority_norms must be two norms each, one for each class.")
         for place, (strong, weak) in enumerate(zip(self.majority_norms, self.minority_norms, strict=True)):
             validate.positive(**{f"majority_norms[{place}]": strong, f"minority_norms[{place}]": weak})
             if weak > strong:
-                raise UsageError("a minority norm must be at most its class's majority norm, got a larger one.")
+                raise UsageError("minority_norms must be at most the majority_norms of their class, got a larger one.")
 
     def features(self) -> Tensor:
-        """The features (class, group, dimension), group 0 being the majority, along the first four axes of space."""
+        """Features (class, group, dimension), along the first four axes. Group 0 is the majority."""
         norms = torch.tensor([self.majority_norms, self.minority_norms]).T.flatten()
         return (norms[:, None] * torch.eye(4, self.dimension)).reshape(2, 2, self.dimension)
 
     def draw(self, seed: int) -> DataSet:
-        """Rows for training and for testing. The same seed gives the same rows."""
+        """Draws training and test rows, which are determined by the seed."""
         validate.count(at_least=0, at_most=2**63 - 1, seed=seed)
         generator = torch.Generator().manual_seed(seed)
         train, test = self._rows(self.num_train, generator), self._rows(self.num_test, generator)

@@ -1,8 +1,8 @@
-"""Tables: CSV or Parquet, with a schema of public facts.
+"""Loading of tables (CSV or Parquet) with a schema of public facts.
 
-A file that does not have the declared structure is refused. What single cells hold is private and never refused: a
-missing or unknown value counts for nothing in its column, an unreadable number or an unknown owner makes the whole row
-count as absent, and an unknown class has a label that no loss counts.
+A file without the declared structure is refused. The values of cells are private and never raise an error: a missing or
+unknown value is encoded as no information, a number that cannot be parsed or a missing owner makes the whole row count
+as absent, and an unknown class becomes a label that no loss counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sordino.errors import DataError
 
 
 def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) -> DataSet:
-    """Private rows from `path`, and public ones from `test_path`, or from the `test` that the schema names.
+    """Loads private rows from `path`, and public ones from `test_path` or from the `test` file of the schema.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -45,19 +45,19 @@ def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) 
 
 
 def load_features(path: Path, schema: Schema) -> Tensor:
-    """The inputs of new rows. Only the columns that predict have to be there."""
+    """Loads the inputs of new rows. Only the feature columns are needed."""
     pieces = [schema.encode(cells) for cells in pieces_in(path, tuple(schema.columns))]
     _refuse_empty(pieces, repr(str(path)))
     return torch.cat(pieces)
 
 
 def read_split(path: Path, schema: Schema) -> Split:
-    """All rows of a file, with their targets, owners and groups."""
+    """Reads all rows of a file, with their targets, owners and groups."""
     return split_of(pieces_in(path, schema.needed), schema, repr(str(path)))
 
 
 def split_of(pieces: Iterable[Mapping[str, Cells]], schema: Schema, shown: str) -> Split:
-    """All rows of a table that arrives piece by piece; `shown` names it in messages."""
+    """Joins the pieces of a table. `shown` names it in messages."""
     numbers: dict[str | None, int] = {}
     splits = [_split(cells, schema, numbers) for cells in pieces]
     _refuse_empty(splits, shown)
@@ -69,12 +69,12 @@ def split_of(pieces: Iterable[Mapping[str, Cells]], schema: Schema, shown: str) 
 
 
 def _split(cells: Mapping[str, Cells], schema: Schema, numbers: dict[str | None, int]) -> Split:
-    """Some rows. `numbers` holds the number of each user met so far, and grows."""
+    """Encodes one piece of a table. `numbers` maps each user seen so far to an index, and grows."""
     inputs, owners = schema.encode(cells), None
     if schema.user:
         users = [None if user in schema.missing else user for user in cells[schema.user.name]]
         owners = torch.tensor([numbers.setdefault(user, len(numbers)) for user in users])
-        # Nobody could say whom such a row would have to be protected with.
+        # A row without an owner belongs to no privacy unit, so it counts as absent.
         inputs[torch.tensor([user is None for user in users])] = torch.nan
     return Split(inputs, schema.labels(cells), owners, schema.group_labels(cells))
 

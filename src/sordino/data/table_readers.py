@@ -1,15 +1,10 @@
-"""Readers of tables in CSV and Parquet files: column names, and cells as strings in pieces.
+"""Readers of CSV and Parquet files: column names, and cells as strings, some rows at a time.
 
-The names of the columns of a file. They are shown only where a schema has named them already.
+CSV is read strictly: UTF-8, one header line, the same number of cells in every row. Parquet (needs sordino[parquet])
+gives the same strings, so that a table means the same in both formats.
 
-CSV read strictly and in pieces: UTF-8, one header line, the same number of cells in every row.
-
-What is wrong with the structure is a DataError with a line number. No message shows what a line holds: even the first
-line is a private record where a header was forgotten.
-
-Parquet, in the same pieces of text as CSV, so that a table means the same in both. Needs sordino[parquet].
-
-A table in a file, whatever its format: the names of its columns, and their cells piece by piece.
+A wrong structure raises a `DataError` with a line number. No message shows the content of a line, not even of the first
+one: if the header was forgotten, it is a private record. Names of columns are shown only if the schema has them.
 """
 
 from __future__ import annotations
@@ -29,13 +24,13 @@ from sordino.errors import DataError, UsageError
 
 
 def refuse_repeated(header: Sequence[str], shown: str) -> None:
-    """No two columns have the same name."""
+    """Refuses two columns of one name."""
     if len(set(header)) < len(header):
         raise DataError(f"{shown}: two columns have the same name, or the names are missing.")
 
 
 def refuse_absent(wanted: Iterable[str], header: Sequence[str], shown: str) -> None:
-    """Every column that is wanted is there.
+    """Refuses a header that lacks a wanted column.
 
     >>> refuse_absent(["age", "sex"], ["age", "height"], "'people.csv'")
     Traceback (most recent call last):
@@ -48,28 +43,28 @@ def refuse_absent(wanted: Iterable[str], header: Sequence[str], shown: str) -> N
 
 
 LONGEST_LINE = 1 << 20
-CSV_ROWS_AT_A_TIME = 1 << 10  # their cells stay in the cache, which is worth a factor of two
+CSV_ROWS_AT_A_TIME = 1 << 10  # few enough to stay in the processor's cache, which is twice as fast
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Row = list[str]
 
 
 def csv_pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
-    """The wanted columns of a file, some rows at a time. A file with a header alone gives nothing."""
+    """Yields the wanted columns, some rows at a time. A file with a header alone yields nothing."""
     with open_regular(path) as file:
         shown = repr(str(path))
         yield from pieces_of(_lines(file, shown), wanted, shown)
 
 
 def csv_header(path: Path) -> Row:
-    """The names in the first line of a file."""
+    """Column names in the first line of a file."""
     with open_regular(path) as file:
         shown = repr(str(path))
         return _header_of_csv(_reader(_lines(file, shown)), shown)
 
 
 def pieces_of(lines: Iterable[str], wanted: Sequence[str], shown: str) -> Iterator[dict[str, Cells]]:
-    """The wanted columns of lines that may come from anywhere; `shown` names their source in messages.
+    """Yields the wanted columns of CSV lines. `shown` names their source in messages.
 
     >>> list(pieces_of(["name,age", "ada,36", "alan,41"], ["age"], "the table"))
     [{'age': ('36', '41')}]
@@ -84,7 +79,7 @@ def pieces_of(lines: Iterable[str], wanted: Sequence[str], shown: str) -> Iterat
 
 
 class _Reader(Protocol):
-    """What `csv.reader` gives."""
+    """Type of the objects that `csv.reader` returns."""
 
     line_num: int
 
@@ -104,7 +99,7 @@ def _header_of_csv(reader: _Reader, shown: str) -> Row:
 
 
 def _pieces(reader: _Reader, width: int, shown: str) -> Iterator[list[Row]]:
-    """Rows of `width` cells. Blank lines may end a file, and stand nowhere else: they might be a missing record."""
+    """Yields rows of `width` cells. Blank lines are allowed only at the end: elsewhere one may be a lost record."""
     line = reader.line_num
     while rows := _some(reader, CSV_ROWS_AT_A_TIME, shown):
         if any(len(row) != width for row in rows):
@@ -127,11 +122,11 @@ def _some(reader: _Reader, number: int, shown: str) -> list[Row]:
     try:
         return list(islice(reader, number))
     except csv.Error:
-        raise DataError(f"{shown}, line {reader.line_num}: not CSV, because of a quote or a line end.") from None
+        raise DataError(f"{shown}, line {reader.line_num}: not CSV, check quotes and line ends.") from None
 
 
 def _lines(file: BinaryIO, shown: str) -> Iterator[str]:
-    """Checked and decoded by the block: line by line it would take longer than all the rest."""
+    """Yields lines, checked and decoded in blocks: line by line this would dominate the time of reading."""
     number, rest = 0, b""
     while block := file.read(LONGEST_LINE):
         whole, newline, rest = (rest + block).rpartition(b"\n")
@@ -159,11 +154,11 @@ def _decoded(block: bytes, number: int, shown: str) -> Iterator[str]:
 
 
 PARQUET_ROWS_AT_A_TIME = 1 << 15
-MOST_ROWS = 10**8  # a file of a kilobyte can promise any number
+MOST_ROWS = 10**8  # a file of a kilobyte can declare any number
 
 
 def parquet_pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
-    """The wanted columns of a file, some rows at a time. The others are not read."""
+    """Yields the wanted columns of a file, some rows at a time. Other columns are not read."""
     shown = repr(str(path))
     with _opened(path) as file:
         header = _header_of_parquet(file, shown)
@@ -175,21 +170,21 @@ def parquet_pieces(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cell
 
 
 def parquet_header(path: Path) -> list[str]:
-    """The names of the columns of a file."""
+    """Column names of a file."""
     with _opened(path) as file:
         return _header_of_parquet(file, repr(str(path)))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Whatever Arrow says about a damaged file might quote it, so it is not repeated."""
+    """Opens a Parquet file. Messages of Arrow are not passed on: they may quote the content of a damaged file."""
     arrow = _arrow()
     with open_regular(path) as source:
         try:
             with arrow.parquet.ParquetFile(source) as file:
                 yield file
         except (arrow.ArrowException, OSError):
-            raise DataError(f"{str(path)!r} is not Parquet, or damaged.") from None
+            raise DataError(f"{str(path)!r} is damaged, or not a Parquet file.") from None
 
 
 def _header_of_parquet(file: Any, shown: str) -> list[str]:
@@ -203,7 +198,7 @@ def _texts(column: Any, name: str, shown: str) -> Cells:
     try:
         texts: Cells = column.cast(arrow.string()).to_pylist()
     except arrow.ArrowException:
-        raise DataError(f"{shown}: column {name!r} must hold numbers or text, got neither.") from None
+        raise DataError(f"{shown}: column {name!r} must hold numbers or strings, got neither.") from None
     return texts
 
 
@@ -216,12 +211,12 @@ def _arrow() -> Any:
 
 
 def pieces_in(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, Cells]]:
-    """The wanted columns, some rows at a time."""
+    """Yields the wanted columns of a CSV or Parquet file, some rows at a time."""
     return parquet_pieces(path, wanted) if _is_parquet(path) else csv_pieces(path, wanted)
 
 
 def header_of(path: Path) -> list[str]:
-    """The names of the columns.
+    """Column names of a CSV or Parquet file.
 
     >>> header_of(Path("people.xlsx"))
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Networks by name, each with its exact number of parameters. None mixes the rows of a batch."""
+"""Networks by name, with documented numbers of parameters. None of them mixes the examples of a batch."""
 
 from sordino.models.registry import Built as Built
 from sordino.models.registry import build as build

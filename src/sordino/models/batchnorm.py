@@ -1,4 +1,4 @@
-"""Batch normalisation mixes the examples of a batch; group normalisation looks at one example."""
+"""`replace_batchnorm`: group normalization in place of batch normalization, which mixes the examples of a batch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MOST_GROUPS = 32
 
 
 def replace_batchnorm(model: nn.Module, *, groups: int | None = None) -> nn.Module:
-    """A copy of `model` in which every BatchNorm is a GroupNorm of the same channels and affine weights.
+    """Returns a copy of `model` in which every BatchNorm is a GroupNorm with the same channels and affine weights.
 
-    `groups` is the number of groups, if every layer is to have the same; otherwise the largest divisor of the channels,
-    at most 32, that leaves two channels or more in a group. Running statistics are dropped: they come from data.
+    `groups` is the number of groups in every layer. By default it is the largest divisor of the channels, at most 32,
+    with at least two channels in a group. Running statistics are dropped, because they were computed from data.
 
     >>> replace_batchnorm(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))[1]  # doctest: +ELLIPSIS
     GroupNorm(32, 64, eps=1e-05, affine=True...)
     """
     if groups is not None:
         validate.count(groups=groups)
-    # The same layer used twice stays one layer, as deepcopy keeps what is shared.
+    # A layer that is used twice stays one layer, because deepcopy preserves sharing.
     replaced = {id(layer): _group_norm(name, layer, groups) for name, layer in _batchnorms(model)}
     return copy.deepcopy(model, memo={**replaced})
 
@@ -41,7 +41,7 @@ def _group_norm(name: str, layer: _BatchNorm, groups: int | None) -> nn.GroupNor
             f"layer {name!r} ({type(layer).__name__}) has {channels} channels, not a multiple of {number}."
         )
     if channels == number and isinstance(layer, nn.BatchNorm1d):
-        # A vector has one position: a group of one number minus its own mean is zero, whatever the example.
+        # A vector has one position, so a group of one channel would always be zero after subtracting its mean.
         raise UsageError(
             f"layer {name!r} (BatchNorm1d) needs groups of 2 channels or more, got {channels} in {number}."
         )
@@ -52,7 +52,7 @@ def _group_norm(name: str, layer: _BatchNorm, groups: int | None) -> nn.GroupNor
 
 def _largest_divisor(layer: _BatchNorm) -> int:
     if isinstance(layer, nn.BatchNorm1d):
-        return 1  # as LayerNorm: groups of few numbers would keep little more than their signs
+        return 1  # as LayerNorm: groups of few values would keep little more than their signs
     channels = layer.num_features
     pairs = [number for number in range(1, _MOST_GROUPS + 1) if channels % number == 0 and channels // number >= 2]
     return max(pairs, default=1)

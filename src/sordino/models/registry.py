@@ -1,4 +1,4 @@
-"""Networks by name: which data each is for, what it is given in place of raw inputs, and its weights from a seed."""
+"""Networks by name: the input shapes that each accepts, its feature transform, and its weights from a seed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Built:
-    """A network with its first weights, and the public preparation of each raw row, None where there is none."""
+    """A network with its initial weights, and the public feature transform of its inputs, or None."""
 
     module: nn.Module
     features: Features | None
 
     def prepare(self, inputs: Tensor, *, progress: bool = True) -> Tensor:
-        """What the network is given for these raw rows. Features that take long are kept on disk."""
+        """Inputs of the network for raw rows. Scattering features are cached on disk."""
         if self.features is None:
             return inputs
         if isinstance(self.features, ScatteringFeatures):
@@ -50,7 +50,7 @@ class Built:
 
 
 def build(name: str, facts: Facts, *, seed: int) -> Built:
-    """The network `name` for data with these facts. The same seed gives the same weights.
+    """Builds the network `name` for data with these facts. The same seed gives the same weights.
 
     >>> built = build("scatter-linear", Facts("mnist", (1, 28, 28), 10, (0.0, 255.0)), seed=0)
     >>> pictures = torch.zeros(2, 1, 28, 28, dtype=torch.uint8)
@@ -65,29 +65,29 @@ def build(name: str, facts: Facts, *, seed: int) -> Built:
     model = _MODELS[name]
     if not model.needs.holds(facts.input_shape):
         found = f"the inputs of {facts.name!r} have shape {facts.input_shape}"
-        raise UsageError(f"{name!r} needs {model.needs.what}, and {found}.")
-    if facts.num_classes is None and not model.predicts_numbers:
-        raise UsageError(f"{name!r} needs classes, and the target of {facts.name!r} is a number.")
+        raise UsageError(f"{name!r} needs {model.needs.what}, but {found}.")
+    if facts.num_classes is None and not model.is_for_regression:
+        raise UsageError(f"{name!r} needs classes, but the target of {facts.name!r} is a number.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = model.make(facts.input_shape, 1 if facts.num_classes is None else facts.num_classes)
     if facts.num_classes is None:
-        module = nn.Sequential(module, nn.Flatten(0))  # one number for each row, in the shape of the target
+        module = nn.Sequential(module, nn.Flatten(0))  # one output per row, in the shape of the target
     return Built(module, model.prepared(facts))
 
 
 def names() -> tuple[tuple[str, str], ...]:
-    """Each name with a sentence on what it is.
+    """Names of all networks, each with a description.
 
     >>> [name for name, _ in names()][:4]
     ['linear', 'two-layer', 'mlp', 'scatter-linear']
     """
-    return tuple((name, model.sentence) for name, model in _MODELS.items())
+    return tuple((name, model.description) for name, model in _MODELS.items())
 
 
 @dataclass(frozen=True)
 class _Needs:
-    """The inputs that a network is made for."""
+    """The input shapes that a network accepts, in words and as a predicate."""
 
     what: str
     holds: Callable[[Shape], bool]
@@ -99,17 +99,17 @@ class _Make(Protocol):
 
 @dataclass(frozen=True)
 class _Model:
-    sentence: str
+    description: str
     needs: _Needs
     make: _Make
     prepared: Callable[[Facts], Features | None]
-    predicts_numbers: bool = False
+    is_for_regression: bool = False
 
 
 def _pixels(facts: Facts) -> Features | None:
-    """Pictures are brought to the scale of networks; the columns of a table have theirs from its schema."""
-    is_picture = len(facts.input_shape) == 3
-    if not is_picture and facts.mean is None and facts.std is None:
+    """Scaling of images to the usual range of networks, or None for tables, whose columns are scaled by the schema."""
+    is_image = len(facts.input_shape) == 3
+    if not is_image and facts.mean is None and facts.std is None:
         return None
     return Pixels(facts.input_range, facts.mean, facts.std)
 
@@ -126,104 +126,106 @@ def _standardised(facts: Facts) -> StandardisedScattering:
     return StandardisedScattering(facts.input_shape, facts.input_range)
 
 
-def _is_picture(shape: Shape) -> bool:
+def _is_image(shape: Shape) -> bool:
     return len(shape) == 3 and shape[0] in (1, 3)
 
 
 _ANY = _Needs("inputs of any shape", lambda shape: True)
-_GREY_28 = _Needs("grey pictures of 28 pixels, (1, 28, 28)", lambda shape: shape == (1, 28, 28))
-_COLOUR_32 = _Needs("colour pictures of 32 pixels, (3, 32, 32)", lambda shape: shape == (3, 32, 32))
+_GRAY_28 = _Needs("gray images of shape (1, 28, 28)", lambda shape: shape == (1, 28, 28))
+_COLOR_32 = _Needs("color images of shape (3, 32, 32)", lambda shape: shape == (3, 32, 32))
 _28_OR_32 = _Needs(
-    "pictures of 28 or 32 pixels with 1 or 3 channels",
-    lambda shape: _is_picture(shape) and shape[1:] in ((28, 28), (32, 32)),
+    "images of 28x28 or 32x32 pixels with 1 or 3 channels",
+    lambda shape: _is_image(shape) and shape[1:] in ((28, 28), (32, 32)),
 )
-_PICTURES = _Needs(
-    "pictures with 1 or 3 channels and at least 8 by 8 pixels",
-    lambda shape: _is_picture(shape) and min(shape[1:]) >= 8,
+_IMAGES = _Needs(
+    "images with 1 or 3 channels and at least 8x8 pixels",
+    lambda shape: _is_image(shape) and min(shape[1:]) >= 8,
 )
 _PATCHES = _Needs(
-    f"pictures with 1 or 3 channels and sides that {PATCH} divides",
-    lambda shape: _is_picture(shape) and min(shape[1:]) >= PATCH and shape[1] % PATCH == shape[2] % PATCH == 0,
+    f"images with 1 or 3 channels and sides divisible by {PATCH}",
+    lambda shape: _is_image(shape) and min(shape[1:]) >= PATCH and shape[1] % PATCH == shape[2] % PATCH == 0,
 )
 
 _MODELS = {
     "linear": _Model(
-        "one linear layer", _ANY, lambda shape, outputs: linear(prod(shape), outputs), _pixels, predicts_numbers=True
+        "linear layer (logistic or linear regression)",
+        _ANY,
+        lambda shape, outputs: linear(prod(shape), outputs),
+        _pixels,
+        is_for_regression=True,
     ),
     "two-layer": _Model(
-        "a ReLU network with one hidden layer of 512",
+        "ReLU network with one hidden layer of width 512",
         _ANY,
         lambda shape, outputs: two_layer(prod(shape), outputs),
         _pixels,
-        predicts_numbers=True,
+        is_for_regression=True,
     ),
     "mlp": _Model(
-        "two hidden layers of 64 with tanh, for tables",
+        "two hidden layers of width 64 with tanh, for tables",
         _ANY,
         lambda shape, outputs: table_network(prod(shape), outputs),
         _pixels,
-        predicts_numbers=True,
+        is_for_regression=True,
     ),
     "scatter-linear": _Model(
-        "one linear layer on scattering features of pictures: 39,700 parameters at 28 pixels, 155,530 at 32 in colour",
-        _PICTURES,
+        "linear layer on scattering features of images: 39,700 parameters at 1x28x28, 155,530 at 3x32x32",
+        _IMAGES,
         lambda shape, outputs: ScatterLinear(ScatteringFeatures(shape).output_shape, outputs),
         _scattering,
     ),
     "h-cnn-s": _Model(
-        "two convolutions on scattering features, grey pictures of 28 pixels: 33,066 parameters",
-        _GREY_28,
+        "two convolutions on scattering features, for gray 28x28 images: 33,066 parameters",
+        _GRAY_28,
         lambda shape, outputs: h_cnn_small(outputs),
         _grouped,
     ),
     "h-cnn": _Model(
-        "two convolutions on scattering features, colour pictures of 32 pixels: 187,210 parameters",
-        _COLOUR_32,
+        "two convolutions on scattering features, for color 32x32 images: 187,210 parameters",
+        _COLOR_32,
         lambda shape, outputs: h_cnn(outputs),
         _standardised,
     ),
     "dp-cnn-s": _Model(
-        "two convolutions with tanh, grey pictures of 28 pixels: 26,010 parameters",
-        _GREY_28,
+        "two convolutions with tanh, for gray 28x28 images: 26,010 parameters",
+        _GRAY_28,
         lambda shape, outputs: dp_cnn_small(outputs),
         _pixels,
     ),
     "dp-cnn": _Model(
-        "six convolutions with tanh, colour pictures of 32 pixels: 550,570 parameters",
-        _COLOUR_32,
+        "six convolutions with tanh, for color 32x32 images: 550,570 parameters",
+        _COLOR_32,
         lambda shape, outputs: dp_cnn(outputs),
         _pixels,
     ),
     "lenet": _Model(
-        "LeNet-5 with tanh: 61,706 parameters on grey pictures, 62,006 on colour",
+        "LeNet-5 with tanh, for 28x28 or 32x32 images: 61,706 parameters in gray, 62,006 in color",
         _28_OR_32,
         lambda shape, outputs: lenet(shape[0], shape[1], outputs),
         _pixels,
     ),
     "vit-s": _Model(
-        "a vision transformer, two blocks of width 64, grey pictures of 28 pixels: 104,970 parameters",
-        _GREY_28,
+        "vision transformer, two blocks of width 64, for gray 28x28 images: 104,970 parameters",
+        _GRAY_28,
         lambda shape, outputs: vit_small(outputs),
         _pixels,
     ),
-    "vit": _Model(
-        "a vision transformer of four blocks of width 128 on patches of 4 by 4 pixels", _PATCHES, vit, _pixels
-    ),
+    "vit": _Model("vision transformer, four blocks of width 128 on patches of 4x4 pixels", _PATCHES, vit, _pixels),
     "resnet-20": _Model(
-        "a residual network with GroupNorm, 16 to 64 channels: 269,722 parameters in colour",
-        _PICTURES,
+        "ResNet-20 with GroupNorm, 16 to 64 channels: 269,722 parameters in color",
+        _IMAGES,
         lambda shape, outputs: resnet20(shape[0], outputs),
         _pixels,
     ),
     "resnet-18": _Model(
-        "a residual network with GroupNorm, 64 to 512 channels: 11,173,962 parameters in colour",
-        _PICTURES,
+        "ResNet-18 with GroupNorm, 64 to 512 channels: 11,173,962 parameters in color",
+        _IMAGES,
         lambda shape, outputs: resnet18(shape[0], outputs),
         _pixels,
     ),
     "resnet-34": _Model(
-        "a deeper one: 21,282,122 parameters in colour",
-        _PICTURES,
+        "ResNet-34 with GroupNorm, 64 to 512 channels: 21,282,122 parameters in color",
+        _IMAGES,
         lambda shape, outputs: resnet34(shape[0], outputs),
         _pixels,
     ),

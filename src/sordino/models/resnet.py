@@ -1,6 +1,6 @@
-"""Residual networks for small pictures, with GroupNorm, which never mixes rows.
+"""Residual networks for small images, with GroupNorm, which does not mix examples.
 
-The stem is one 3x3 convolution without pooling, as He et al. (2016) use on pictures of 32 pixels.
+The stem is one 3x3 convolution without pooling, as in He et al. (2016) for images of 32 pixels.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 
 def resnet18(channels: int = 3, outputs: int = 10) -> nn.Module:
-    """Stages of 2, 2, 2 and 2 blocks, 64 to 512 channels: 11,173,962 parameters on colour with 10 outputs."""
+    """Stages of 2, 2, 2 and 2 blocks, 64 to 512 channels: 11,173,962 parameters with 3 channels and 10 outputs."""
     return _resnet(channels, outputs, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), shortcut=_projection)
 
 
 def resnet34(channels: int = 3, outputs: int = 10) -> nn.Module:
-    """Stages of 3, 4, 6 and 3 blocks, 64 to 512 channels: 21,282,122 parameters on colour with 10 outputs."""
+    """Stages of 3, 4, 6 and 3 blocks, 64 to 512 channels: 21,282,122 parameters with 3 channels and 10 outputs."""
     return _resnet(channels, outputs, widths=(64, 128, 256, 512), depths=(3, 4, 6, 3), shortcut=_projection)
 
 
 def resnet20(channels: int = 3, outputs: int = 10) -> nn.Module:
-    """Three stages of 3 blocks, 16 to 64 channels, shortcuts without parameters: 269,722 on colour with 10 outputs.
+    """Three stages of 3 blocks, 16 to 64 channels, shortcuts without parameters.
+
+    269,722 parameters with 3 channels and 10 outputs.
 
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
@@ -32,7 +34,7 @@ def resnet20(channels: int = 3, outputs: int = 10) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Residual block: two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class Residual(nn.Module):
 
 
 class StridedShortcut(nn.Module):
-    """Every `stride`-th place, with channels of zeros added: He et al. (2016), shortcut A."""
+    """Every `stride`-th position, with channels of zeros added: He et al. (2016), shortcut A."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -81,5 +83,5 @@ def _convolution(inputs: int, width: int, stride: int) -> nn.Module:
 
 
 def _norm(width: int) -> nn.Module:
-    """Sixteen groups, fewer where a group would have less than four channels."""
+    """GroupNorm with 16 groups, or fewer so that a group has at least four channels."""
     return nn.GroupNorm(min(16, width // 4), width)

@@ -1,14 +1,7 @@
-"""Small networks: LeNet-5, CNNs with tanh, networks on scattering features, and perceptrons.
+"""Small networks: LeNet-5, CNNs with tanh, networks on scattering features, and fully connected networks.
 
-LeNet-5.
-
-Convolutional networks with tanh on pixels, as private training likes them: bounded activations, no batch norm.
-
-Convolutional networks on scattering features: Tramèr and Boneh (2021).
-
-A linear layer on scattering features: Tramèr and Boneh (2021).
-
-Fully connected networks, from none to two hidden layers. Inputs of any shape are flattened.
+Networks on scattering features follow Tramèr and Boneh (2021). CNNs with tanh have bounded activations and no batch
+normalization. Fully connected networks flatten inputs of any shape.
 """
 
 from __future__ import annotations
@@ -21,11 +14,10 @@ from torch import Tensor, nn
 
 
 def lenet(channels: int = 1, size: int = 28, outputs: int = 10) -> nn.Module:
-    """LeNet-5 for pictures of 28 or 32 pixels: 61,706 parameters on grey and 62,006 on colour ones, with 10 outputs.
+    """LeNet-5 for images of 28 or 32 pixels: 61,706 parameters with 1 channel, 62,006 with 3, and 10 outputs.
 
-    5x5 convolutions of 6 and 16 channels with tanh, each before a mean over 2x2, then layers of 120, 84 and `outputs`.
-    Pictures of 28 pixels are padded to 32. LeCun et al. (1998), with every map of the second layer seeing all of the
-    first.
+    5x5 convolutions of 6 and 16 channels with tanh, each followed by 2x2 mean pooling, then layers of 120, 84 and
+    `outputs`. Images of 28 pixels are padded to 32. LeCun et al. (1998), with a fully connected second convolution.
 
     >>> sum(p.numel() for p in lenet().parameters())
     61706
@@ -37,10 +29,10 @@ def lenet(channels: int = 1, size: int = 28, outputs: int = 10) -> nn.Module:
 
 
 def dp_cnn(outputs: int = 10) -> nn.Module:
-    """DP-CNN for colour pictures of 32 pixels: 550,570 parameters with 10 outputs.
+    """DP-CNN for color images of 32 pixels: 550,570 parameters with 10 outputs.
 
-    Six 3x3 convolutions of 32, 32, 64, 64, 128 and 128 channels, a maximum over 2x2 after every second, then layers of
-    128 and `outputs`. Papernot et al., "Tempered sigmoid activations" (2021).
+    Six 3x3 convolutions of 32, 32, 64, 64, 128 and 128 channels, 2x2 max pooling after every second, then layers of 128
+    and `outputs`. Papernot et al., "Tempered sigmoid activations" (2021).
 
     >>> sum(p.numel() for p in dp_cnn().parameters())
     550570
@@ -53,9 +45,9 @@ def dp_cnn(outputs: int = 10) -> nn.Module:
 
 
 def dp_cnn_small(outputs: int = 10) -> nn.Module:
-    """DP-CNN/S for grey pictures of 28 pixels: 26,010 parameters with 10 outputs.
+    """DP-CNN/S for gray images of 28 pixels: 26,010 parameters with 10 outputs.
 
-    Convolutions of 16 channels (8x8, stride 2, padding 2) and 32 (4x4, stride 2), each before a maximum over 2x2 with
+    Convolutions of 16 channels (8x8, stride 2, padding 2) and 32 (4x4, stride 2), each followed by 2x2 max pooling with
     stride 1, then layers of 32 and `outputs`.
 
     >>> sum(p.numel() for p in dp_cnn_small().parameters())
@@ -67,16 +59,16 @@ def dp_cnn_small(outputs: int = 10) -> nn.Module:
 
 
 class ToFloat32(nn.Module):
-    """Features are kept as float16; layers compute in float32."""
+    """Casts features, which are stored as float16, to float32."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features.float() if features.dtype == torch.float16 else features
 
 
 def h_cnn(outputs: int = 10) -> nn.Module:
-    """H-CNN on the 243x8x8 features of colour pictures of 32 pixels: 187,210 parameters with 10 outputs.
+    """H-CNN on the 243x8x8 scattering features of color images of 32 pixels: 187,210 parameters with 10 outputs.
 
-    Two 3x3 convolutions of 64 channels with tanh, a maximum over 2x2 after the first, and a linear layer.
+    Two 3x3 convolutions of 64 channels with tanh, 2x2 max pooling after the first, and a linear layer.
 
     >>> sum(p.numel() for p in h_cnn().parameters())
     187210
@@ -87,7 +79,7 @@ def h_cnn(outputs: int = 10) -> nn.Module:
 
 
 def h_cnn_small(outputs: int = 10) -> nn.Module:
-    """H-CNN/S on the 81x7x7 features of grey pictures of 28 pixels: 33,066 parameters with 10 outputs.
+    """H-CNN/S on the 81x7x7 scattering features of gray images of 28 pixels: 33,066 parameters with 10 outputs.
 
     3x3 convolutions of 16 channels (stride 2) and 32 with tanh, then layers of 32 and `outputs`.
 
@@ -101,9 +93,9 @@ def h_cnn_small(outputs: int = 10) -> nn.Module:
 
 
 class ScatterLinear(nn.Module):
-    """One linear layer on prepared scattering features [81 C, M', N'], which `sordino.models.features` makes once.
+    """Linear layer on scattering features [81 C, M', N'], which `sordino.models.features` computes once.
 
-    39,700 parameters on grey pictures of 28 pixels and 10 outputs, 155,530 on colour pictures of 32 pixels.
+    39,700 parameters for gray images of 28 pixels and 10 outputs, 155,530 for color images of 32 pixels.
 
     >>> sum(p.numel() for p in ScatterLinear((81, 7, 7), 10).parameters())
     39700
@@ -116,7 +108,7 @@ class ScatterLinear(nn.Module):
         self.out = nn.Linear(prod(feature_shape), outputs)
 
     def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.out(features.flatten(1).to(self.out.weight.dtype))  # features are kept as float16
+        out: Tensor = self.out(features.flatten(1).to(self.out.weight.dtype))  # features are stored as float16
         return out
 
 

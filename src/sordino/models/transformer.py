@@ -1,9 +1,4 @@
-"""Transformers: attention blocks, and small vision transformers.
-
-The parts of transformers: places, attention, and the block of both halves.
-
-Small vision transformers.
-"""
+"""Transformers: position embedding, attention, blocks, and small vision transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from sordino._input import validate
 
 
 class Places(nn.Module):
-    """Adds a trained vector to each place."""
+    """Position embedding: adds a trained vector to each position."""
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
@@ -26,7 +21,7 @@ class Places(nn.Module):
 
 
 class Attention(nn.Module):
-    """Several heads, each token looking at all, or where `causal` at those before it."""
+    """Multi-head self-attention, over all tokens or, if `causal`, over earlier ones and the token itself."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -42,7 +37,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a two-layer network, each after a norm and beside a shortcut."""
+    """Transformer block with pre-normalization: attention and a two-layer network, each with a shortcut."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -58,14 +53,14 @@ class TransformerBlock(nn.Module):
 
 
 class SwapLastAxes(nn.Module):
-    """The last two axes swapped."""
+    """Swaps the last two axes."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.transpose(1, 2)
 
 
 class Mean(nn.Module):
-    """The mean over places."""
+    """Mean over positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)
@@ -75,9 +70,9 @@ PATCH = 4
 
 
 def vit(input_shape: tuple[int, ...] = (3, 32, 32), outputs: int = 10) -> nn.Module:
-    """Four blocks of width 128 with four heads on patches of 4 by 4 pixels, and the mean over patches.
+    """Vision transformer: four blocks of width 128 with four heads on patches of 4x4 pixels, then a mean over patches.
 
-    809,098 parameters on colour pictures of 32 pixels (64 patches), 803,082 on grey ones of 28 (49 patches).
+    809,098 parameters for color images of 32 pixels (64 patches), 803,082 for gray images of 28 pixels (49 patches).
 
     >>> sum(p.numel() for p in vit().parameters()), sum(p.numel() for p in vit((1, 28, 28)).parameters())
     (809098, 803082)
@@ -86,7 +81,7 @@ def vit(input_shape: tuple[int, ...] = (3, 32, 32), outputs: int = 10) -> nn.Mod
 
 
 def vit_small(outputs: int = 10) -> nn.Module:
-    """Two blocks of width 64 with four heads on the 16 patches, of 7 by 7 pixels, of grey pictures of 28 pixels.
+    """Vision transformer for gray 28x28 images: two blocks of width 64 with four heads on 16 patches of 7x7 pixels.
 
     >>> sum(p.numel() for p in vit_small().parameters())
     104970

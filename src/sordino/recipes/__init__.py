@@ -1,6 +1,6 @@
-"""Trainings from the command line: what to do, done, and applied.
+"""Recipes: trainings described by a TOML file or by command-line options, and the models that they give.
 
-Names are imported when they are used, so that planning needs no torch.
+Names are imported when they are used, so that planning does not import torch.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""Settings that work, decided from public facts only: the model, the number of examples and epsilon.
+"""Default settings of a training, chosen from public facts only: the model, the number of examples and epsilon.
 
-They were found on public data sets; those of convex networks are a start. Nobody's data is looked at here.
+They were tuned on public datasets; those of convex networks are less tuned. No private data is read here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from sordino.kernel.sampling import steps_per_epoch
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a recipe may leave open. `initial_seed` is that of the first weights, which are public.
+    """Settings that a recipe may leave open. `initial_seed` is the seed of the initial weights, which are public.
 
-    The table below has the `learning_rate` for `_USUAL_EPSILON`: more noise needs shorter steps.
+    The table below has the `learning_rate` for `_USUAL_EPSILON`. A smaller epsilon means more noise, and gets a smaller
+    learning rate.
     """
 
     batch_size: int
@@ -35,11 +36,11 @@ class TrainingSettings:
 
 
 _USUAL_EPSILON = 3.0
-_LARGEST_SHARE = 1 / 7  # of the examples in a batch: more gains nothing
+_LARGEST_BATCH = 1 / 7  # largest batch as a fraction of all examples; larger ones gained nothing
 
 _SETTINGS = {
     "scatter-linear": TrainingSettings(batch_size=8192, epochs=60, learning_rate=12.0, clip=0.1),
-    # What the searches of `sordino reproduce sparsification` ended with, without masks.
+    # Results of the searches of `sordino reproduce sparsification`, without masks.
     "h-cnn-s": TrainingSettings(
         batch_size=2048, epochs=48, learning_rate=4.0, clip=0.5, momentum=0.5, averaging="ema:0.99"
     ),
@@ -57,10 +58,9 @@ _SETTINGS = {
 _OTHERS = TrainingSettings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1.0)
 
 
-# In hiding: the `learning_rate` is for no weight decay, where steps contract below 2.
 @dataclass(frozen=True)
-class _Hidden:
-    """What suits a convex network. `noise` is what an output may get by the end of the run, on a scale of 1."""
+class _HiddenSettings:
+    """Settings of hidden-state training. `noise` is the noise on an output at the end of the run, for targets of 1."""
 
     gates: int
     clip: float
@@ -69,7 +69,7 @@ class _Hidden:
 
 @dataclass(frozen=True)
 class PrivacyTarget:
-    """What is to be promised."""
+    """The guarantee to reach: epsilon and delta under an adjacency."""
 
     epsilon: float
     delta: float
@@ -77,22 +77,22 @@ class PrivacyTarget:
 
     @property
     def noise_multiplier(self) -> float:
-        """Of one release of everything."""
+        """Noise multiplier with which a single Gaussian release of all rows would reach the target."""
         return smallest(GaussianDpEvent, self.adjacency, epsilon=self.epsilon, delta=self.delta)
 
 
 _MOST_STEPS = 10_000
-_LONGEST_STEP = 1.9  # of 2, at which steps would not contract any more
+_LONGEST_STEP = 1.9  # learning rate times smoothness; steps contract only below 2
 _HIDDEN = {
-    "gated-relu": _Hidden(gates=128, clip=0.5, noise=0.11),
-    "scatter-gated": _Hidden(gates=2, clip=1.0, noise=0.17),
+    "gated-relu": _HiddenSettings(gates=128, clip=0.5, noise=0.11),
+    "scatter-gated": _HiddenSettings(gates=2, clip=1.0, noise=0.17),
 }
 
 
 def defaults_for(model: str, *, examples: int, epsilon: float) -> TrainingSettings:
-    """A value for everything that a recipe may leave open.
+    """Default settings of DP-SGD for a model.
 
-    A small data set gets smaller batches. Below the usual epsilon the noise grows as epsilon falls, and steps shrink.
+    A small dataset gets smaller batches. An epsilon below 3 gets a proportionally smaller learning rate.
 
     >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0).batch_size
     8192
@@ -107,19 +107,19 @@ def defaults_for(model: str, *, examples: int, epsilon: float) -> TrainingSettin
 def hidden_defaults_for(
     model: str, *, examples: int, target: PrivacyTarget, weight_decay: float, batch_size: int | None = None
 ) -> TrainingSettings:
-    """The same for training in hiding. Steps are as long as contraction allows, whatever the noise.
+    """Default settings of hidden-state training (NoisyCGD) for a convex model.
 
-    There are as many as the noise allows: T steps of length eta at a noise multiplier of m for one full release leave
-    noise of about m C eta T / n on an output. How many batches take turns is the accountant's choice; with a
-    `batch_size`, how long.
+    The learning rate eta is the largest one with which steps still contract, whatever the noise. The number of steps T
+    follows from the noise: with noise multiplier m for one full release, an output has noise of about m C eta T / n.
+    The accountant chooses the number of batches per epoch, or with a given `batch_size` the number of epochs.
 
     >>> target = PrivacyTarget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)
     >>> settings = hidden_defaults_for("gated-relu", examples=60_000, target=target, weight_decay=0.0)
     >>> settings.batch_size, settings.epochs, settings.trailing_steps, settings.learning_rate
     (952, 30, 16, 1.9)
     """
-    suits = _HIDDEN[model]
-    steps = round(suits.noise * examples / (target.noise_multiplier * _LONGEST_STEP * suits.clip))
+    hidden = _HIDDEN[model]
+    steps = round(hidden.noise * examples / (target.noise_multiplier * _LONGEST_STEP * hidden.clip))
     steps = max(1, min(_MOST_STEPS, steps))
     if batch_size is None:
         choice = choose_batches(steps, examples=examples)
@@ -129,12 +129,12 @@ def hidden_defaults_for(
         batch_size=max(1, examples // choice.batches_per_epoch),
         epochs=choice.epochs,
         learning_rate=_LONGEST_STEP / (1 + weight_decay),
-        clip=suits.clip,
+        clip=hidden.clip,
         momentum=0.0,
-        gates=suits.gates,
+        gates=hidden.gates,
         trailing_steps=choice.trailing_steps,
     )
 
 
 def _batch_size(settings: TrainingSettings, examples: int) -> int:
-    return max(1, min(settings.batch_size, int(examples * _LARGEST_SHARE)))
+    return max(1, min(settings.batch_size, int(examples * _LARGEST_BATCH)))

@@ -1,9 +1,4 @@
-"""Training methods by name: DP-SGD and NoisyCGD.
-
-Hidden-state training by a recipe: a convex network, fixed batches in turn, plain steps, and only the end is seen.
-
-The methods of training by name. Each knows what it needs of a recipe, what it decides, and how it is done.
-"""
+"""Training methods by name, DP-SGD and NoisyCGD: their checks and defaults of a recipe, their plan, their training."""
 
 from __future__ import annotations
 
@@ -45,13 +40,13 @@ if TYPE_CHECKING:
     from sordino.recipes.recipe import Recipe
 
 
-_MANY = 10**6  # examples: stands for a number that is not known yet
+_MANY = 10**6  # placeholder for a number of examples that is not known yet
 _TRIAL_STEPS = 200
-MOST_STEPS = 1_000_000  # the bound looks at each of them, for every batch of an epoch
+MOST_STEPS = 1_000_000  # the time of the accountant grows with steps times batches per epoch
 
 
 class HiddenState:
-    """NoisyCGD, whose guarantee is for whoever sees the last iterate and nothing before."""
+    """NoisyCGD on a convex network: its guarantee holds if only the last iterate is released."""
 
     sampler: ClassVar = SamplerName.CYCLIC
     has_probabilities: ClassVar = False
@@ -66,11 +61,11 @@ class HiddenState:
                 longest=f"{longest:.6g}",
                 given=validate.shown(settings.learning_rate),
             )
-        plan_of(recipe, settings, PairedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may make steps longer
+        plan_of(recipe, settings, PairedReLU(), Cyclic(1, _TRIAL_STEPS), _MANY)  # a schedule may raise the rate
 
     def check_drawing_again(self) -> None:
         raise UsageError(
-            "--draw-again is not needed with noisy-cgd: nobody has seen the steps, so they are taken again for nothing."
+            "--draw-again is not needed with noisy-cgd: its iterates are not released, so repeated steps cost nothing."
         )
 
     def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
@@ -123,7 +118,7 @@ class HiddenState:
 
 
 def plan_of(recipe: Recipe, settings: TrainingSettings, model: ConvexModel, sampler: Cyclic, examples: int) -> NoisyCGD:
-    """The theorem that the recipe asks for, with noise still to be found. What breaks a hypothesis is refused."""
+    """The NoisyCGD of a recipe, before its noise is calibrated. Raises if an assumption of the theorem fails."""
     return NoisyCGD(
         sampler,
         model,
@@ -139,43 +134,43 @@ def plan_of(recipe: Recipe, settings: TrainingSettings, model: ConvexModel, samp
 
 
 def batches_of(recipe: Recipe, settings: TrainingSettings, examples: int) -> Cyclic:
-    """Whole epochs, each of so many batches that their size is nearest to what was asked for."""
+    """Cyclic batches in whole epochs, with the number of batches whose size is nearest to the requested one."""
     per_epoch = steps_per_epoch(examples, settings.batch_size)
     epochs = settings.epochs if recipe.steps is None else recipe.steps / per_epoch
     return Cyclic(per_epoch, max(1, math.ceil(epochs)), recipe.adjacency or Adjacency.ZERO_OUT)
 
 
 class TrainingMethod(Protocol):
-    """A method of training. Nothing but `train` touches data."""
+    """A training method. Only `train` reads data."""
 
     @property
     def sampler(self) -> SamplerName:
-        """How batches are drawn unless a recipe says otherwise."""
+        """The default sampler."""
         ...
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether the outputs of a trained network are logits. Otherwise they are scores of each class."""
+        """Whether outputs of the network are logits. Otherwise they are scores, which are not probabilities."""
         ...
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses what the method cannot do, with the reason."""
+        """Refuses settings that the method does not support, with the reason."""
         ...
 
     def check_drawing_again(self) -> None:
-        """Refuses to draw steps again with fresh noise where there is no reason to pay for that."""
+        """Refuses `--draw-again` if the method never needs to repeat steps with fresh noise."""
         ...
 
     def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
-        """A value for everything that the recipe may leave open."""
+        """Default settings for a public number of examples."""
         ...
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
-        """The public number by which a sum of gradients is divided: the batch size that is promised."""
+        """The public number by which a sum of gradients is divided: the expected batch size."""
         ...
 
     def plan(self, prepared: PreparedRecipe) -> Plan | NoisyCGD:
-        """The theorem that `train` carries out, its noise calibrated. Nothing of a record is looked at."""
+        """The calibrated plan that `train` carries out. Computed without reading any record."""
         ...
 
     def train(
@@ -188,21 +183,21 @@ class TrainingMethod(Protocol):
         progress: bool,
         callbacks: Sequence[Callback],
     ) -> None:
-        """Ends with the model, what was promised and what was measured in the folder."""
+        """Trains, and writes model, guarantee and metrics into the folder."""
         ...
 
 
 class DpSgd:
-    """DP-SGD: clipped gradients of random batches with noise, for any network and any torch optimizer."""
+    """DP-SGD: noisy sums of clipped per-example gradients over random batches, for any network and optimizer."""
 
     sampler: ClassVar = SamplerName.POISSON
     has_probabilities: ClassVar = True
 
     def check(self, recipe: Recipe) -> None:
-        """Any recipe that says what it should is one for DP-SGD."""
+        """Accepts every valid recipe."""
 
     def check_drawing_again(self) -> None:
-        """Drawing again is how to go on where steps cannot be repeated."""
+        """Accepts `--draw-again`."""
 
     def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
         found = defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)

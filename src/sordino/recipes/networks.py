@@ -1,7 +1,7 @@
-"""Networks by the names that recipes have for them: those of `sordino.models`, and the convex ones.
+"""Networks by name: those of `sordino.models`, and convex ones.
 
-A convex network is linear in what is trained, on features whose norm has a public bound. So it can be trained in
-hiding; DP-SGD trains it like any other.
+A convex network is linear in its trained weights, on features whose norm has a public bound. NoisyCGD needs such a
+network; DP-SGD trains it like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class WithConstant:
-    """The rows of a table held to their public range, with a 1 beside the columns: gates and maps have an offset then.
+    """Clamps the rows of a table to their public range, and appends a constant 1, which gives gates and maps an offset.
 
     >>> WithConstant((-1.0, 1.0))(torch.tensor([[0.5, 7.0]]))
     tensor([[0.5000, 1.0000, 1.0000]])
@@ -41,7 +41,7 @@ class WithConstant:
 
 @dataclass(frozen=True)
 class OneNumber:
-    """A convex model of one output, in the shape of a target that is a number.
+    """A convex regression model: one output per row, of shape (rows,) like its target.
 
     >>> OneNumber(PairedReLU(8)).build(inputs=5, outputs=1)(torch.randn(2, 5)).shape
     torch.Size([2])
@@ -59,25 +59,25 @@ class OneNumber:
 
 @dataclass(frozen=True)
 class _Convex:
-    """What a convex network is, and what it is given for raw rows: features, and how many they are."""
+    """A convex network: its description, and its feature transform with the number of features."""
 
-    sentence: str
+    description: str
     prepared: Callable[[Facts], tuple[Features, int]]
 
 
 def _waves_or_columns(facts: Facts) -> tuple[Features, int]:
     if len(facts.input_shape) != 3:
         return WithConstant(facts.input_range), prod(facts.input_shape) + 1
-    spectrum = _colour(facts) if facts.input_shape[0] == 3 else _grey(facts)
+    spectrum = _color_spectrum(facts) if facts.input_shape[0] == 3 else _gray_spectrum(facts)
     return spectrum, prod(spectrum.output_shape)
 
 
-# What these numbers are worth is measured by `sordino reproduce hidden-state`.
-def _grey(facts: Facts) -> Spectrum:
+# These constants were chosen with `sordino reproduce hidden-state`.
+def _gray_spectrum(facts: Facts) -> Spectrum:
     return Spectrum(facts.input_shape, power=0.75, below=10.0, input_range=facts.input_range)
 
 
-def _colour(facts: Facts) -> Spectrum:
+def _color_spectrum(facts: Facts) -> Spectrum:
     return Spectrum(facts.input_shape, 0.5, 6.0, mean_weight=0.5, colour_weight=4.0, input_range=facts.input_range)
 
 
@@ -87,29 +87,29 @@ def _scattering(facts: Facts) -> tuple[Features, int]:
 
 
 _CONVEX = {
-    "gated-relu": _Convex("a convex ReLU network: linear maps behind fixed random gates", _waves_or_columns),
-    "scatter-gated": _Convex("the same on scattering features of pictures", _scattering),
+    "gated-relu": _Convex("a convex ReLU network: linear maps with fixed random gates", _waves_or_columns),
+    "scatter-gated": _Convex("a convex ReLU network on scattering features of images", _scattering),
 }
 CONVEX_NAMES = tuple(_CONVEX)
 
 
 def names() -> tuple[tuple[str, str], ...]:
-    """Each name with a sentence on what it is.
+    """Names of all networks, each with a description.
 
     >>> [name for name, _ in names()][-2:]
     ['gated-relu', 'scatter-gated']
     """
-    return *models.names(), *((name, convex.sentence) for name, convex in _CONVEX.items())
+    return *models.names(), *((name, convex.description) for name, convex in _CONVEX.items())
 
 
 def convex_model(facts: Facts, *, gates: int | None, seed: int) -> ConvexModel:
-    """The model behind a convex network. Its gates follow from the seed, and are public."""
+    """The convex model of a convex network. Its gates are drawn from the seed, and are public."""
     model = PairedReLU(seed=seed) if gates is None else PairedReLU(gates, seed)
     return OneNumber(model) if facts.num_classes is None else model
 
 
 def build(name: str, facts: Facts, *, seed: int, gates: int | None = None) -> Built:
-    """The network `name` for data with these facts. `gates` are for convex ones, which begin at zero.
+    """Builds the network `name` for data with these facts. `gates` is for convex networks, whose weights begin at 0.
 
     >>> built = build("gated-relu", Facts("people", (4,), 2, (-1.0, 1.0)), seed=0, gates=8)
     >>> built.module(built.prepare(torch.zeros(3, 4))).shape
@@ -123,9 +123,9 @@ def build(name: str, facts: Facts, *, seed: int, gates: int | None = None) -> Bu
 
 
 def network_inputs(built: Built, facts: Facts, raw: Tensor, *, progress: bool = False) -> Tensor:
-    """Features where the network has them, which know the public range themselves; otherwise rows held to that range.
+    """Prepared rows for a network: its features if it has any, otherwise rows clamped to their public range.
 
-    A number that is not finite stays so: the row counts as absent.
+    Values that are not finite stay so: the row counts as absent.
     """
     prepared = built.prepare(raw, progress=progress)
     if built.features is not None or facts.input_range is None:
@@ -134,9 +134,10 @@ def network_inputs(built: Built, facts: Facts, raw: Tensor, *, progress: bool = 
 
 
 def prepared_by(built: Built) -> str:
-    """What prepares raw rows for the network, as a text that is another one whenever the numbers are.
+    """Identity of the feature transform of a network: a string that changes whenever the features change.
 
-    Weights fit any numbers of the right shape, so this is all that tells a model from one that expects others.
+    Weights load into any network of the right shapes, so nothing else detects a model that was trained on other
+    features.
 
     >>> prepared_by(build("two-layer", Facts("digits", (1, 8, 8), 10, (0.0, 16.0)), seed=0))
     'Pixels(input_range=(0.0, 16.0), mean=None, std=None), version 1'

@@ -1,7 +1,7 @@
-"""Planning without data: from what is known of a training, solve for what is not.
+"""Planning without data: computes one unknown quantity of a training from the others.
 
-A `Question` holds the public numbers of a training, some of them unknown; `solve` answers it. Exactly one of noise
-multiplier, epsilon, steps, delta and batch size is solved for.
+A `Question` has the public quantities of a training. Exactly one of noise multiplier, epsilon, steps, delta and batch
+size is unknown, and `solve` computes it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sordino.recipes.settings import SamplerName as SamplerName
 from sordino.recipes.settings import SettingError
 
 _LARGEST_STEPS = 10**8
-_DIGITS = 6  # of a solved number: what is printed is what was solved for, so it can be typed in again
-_TRUNCATION = 1.5  # times the expected batch: the cut then costs next to nothing
+_DIGITS = 6  # significant digits of a computed value, which is printed in full so that it can be typed in again
+_TRUNCATION = 1.5  # largest batch of truncated Poisson over the expected one: truncation then costs almost no epsilon
 
 
 @dataclass(frozen=True)
 class Question:
-    """The public numbers of a training. What is None is unknown."""
+    """The public quantities of a training. A quantity that is None is unknown."""
 
     examples: int
     batch_size: int | None = None
@@ -76,29 +76,29 @@ class Question:
 
     @property
     def effective_adjacency(self) -> Adjacency:
-        """The adjacency asked for, or the sampler's own."""
+        """The requested adjacency, or the default of the sampler."""
         if self.adjacency is not None:
             return self.adjacency
         return Adjacency.REPLACE_ONE if self.sampler is SamplerName.FIXED_SIZE else Adjacency.ZERO_OUT
 
     def release(self, noise_multiplier: float) -> DpEvent:
-        """The event of one release: Gaussian, or pure for every family of optimized noise."""
+        """The event of one release: Gaussian, or a pure mechanism for every family of optimized noise."""
         family, _, _ = self.noise.partition(":")
         return GaussianDpEvent(noise_multiplier) if family == "gaussian" else PureDpEvent(noise_multiplier)
 
     @property
     def num_steps(self) -> int:
-        """Steps as said, or as many as the epochs need."""
+        """The number of steps, given or computed from epochs and batch size."""
         if self.steps is not None:
             return self.steps
         if self.epochs is None or self.batch_size is None:
-            raise UsageError("steps are unknown: say steps, or epochs and batch size.")
+            raise UsageError("the number of steps is unknown: give steps, or epochs and batch size.")
         return steps_for(self.epochs, self.examples, self.batch_size)
 
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """An answered question: every number known, with the guarantee that it makes."""
+    """A solved question: all quantities, and the guarantee."""
 
     question: Question
     solved_for: str
@@ -106,12 +106,12 @@ class PlanAnswer:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers of the plan, for JSON."""
+        """All quantities of the plan, for JSON."""
         question = self.question
         numbers = asdict(question) | {"steps": question.num_steps, "sample_rate": _rate(question)}
         numbers["epochs"] = question.num_steps * (question.batch_size or 0) / question.examples
         numbers |= self.guarantee.as_dict()
-        if question.noise == "gaussian":  # as a plan has always been without other noise
+        if question.noise == "gaussian":  # the format of plans is older than other noise
             del numbers["noise"]
         return numbers | {"sampler": question.sampler.value, "solved_for": self.solved_for, "notes": list(self.notes)}
 
@@ -119,7 +119,7 @@ class PlanAnswer:
 def solve(
     question: Question, *, tight: bool = False, allow_weak: bool = False, allow_large_delta: bool = False
 ) -> PlanAnswer:
-    """Answers the question for its one unknown.
+    """Computes the one unknown quantity of a question.
 
     >>> planned = solve(Question(examples=60_000, batch_size=256, steps=14_062, noise_multiplier=1.1, delta=1e-5))
     >>> planned.solved_for, 2.3714 < planned.guarantee.epsilon < 2.3918
@@ -132,7 +132,7 @@ def solve(
     unknowns = _unknowns(question)
     if len(unknowns) != 1:
         wanted = "one of batch size, steps (or epochs), noise multiplier, epsilon and delta"
-        raise UsageError(f"exactly {wanted} must be left open, got {' and '.join(unknowns) or 'none'} open.")
+        raise UsageError(f"exactly {wanted} must be left out, got {' and '.join(unknowns) or 'none'} left out.")
     if question.delta is not None:
         check_delta_for(question.examples, question.delta, allow_large_delta=allow_large_delta)
     if question.epsilon is not None:
@@ -145,15 +145,15 @@ def solve(
         _event(answered), answered.effective_adjacency, delta=delta, unit=answered.unit, tight=tight
     )
     if guarantee.epsilon > WEAKEST_EPSILON:
-        notes += (f"an epsilon above {WEAKEST_EPSILON:g} promises next to nothing",)
+        notes += (f"an epsilon above {WEAKEST_EPSILON:g} is next to no protection",)
     return PlanAnswer(answered, unknowns[0], guarantee, notes)
 
 
 def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
-    """The same training under each sampler and each accountant, with the adjacency that each number holds for.
+    """Epsilon of a training for each sampler and each accountant, with the adjacency for which it holds.
 
-    Every sampler is shown under the adjacency asked for, or under its own if it has no such guarantee. If none was
-    asked for, it is shown under its own and under replace-one, which all share.
+    Every sampler is shown under the requested adjacency, or under its default one if it has no guarantee under that.
+    Without a requested one, it is shown under its default one and under replace-one, which all samplers have.
     """
     rows = []
     delta = question.delta if question.delta is not None else usual_delta(question.examples)
@@ -174,7 +174,7 @@ def _compared_under(question: Question) -> tuple[Adjacency, ...]:
 
 
 def make_sampler(question: Question) -> Sampler:
-    """The sampler of this name with these numbers. A partition takes the nearest whole number of batches per epoch."""
+    """Makes the sampler of a question. If it partitions the data, batches per epoch are rounded to a whole number."""
     batch_size, relation, steps = _known(question.batch_size), question.effective_adjacency, question.num_steps
     expected = question.examples if relation is Adjacency.ADD_OR_REMOVE else None
     per_epoch = steps_per_epoch(question.examples, batch_size)
@@ -202,7 +202,7 @@ def _event(question: Question, noise_multiplier: float | None = None) -> DpEvent
 
 
 def _solve_epsilon(question: Question, tight: bool) -> Question:
-    return question  # the guarantee says it
+    return question  # epsilon is computed with the guarantee
 
 
 def _solve_noise(question: Question, tight: bool) -> Question:
@@ -217,9 +217,9 @@ def _solve_noise(question: Question, tight: bool) -> Question:
 def _solve_delta(question: Question, tight: bool) -> Question:
     curve = privacy_of(_event(question), question.effective_adjacency, tight=tight)
     target = _known(question.epsilon)
-    # The kernel draws Gaussian noise without an end, so that no delta is too small for its tail.
+    # The kernel draws Gaussian noise with unbounded support, so no delta is too small for its tail.
     delta = float(rounded_up(max(curve.delta(target), SMALLEST_DELTA), _DIGITS))
-    # The two directions of a numerical curve agree up to its grid only; the epsilon that is printed has to hold.
+    # delta(epsilon) and epsilon(delta) of a numerical curve agree only up to its grid; the printed epsilon has to hold.
     while delta < 1 and curve.epsilon(delta) > target:
         delta = float(rounded_up(1.0002 * delta, _DIGITS))
     if delta >= 1:
@@ -237,7 +237,7 @@ def _solve_batch_size(question: Question, tight: bool) -> Question:
 
 
 def _largest(question: Question, at: Callable[[int], Question], most: int, least: str, tight: bool) -> Question:
-    """The largest whole number whose epsilon is at most the target: doubling, then bisection."""
+    """The question with the largest whole number whose epsilon is at most the target, by doubling and bisection."""
 
     def allowed(value: int) -> bool:
         curve = privacy_of(_event(at(value)), question.effective_adjacency, tight=tight)
@@ -251,7 +251,7 @@ def _largest(question: Question, at: Callable[[int], Question], most: int, least
     if high > most and allowed(most):
         return at(most)
     high = min(high, most)
-    while high - low > max(1, low // 1000):  # a thousandth is finer than anybody chooses steps
+    while high - low > max(1, low // 1000):  # a relative precision of 1/1000 is enough for steps and batch sizes
         middle = (low + high) // 2
         low, high = (middle, high) if allowed(middle) else (low, middle)
     return at(low)
@@ -284,7 +284,7 @@ def _rate(question: Question) -> float:
 
 
 def usual_delta(examples: int) -> float:
-    """The delta of a plan or a training that is given none: the largest power of ten below 1 / examples.
+    """The default delta: the largest power of ten below 1 / examples.
 
     >>> usual_delta(60_000), usual_delta(1_000)
     (1e-05, 0.0001)
@@ -293,11 +293,11 @@ def usual_delta(examples: int) -> float:
 
 
 def delta_note(delta: float) -> str:
-    """Says that the usual delta was chosen."""
+    """A note that the default delta was used."""
     return f"delta was not given: {delta:g} is the largest power of ten below 1 / examples"
 
 
 def _known(value: float | None) -> float:
     if value is None:
-        raise UnsupportedEvent("a number that the plan needs is not known yet.")
+        raise UnsupportedEvent("a quantity that the plan needs is unknown.")
     return value

@@ -1,6 +1,6 @@
 """A finished run read from its folder, and its model applied to new rows.
 
-`read_run` gives a `SavedRun` for a run with a recipe, and an `OwnRun` for a run of a model of one's own.
+`read_run` returns a `SavedRun` for a run with a recipe, and an `OwnRun` for a run of the user's own model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A finished run: its recipe, the public facts of its data, and its network with the weights that were released."""
+    """A finished run: its recipe, the public facts about its data, and its network with the released weights."""
 
     folder: RunFolder = field(repr=False)
     recipe: Recipe
@@ -38,23 +38,23 @@ class SavedRun:
 
     @classmethod
     def read(cls, path: Path) -> SavedRun:
-        """Reads the folder. The data that it was trained on is not needed, only the public facts of it."""
+        """Reads a run folder. The training data is not needed, only the public facts about it."""
         folder = RunFolder(path)
         recipe = Recipe.of_run(folder)
         if not folder.is_finished:
             raise UsageError(f"the run in {str(path)!r} is not finished: resume it first.")
         saved = folder.facts()
-        trained_on = saved.pop("prepared_by", None)  # folders of earlier versions do not say
+        trained_on = saved.pop("prepared_by", None)  # missing in folders of earlier versions
         facts = parse_facts(saved, what=f"facts.json in {str(path)!r}")
         try:
-            with torch.device("meta"):  # shapes only: a damaged file cannot ask for memory that no weights need
+            with torch.device("meta"):  # shapes without memory: a damaged file cannot request an allocation
                 built = build(recipe.model, facts, seed=0, gates=recipe.gates)
         except UsageError as error:
-            raise StateError(f"the files in {str(path)!r} do not go together: {error}") from None
+            raise StateError(f"the files in {str(path)!r} do not belong together: {error}") from None
         if trained_on not in (None, prepared_by(built)):
             raise StateError(
-                f"the model in {str(path)!r} was trained on rows prepared by {trained_on!r:.200}, and this version of "
-                f"Sordino has {prepared_by(built)!r} for it: use the version that trained it, or train anew."
+                f"the model in {str(path)!r} was trained on rows prepared by {trained_on!r:.200}, but this version of "
+                f"Sordino prepares them by {prepared_by(built)!r}: use the version that trained it, or train again."
             )
         built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
         return cls(folder, recipe, facts, built)
@@ -85,11 +85,10 @@ class SavedRun:
         return build(self.recipe.model, self.facts, seed=seed, gates=self.recipe.gates).module
 
     def predict(self, source: str) -> list[dict[str, object]]:
-        """One row of answers for each row of the source: the class and the probability of each, or the number.
+        """Predictions for each row of the source: class and probability of each class, or the value of a regression.
 
-        A network whose outputs are no logits gives them as scores.
-
-        A row that cannot be read, because a number in it is none, has an empty answer.
+        If outputs of the network are not logits, they are given as scores in place of probabilities. A row with a value
+        that is not finite has empty predictions.
         """
         outputs = self.outputs(load_inputs(source, self.facts, schema=self.folder.schema))
         known = outputs.reshape(len(outputs), -1).isfinite().all(dim=1).tolist()
@@ -100,15 +99,15 @@ class SavedRun:
         ]
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """What the network says about each row; NaN where the row holds a number that is not finite."""
+        """Outputs of the network for each row; NaN if the row has a value that is not finite."""
         prepared = self.network_inputs(inputs)
-        said = []
+        batches = []
         with evaluating(self.built.module), torch.inference_mode():
             for rows in torch.split(prepared, _ROWS_AT_A_TIME):
                 usable = rows.flatten(1).isfinite().all(dim=1)
                 outputs = self.built.module(torch.where(_beside(usable, rows), rows, 0).float())
-                said.append(torch.where(_beside(usable, outputs), outputs, torch.nan))
-        return torch.cat(said)
+                batches.append(torch.where(_beside(usable, outputs), outputs, torch.nan))
+        return torch.cat(batches)
 
     def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
         names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
@@ -145,7 +144,7 @@ def _beside(usable: Tensor, rows: Tensor) -> Tensor:
 
 
 def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:
-    """The facts in a JSON object. A file that a run cannot have written is damaged.
+    """Reads facts from a JSON object. Raises `StateError` if a run cannot have written it.
 
     >>> parse_facts({"name": "digits", "input_shape": [1, 8, 8], "num_classes": 10}, what="facts.json").input_shape
     (1, 8, 8)
@@ -170,7 +169,7 @@ def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:
     except UsageError as error:
         raise StateError(str(error)) from None
     if not facts.input_shape or len(facts.class_names) not in (0, facts.num_classes):
-        raise StateError(f"{what}: the facts do not go together.")
+        raise StateError(f"{what}: input_shape is empty, or class_names does not match num_classes.")
     return facts
 
 

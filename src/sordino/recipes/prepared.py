@@ -1,8 +1,7 @@
-"""A recipe with its data, network and features prepared for training, and its verification on synthetic rows.
+"""Preparation of a recipe for training (data, network, features, all settings), and its verification without data.
 
-A recipe with nothing left open, and what it is about to use: data, network and features.
-
-A recipe, or a run of a model of one's own, put to the test: its plan and network, on synthetic rows.
+A recipe, or a run of the user's own model, is verified with its own plan and network, on synthetic rows of the public
+shape.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from sordino.verification import Verdict, verify
 from sordino.verification.hidden_state import NOT_CHECKED, lasting_kernel, verify_hidden_state
 from sordino.verification.noise_histogram import NoisePicture, noise_picture
 
-_REHEARSED = 16  # synthetic rows
+_SYNTHETIC_ROWS = 16
 
 
 @dataclass(frozen=True)
 class PreparedRecipe:
-    """All that a method needs to train. The number of `examples` is public: under add-or-remove, the expected one."""
+    """Everything that a method needs to train. `examples` is public: under add-or-remove, the expected number."""
 
     recipe: Recipe
     settings: TrainingSettings
@@ -44,32 +43,32 @@ class PreparedRecipe:
 
     @property
     def delta(self) -> float:
-        """The delta of the recipe, decided from the public number of examples if it was left open."""
+        """The delta of the recipe, or the default one for the public number of examples."""
         return self.recipe.delta_for(self.examples)
 
     def public_rows(self) -> Public | None:
-        """The test rows that can be judged. A row that cannot be read, or has no label, is nobody's mistake."""
+        """The test rows that have finite inputs and a target. Others are not evaluated."""
         test = self.data.test
         if test is None:
             return None
         inputs = network_inputs(self.built, self.data.facts, test.inputs)
         has_target = test.target.isfinite() if test.target.is_floating_point() else test.target >= 0
-        judged = inputs.flatten(1).isfinite().all(dim=1) & has_target
-        return Public((inputs[judged], test.target[judged]))
+        usable = inputs.flatten(1).isfinite().all(dim=1) & has_target
+        return Public((inputs[usable], test.target[usable]))
 
     def public_facts(self) -> dict[str, object]:
-        """What whoever predicts needs to know: the facts of the data, and how rows were prepared."""
+        """Facts that predictions need: those of the data, and the identity of the feature transform."""
         return {**asdict(self.data.facts), "prepared_by": prepared_by(self.built)}
 
 
 def prepare(recipe: Recipe, *, progress: bool = True) -> PreparedRecipe:
-    """Reads the data, decides what was left open, and builds the network and its features."""
+    """Reads the data, chooses open settings, builds the network and computes features."""
     data = load(recipe.data, schema=recipe.schema)
     return _prepared(recipe, data, _public_size(recipe, data), progress)
 
 
 def rehearse(recipe: Recipe) -> PreparedRecipe:
-    """The same with a few synthetic rows of the public shape in place of the private ones, which are not looked at.
+    """Prepares a recipe with a few synthetic rows of the public shape in place of the private rows.
 
     >>> rehearsed = rehearse(Recipe("digits", "linear", epsilon=1.0, delta=1e-4))
     >>> rehearsed.examples, rehearsed.records.num_units
@@ -87,20 +86,20 @@ def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> P
 
 
 def _public_size(recipe: Recipe, data: DataSet) -> int:
-    """Under add-or-remove the true number is secret, and nothing may be decided by it."""
+    """The public number of examples. Under add-or-remove the true number is secret, so no setting may depend on it."""
     return recipe.expected_examples or _units(data)
 
 
 def _synthetic(private: Split, facts: Facts) -> Split:
-    """Rows whose values are drawn and whose shape is that of the private ones."""
-    bytes_of_pictures = (0.0, 255.0) if private.inputs.dtype == torch.uint8 else None
-    rows = as_records((private.inputs, private.target), input_range=facts.input_range or bytes_of_pictures)
-    batch = rows.template(_REHEARSED)
+    """Random rows with the shape, dtype and public range of the private ones."""
+    byte_range = (0.0, 255.0) if private.inputs.dtype == torch.uint8 else None
+    rows = as_records((private.inputs, private.target), input_range=facts.input_range or byte_range)
+    batch = rows.template(_SYNTHETIC_ROWS)
     return Split(batch.inputs[0].to(private.inputs.dtype), batch.target.to(private.target.dtype))
 
 
 def _units(data: DataSet) -> int:
-    """The number of privacy units: of examples, or of users."""
+    """Number of privacy units: examples or users."""
     owners = data.train.owners
     return len(data.train.target) if owners is None else len(torch.unique(owners))
 
@@ -118,7 +117,7 @@ _SMALLEST_DELTA = 1e-15  # stands for the delta of a pure guarantee
 
 @dataclass(frozen=True)
 class RecipeVerification:
-    """What was found about a training, its noise, and what no run can show."""
+    """Verdict on a training, a histogram of its noise, and the claims that no run can check."""
 
     title: str
     verdict: Verdict
@@ -127,7 +126,7 @@ class RecipeVerification:
 
 
 def verify_recipe(recipe: Recipe, *, seed: int = 0) -> RecipeVerification:
-    """Tries to refute what a training by this recipe would promise. No private row is looked at.
+    """Tries to refute the guarantee of a recipe, on synthetic rows. No private row is read.
 
     >>> verify_recipe(Recipe("digits", "linear", epsilon=3.0, delta=1e-4)).verdict.says
     'not refuted'

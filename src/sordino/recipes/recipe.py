@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sordino.recipes.planning import Question
     from sordino.training.run_folder import RunFolder
 
-_MANY = 10**9  # examples: stands for a number that is not known yet
+_MANY = 10**9  # placeholder for a number of examples that is not known yet
 _ALL = ("train", "tune", "verify")
 
 
@@ -64,7 +64,7 @@ def _convex_models() -> tuple[str, ...]:
 
 
 def _noisy_cgd(*values: object, because: str) -> dict[str, Only]:
-    """What NoisyCGD needs of a setting, for which reason. None may be left open, and is decided so."""
+    """The values of a setting that NoisyCGD allows, and the reason."""
     return {MethodName.NOISY_CGD: Only(values, because)}
 
 
@@ -85,7 +85,7 @@ _WHOLE_GRADIENT = "the proof is about steps of the whole gradient"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train on what, and how privately. A setting that is None is decided without looking at the data.
+    """All settings of a training. A setting that is None is chosen from public facts, never from private rows.
 
     >>> recipe = Recipe(data="digits", model="linear", epsilon=3.0, delta=1e-4)
     >>> Recipe.parse(recipe.text(), what="the recipe") == recipe
@@ -104,111 +104,131 @@ class Recipe:
         tune="Target epsilon of all trials together, above 0.",
     )
     delta: Positive | None = setting(
-        None, "Target delta, below 1 / examples [a power of ten].", commands=(*_ALL, "plan")
+        None, "Target delta, below 1 / examples [largest such power of 10].", commands=(*_ALL, "plan")
     )
     method: MethodByName = setting(
-        MethodName.DP_SGD, "dp-sgd, or noisy-cgd for convex networks [dp-sgd].", commands=("train", "verify")
+        MethodName.DP_SGD, "Method: dp-sgd, or noisy-cgd for convex networks [dp-sgd].", commands=("train", "verify")
     )
     schema: Text | None = setting(None, "TOML file with the public facts of a table or of arrays.", commands=_ALL)
-    gates: Annotated[int, Field(ge=1, le=1 << 16)] | None = setting(None, "Number of gates of a convex network.")
+    gates: Annotated[int, Field(ge=1, le=1 << 16)] | None = setting(
+        None, "Number of gates of a convex network, 1 to 65536 [by model]."
+    )
     batch_size: Count | None = setting(
-        None, "Expected number of examples in a batch.", commands=("train", "tune", "plan")
+        None,
+        "Expected number of examples in a batch [by model].",
+        commands=("train", "tune"),
+        plan="Expected number of examples in a batch.",
     )
     epochs: Annotated[float, Field(gt=0, le=1e9)] | None = setting(
-        None, "Passes over the data, above 0.", commands=("train", "plan"), tune="Passes over the data in each trial."
+        None,
+        "Number of passes over the data, above 0 [by model].",
+        plan="Number of passes over the data, above 0.",
+        tune="Number of passes over the data in each trial, above 0 [by model].",
     )
     steps: Count | None = setting(
         None,
-        "Optimizer steps, instead of epochs.",
+        "Number of optimizer steps, instead of epochs.",
         commands=("train", "plan"),
-        tune="Optimizer steps in each trial, instead of epochs.",
+        tune="Number of optimizer steps in each trial, instead of epochs.",
     )
-    learning_rate: Positive | None = setting(None, "Learning rate, above 0.", key="lr", commands=("train", "tune"))
+    learning_rate: Positive | None = setting(
+        None, "Learning rate, above 0 [by model].", key="lr", commands=("train", "tune")
+    )
     clip: Positive | None = setting(
-        None, "Clipping norm: largest L2 norm of one gradient.", tune="Clipping norm to start from, above 0."
+        None,
+        "Clipping norm: largest L2 norm of one example's gradient, above 0 [by model].",
+        tune="Clipping norm to start from, above 0 [by model].",
     )
     noise: NoiseName | None = setting(
         None,
-        "gaussian, or optimized:FAMILY:WEIGHTS [gaussian].",
+        "Noise: gaussian, or optimized:FAMILY:WEIGHTS [gaussian].",
         commands=("train", "verify", "plan"),
         only=_noisy_cgd("gaussian", None, because="the proof is about Gaussian noise"),
     )
     optimizer: Literal["sgd", "adam"] | None = setting(
         None,
-        "sgd or adam [sgd].",
+        "Optimizer: sgd or adam [sgd].",
         commands=("train", "tune"),
         only=_noisy_cgd("sgd", None, because="the proof needs plain steps, which contract by themselves"),
     )
     momentum: Fraction | None = setting(
         None,
-        "Momentum of sgd, or first beta of adam, in [0, 1).",
-        tune="Momentum to start from, in [0, 1).",
-        only=_noisy_cgd(0, None, because="the proof needs plain steps, and momentum remembers earlier ones"),
+        "Momentum of sgd, or first beta of adam, in [0, 1) [by model].",
+        tune="Momentum to start from, in [0, 1) [by model].",
+        only=_noisy_cgd(0, None, because="the proof needs plain steps, and momentum depends on earlier ones"),
     )
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = setting(0.0, "L2 penalty, added after clipping, from 0 [0].")
-    schedule: Text | None = setting(None, "constant, warmup, cosine or step, as cosine:0.1 [constant].")
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = setting(
+        0.0, "L2 penalty, added after clipping, at least 0 [0]."
+    )
+    schedule: Text | None = setting(
+        None, "Learning-rate schedule: constant, warmup, cosine or step, as cosine:0.1 [by model]."
+    )
     averaging: Text | None = setting(
         None,
-        "Average of iterates: none, ema:DECAY or tail:FRACTION.",
-        only=_noisy_cgd("none", None, because="an average is made of iterates that nobody may see"),
+        "Average of iterates: none, ema:DECAY or tail:FRACTION [by model].",
+        only=_noisy_cgd("none", None, because="the average is computed from iterates that must stay hidden"),
     )
     sparsify: Fraction = setting(
         0.0,
-        "Final rate of random sparsification, in [0, 1) [0].",
+        "Fraction of gradient coordinates masked at random in the end, in [0, 1) [0].",
         commands=("train", "tune"),
         only=_noisy_cgd(0, because=_WHOLE_GRADIENT),
     )
     freeze: Fraction = setting(
         0.0,
-        "Fraction of smallest weights frozen by the end, in [0, 1) [0].",
-        only=_noisy_cgd(0, because=f"{_WHOLE_GRADIENT}, and freezing looks at iterates"),
+        "Fraction of weights (smallest magnitude first) frozen by the end, in [0, 1) [0].",
+        only=_noisy_cgd(0, because=f"{_WHOLE_GRADIENT}, and freezing reads the iterates"),
     )
     trailing_steps: Annotated[int, Field(ge=0, le=100_000)] | None = setting(
         None,
-        "noisy-cgd: noise-only steps after the last epoch.",
+        "noisy-cgd: number of noise-only steps after the last epoch, at least 0 [by accountant].",
         only={MethodName.DP_SGD: Only((None,), "")},
     )
     radius: Positive | None = setting(
         None,
-        "noisy-cgd: weights are projected to a ball of this radius.",
+        "noisy-cgd: radius of the ball that weights are projected to, above 0 [no ball].",
         only={MethodName.DP_SGD: Only((None,), "")},
     )
     views: Count = setting(
         1,
-        "Augmented copies of each example in a step, 1 to 64 [1].",
+        "Number of augmented copies of each example in a step, 1 to 64 [1].",
         only=_noisy_cgd(1, because="a clipped mean of several gradients need not be the gradient of a convex loss"),
     )
     augment: Text = setting(
         "none",
         "Augmentation of each copy, as flip,crop:4 [none].",
-        only=_noisy_cgd("none", because="each example has one vector of features, whose norm is bounded"),
+        only=_noisy_cgd("none", because="each example has one feature vector, whose norm is bounded"),
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32",
-        "Of forward and backward passes: float32 or bfloat16 [float32].",
-        only=_noisy_cgd("float32", because="a gradient that was rounded need not be that of a convex loss"),
+        "Precision of forward and backward passes: float32 or bfloat16 [float32].",
+        only=_noisy_cgd("float32", because="a rounded gradient need not be the gradient of a convex loss"),
     )
     sampler: SamplerByName | None = setting(
         None,
-        f"How batches are drawn: {', '.join(SamplerName)} [poisson].",
+        f"Sampler of batches: {', '.join(SamplerName)} [poisson].",
         commands=("train", "tune", "plan"),
-        only=_noisy_cgd(SamplerName.CYCLIC, None, because="the proof needs fixed disjoint batches that take turns"),
+        only=_noisy_cgd(SamplerName.CYCLIC, None, because="the proof needs fixed disjoint batches in a fixed order"),
     )
     adjacency: AdjacencyByName | None = setting(
         None,
-        f"Which datasets are neighbors: {', '.join(Adjacency)} [by sampler].",
+        f"Adjacency (neighboring datasets): {', '.join(Adjacency)} [by sampler].",
         commands=("train", "plan"),
         only=_noisy_cgd(
             *(Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE, None),
-            because="fixed batches take the number of examples as public",
+            because="fixed batches need a public number of examples",
         ),
     )
-    expected_examples: Count | None = setting(None, "Public estimate of the dataset size, for add-or-remove.")
-    seed: Seed | None = setting(
-        None, "Makes the run reproducible, and its noise as public as the seed.", commands=("train", "tune")
+    expected_examples: Count | None = setting(
+        None, "Public estimate of the dataset size (required with add-or-remove)."
     )
-    initial_seed: Seed | None = setting(None, "Seed of the first weights, which are public.", commands=())
-    physical_batch_size: Count | None = setting(None, "Number of examples in memory at a time.")
+    seed: Seed | None = setting(
+        None,
+        "Seed that makes the run reproducible; whoever knows it can remove the noise [random key].",
+        commands=("train", "tune"),
+    )
+    initial_seed: Seed | None = setting(None, "Seed of the initial weights, which are public.", commands=())
+    physical_batch_size: Count | None = setting(None, "Number of examples in memory at a time [auto].")
     allow_weak: bool = setting(False, "Accept an epsilon above 20.", commands=("train", "tune", "plan"))
     allow_large_delta: bool = setting(
         False, "Accept a delta of 1 / examples or more.", commands=("train", "tune", "plan")
@@ -220,7 +240,7 @@ class Recipe:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Refuses settings that have a meaning each, and none together."""
+        """Refuses settings that are each valid but contradict each other."""
         from sordino.kernel.calibration import check_target
         from sordino.recipes.methods import method_of
         from sordino.recipes.planning import make_sampler
@@ -228,7 +248,7 @@ class Recipe:
 
         if self.gates is not None and self.model not in _convex_models():
             raise SettingError(
-                "{gates} goes with {model} {allowed}, got {given}.",
+                "{gates} needs {model} {allowed}, got {given}.",
                 allowed=" or ".join(_convex_models()),
                 given=repr(self.model),
             )
@@ -239,8 +259,8 @@ class Recipe:
             raise SettingError("{epochs} and {steps} exclude each other: give one of them.")
         if (self.adjacency is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
             raise SettingError(
-                "{expected_examples} goes with {adjacency} add-or-remove, where the number of examples is secret: "
-                "give both or neither."
+                "{expected_examples} and {adjacency} add-or-remove (which keeps the number of examples secret) need "
+                "each other: give both or neither."
             )
         trial = self.question(self.expected_examples or _MANY, self.batch_size or 1)
         sampler = make_sampler(replace(trial, epochs=None, steps=1))
@@ -249,7 +269,7 @@ class Recipe:
         except UnsupportedEvent:
             raise SettingError(
                 "{noise} must be gaussian with {sampler} {drawn}, got {given}: "
-                "no bound on epsilon is known for any other.",
+                "no bound on epsilon is known for other noise.",
                 drawn=sampler.name,
                 given=repr(self.noise),
             ) from None
@@ -262,15 +282,15 @@ class Recipe:
             self._refuse(
                 "model",
                 _convex_models(),
-                "the proof needs a loss that is convex in what is trained, on features of bounded norm",
+                "the proof needs a loss that is convex in the weights, on features of bounded norm",
             )
         for name, each in declared(Recipe).items():
             only = each.setting.only.get(self.method)
             if only is None or getattr(self, name) in only.values:
                 continue
-            if only.values == (None,):  # a setting of the other methods
+            if only.values == (None,):  # a setting of other methods
                 others = " or ".join(method for method in MethodName if method not in each.setting.only)
-                raise SettingError(f"{{{name}}} goes with {{method}} {others}, got {self.method}.")
+                raise SettingError(f"{{{name}}} needs {{method}} {others}, got {self.method}.")
             self._refuse(name, only.values, only.reason)
 
     def _refuse(self, name: str, allowed: tuple[object, ...], reason: str) -> None:
@@ -282,7 +302,7 @@ class Recipe:
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
-        """The recipe in a file that a person wrote."""
+        """Reads a recipe file."""
         try:
             text = read_bytes(path, at_most=LARGEST_TEXT)
         except DataError as error:
@@ -291,7 +311,7 @@ class Recipe:
 
     @classmethod
     def of_run(cls, folder: RunFolder) -> Recipe:
-        """The recipe that a run was begun with. One that cannot be read was changed since."""
+        """Reads the recipe of a run folder. An invalid one raises `StateError`: it was changed after it was written."""
         shown = repr(str(folder.path))
         if not folder.is_run:
             raise UsageError(f"there is no run in {shown}{undescribed(folder)}.")
@@ -307,7 +327,7 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str | bytes, *, what: str) -> Recipe:
-        """The recipe in a TOML text. `what` names it in messages."""
+        """Parses TOML. `what` names it in messages."""
         table, settings = Table.parse(text, what=what), declared(cls).values()
         table.allow(*(each.name if each.name in table else each.key for each in settings))
         entries: dict[str, Any] = {}
@@ -325,7 +345,7 @@ class Recipe:
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
-        """The JSON schema of recipe files, for editors and other programs.
+        """JSON schema of recipe files, for editors and other programs.
 
         >>> Recipe.json_schema()["properties"]["epsilon"]["exclusiveMinimum"]
         0
@@ -333,35 +353,35 @@ class Recipe:
         return json_schema(Recipe)
 
     def entries(self) -> dict[str, Any]:
-        """The settings by their keys in a TOML file, without those that are undecided."""
-        said = {each.key: _plain(getattr(self, name)) for name, each in declared(Recipe).items()}
-        return {key: value for key, value in said.items() if value is not None}
+        """Settings by their keys in a TOML file, without those that are None."""
+        entries = {each.key: _plain(getattr(self, name)) for name, each in declared(Recipe).items()}
+        return {key: value for key, value in entries.items() if value is not None}
 
     def text(self) -> str:
-        """As TOML. What is undecided is left out."""
+        """The recipe as TOML, without settings that are None."""
         text = tomli_w.dumps(self.entries())
-        return text.replace("'''", r"\u0027" * 3)  # in a path; a reader takes three of them for a long string
+        return text.replace("'''", r"\u0027" * 3)  # may occur in a path; the parser would refuse a multi-line string
 
     def changed(self, **settings: Any) -> Recipe:
-        """With other settings. Steps take the place of epochs, and epochs that of steps."""
+        """A copy with other settings. Setting steps removes epochs, and setting epochs removes steps."""
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if one in settings:
                 settings.setdefault(other, None)
         return replace(self, **settings)
 
     def settings(self, defaults: TrainingSettings) -> TrainingSettings:
-        """What was said, and a default for what was left open.
+        """The settings of the recipe, with defaults for those that are None.
 
-        First weights are public, and so is their seed. With a seed of the noise it is always the same: whatever follows
-        from a number that can be guessed gives it away.
+        Initial weights and their seed are public. If the recipe has a seed (of the noise), the initial seed is a
+        constant and not derived from it: values derived from a guessable seed would reveal it.
         """
         drawn = secrets.randbits(32) if self.seed is None else defaults.initial_seed
-        said = {field.name: getattr(self, field.name) for field in fields(defaults)}
-        known = {name: value for name, value in said.items() if value is not None}
-        return replace(defaults, **({"initial_seed": drawn} | known))
+        given = {field.name: getattr(self, field.name) for field in fields(defaults)}
+        given = {name: value for name, value in given.items() if value is not None}
+        return replace(defaults, **({"initial_seed": drawn} | given))
 
     def decided(self, settings: TrainingSettings, *, examples: int) -> Recipe:
-        """With nothing left open, for a public number of examples."""
+        """A copy with every setting chosen, for a public number of examples."""
         from sordino.recipes.methods import method_of
 
         chosen = asdict(settings) | {"delta": self.delta_for(examples)}
@@ -370,13 +390,13 @@ class Recipe:
         return replace(self, sampler=self.sampler or method_of(self).sampler, **chosen)
 
     def delta_for(self, examples: int) -> float:
-        """The delta that was said, or the usual one for a public number of examples."""
+        """The delta of the recipe, or the usual one for a public number of examples."""
         from sordino.recipes.planning import usual_delta
 
         return usual_delta(examples) if self.delta is None else self.delta
 
     def question(self, examples: int, batch_size: int) -> Question:
-        """What planning needs to know of the batches, for a public number of examples."""
+        """The question about batches for planning, for a public number of examples."""
         from sordino.recipes.methods import method_of
         from sordino.recipes.planning import Question
 
@@ -392,7 +412,7 @@ class Recipe:
         )
 
     def divisor(self, examples: int) -> int:
-        """The batch size that is promised for a public number of examples."""
+        """The public number by which sums of gradients are divided, for a public number of examples."""
         from sordino.recipes.methods import method_of
 
         return method_of(self).divisor(self, examples)
@@ -414,5 +434,5 @@ def _key_of(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An enumeration as its text."""
+    """An enumeration as its string; other values unchanged."""
     return str(value) if isinstance(value, str) else value

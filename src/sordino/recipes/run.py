@@ -1,4 +1,4 @@
-"""From a recipe to a folder with a private model: data, features, network and run put together."""
+"""`carry_out`: trains by a recipe and writes a run folder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def carry_out(
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> RunFolder:
-    """Trains by the recipe into the folder `out`, which ends with the model, what was promised and what was measured.
+    """Trains by the recipe into the folder `out`, which then has the model, the guarantee and the metrics.
 
-    The recipe that is kept there has every setting. With `resume` it is the recipe of the run that is there.
+    The folder keeps the recipe with every setting chosen. With `resume`, `recipe` is the recipe of the run in `out`.
 
     >>> import tempfile
     >>> recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=2, seed=0)
@@ -48,7 +48,7 @@ def carry_out(
             return folder
     elif not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the run that is there.")
-    folder.make()  # now, so that nobody else takes the name while features are computed
+    folder.make()  # early, so that no other process takes the name while features are computed
     try:
         prepared = prepare(recipe, progress=progress)
         if not folder.is_begun:
@@ -71,9 +71,9 @@ def carry_out(
 
 
 class _ForgetSeed(Callback):
-    """Removes the seed from the recipe of a run with the first evaluation, when the key lies in the private folder.
+    """Removes the seed from the recipe of a run at the first evaluation. The private folder has the key by then.
 
-    The folder may be given away, and whoever knows the seed can remove the noise.
+    The run folder may be published, and whoever knows the seed can remove the noise.
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
@@ -86,7 +86,7 @@ class _ForgetSeed(Callback):
 
 
 def _take_back(folder: RunFolder) -> None:
-    """Removes a run in which nothing was promised, so that no step was taken; not one that another process works on."""
+    """Removes a run that has no guarantee yet, so no step was taken, unless another process works on it."""
     if folder.private.exists():
         try:
             Checkpoints.open(folder.private).destroy()
@@ -96,5 +96,5 @@ def _take_back(folder: RunFolder) -> None:
 
 
 def schema_of(recipe: Recipe) -> str | None:
-    """The text of the schema that the recipe names."""
+    """Content of the schema file of the recipe."""
     return None if recipe.schema is None else read_bytes(Path(recipe.schema), at_most=LARGEST_TEXT).decode()

@@ -1,8 +1,7 @@
-"""Declaring settings once: types with their ranges, and what follows from a declaration.
+"""Declaration of settings: checks, TOML keys, command-line options and a JSON schema from one dataclass field.
 
-A dataclass declares its settings with `setting`, each with a type from here and a help text. Checks, the keys of TOML
-files, command line options (`sordino.cli.options`) and a JSON schema all come from that declaration. No torch is
-imported here, so that a command can show its help at once.
+A dataclass declares each setting with `setting`, with a type from here and a help text. `sordino.cli.options` makes the
+options. This module does not import torch, so that a command shows its help quickly.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from sordino.accounting.adjacency import Adjacency
 from sordino.errors import UsageError
 
 NameOf = Callable[[str], str]
-_DECLARED: dict[type, dict[str, DeclaredSetting]] = {}  # made once: commands and every recipe ask for them
+_DECLARED: dict[type, dict[str, DeclaredSetting]] = {}  # cached, because every command and every recipe needs them
 _MODELS: dict[type, type[BaseModel]] = {}
 
 
 def _encodable(text: str) -> str:
-    """A string that a TOML file can hold, and a file name."""
+    """Checks that a string can be written to a TOML file and be a file name."""
     if not text or "\0" in text or text.encode(errors="replace").decode() != text:
         raise ValueError("a non-empty UTF-8 string without NUL")
     return text
@@ -39,7 +38,7 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class SamplerName(StrEnum):
-    """The samplers by name, as in `Sampler.name`."""
+    """Names of samplers, as in `Sampler.name`."""
 
     POISSON = "poisson"
     TRUNCATED_POISSON = "truncated-poisson"
@@ -50,13 +49,13 @@ class SamplerName(StrEnum):
 
 
 class MethodName(StrEnum):
-    """The methods of training by name."""
+    """Names of training methods."""
 
     DP_SGD = "dp-sgd"
     NOISY_CGD = "noisy-cgd"
 
 
-# An enumeration may be given by its text, as in a file or on the command line.
+# strict=False: an enumeration may be given as a string, as in a file or on the command line.
 SamplerByName = Annotated[SamplerName, Field(strict=False)]
 MethodByName = Annotated[MethodName, Field(strict=False)]
 AdjacencyByName = Annotated[Adjacency, Field(strict=False)]
@@ -64,7 +63,7 @@ AdjacencyByName = Annotated[Adjacency, Field(strict=False)]
 
 @dataclass(frozen=True)
 class Only:
-    """The values that a method allows for a setting, and why. None among them means that it may be left open."""
+    """The values of a setting that a method allows, and the reason. None means that it may be left open."""
 
     values: tuple[object, ...]
     reason: str
@@ -72,10 +71,10 @@ class Only:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is declared of a setting beside its name, its type and its default.
+    """Declaration of a setting, apart from its name, type and default.
 
-    `key` is its name in TOML files and an older spelling of its option. `commands` are those that have an option for
-    it; a dictionary gives a command another help text. `only` has the methods that allow certain values of it.
+    `key` is its name in TOML files and an older name of its option. `commands` maps each command with an option for it
+    to the help text. `only` maps methods that restrict it to the allowed values.
     """
 
     help: str
@@ -93,7 +92,7 @@ def setting(
     only: Mapping[str, Only] | None = None,
     **other_help: str,
 ) -> Any:
-    """Declares a setting as a field of a dataclass. `tune="..."` is the help text that `sordino tune` has for it.
+    """Declares a setting as a field of a dataclass. `tune="..."` is another help text, for `sordino tune`.
 
     >>> @dataclass
     ... class Settings:
@@ -107,7 +106,7 @@ def setting(
 
 @dataclass(frozen=True)
 class DeclaredSetting:
-    """One setting of a dataclass: all that is known of it."""
+    """One setting of a dataclass, with its declaration and JSON schema."""
 
     name: str
     setting: Setting
@@ -117,26 +116,26 @@ class DeclaredSetting:
 
     @property
     def key(self) -> str:
-        """Its name in a TOML file."""
+        """The name in a TOML file."""
         return self.setting.key or self.name
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Its names on the command line, the one to use first."""
+        """The names on the command line, the preferred one first."""
         return tuple(dict.fromkeys(option_of(each) for each in (self.name, self.key)))
 
     @property
     def kind(self) -> str:
-        """The JSON type of its values: number, integer, string or boolean."""
+        """The JSON type of the values: number, integer, string or boolean."""
         return str(self.schema.get("type", "string"))
 
     def help_for(self, command: str) -> str | None:
-        """Its help text in a command, None where the command has no option for it."""
+        """The help text in a command, or None if the command has no option for the setting."""
         return self.setting.commands.get(command)
 
     @property
     def requirement(self) -> str:
-        """What a value must be, for a message."""
+        """Description of the allowed values, for a message."""
         schema = self.schema
         if "enum" in schema:
             return f"one of {', '.join(schema['enum'])}"
@@ -152,7 +151,7 @@ class DeclaredSetting:
 
 
 class SettingError(UsageError):
-    """A setting is wrong. Names in braces are those of settings, and are spelled as the reader knows them.
+    """A setting is wrong. Names of settings in braces are replaced by those the reader knows (option, key or argument).
 
     >>> error = SettingError("{batch_size} must be below {most}, got {given}.", most=10, given=12)
     >>> str(error), str(error.named(option_of))
@@ -164,11 +163,11 @@ class SettingError(UsageError):
         super().__init__(str(self.named(str)))
 
     def named(self, name_of: NameOf) -> UsageError:
-        """The same error with settings named as `name_of` does."""
-        return UsageError(self.template.format_map(_Spelled(name_of, self.values)))
+        """A copy of the error in which settings are named by `name_of`."""
+        return UsageError(self.template.format_map(_TemplateValues(name_of, self.values)))
 
 
-class _Spelled(dict[str, object]):
+class _TemplateValues(dict[str, object]):
     def __init__(self, name_of: NameOf, values: Mapping[str, object]) -> None:
         super().__init__(values)
         self._name_of = name_of
@@ -178,12 +177,12 @@ class _Spelled(dict[str, object]):
 
 
 def option_of(name: str) -> str:
-    """The option that is named like an argument."""
+    """The option of a Python argument: `batch_size` becomes `--batch-size`."""
     return "--" + name.replace("_", "-")
 
 
 def renamed(error: UsageError, name_of: NameOf) -> UsageError:
-    """The error with its settings named by `name_of`: all of a `SettingError`, and the first word of any other.
+    """A copy of the error with settings named by `name_of`: all in a `SettingError`, the first word in other errors.
 
     >>> str(renamed(UsageError("batch_size must be at most 3, got 4."), option_of))
     '--batch-size must be at most 3, got 4.'
@@ -195,7 +194,7 @@ def renamed(error: UsageError, name_of: NameOf) -> UsageError:
 
 
 def declared(kind: type) -> dict[str, DeclaredSetting]:
-    """The settings of a dataclass by name, in order."""
+    """Settings of a dataclass by name, in order."""
     if kind not in _DECLARED:
         schemas = json_schema(kind)["properties"]
         _DECLARED[kind] = {
@@ -212,7 +211,7 @@ def declared(kind: type) -> dict[str, DeclaredSetting]:
 
 
 def checked(settings: Any) -> dict[str, Any]:
-    """The values of a dataclass of settings, each of its declared type. The first that is not is refused."""
+    """Checks the values of a dataclass of settings against their types. Raises for the first wrong one."""
     by_name = declared(type(settings))
     given = {name: getattr(settings, name) for name in by_name}
     try:
@@ -221,13 +220,13 @@ def checked(settings: Any) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         (wrong,) = (each for each in by_name.values() if each.key == first["loc"][0])
         raise _refusal(wrong, first) from None
-    # Numbers stay as they were said: 3 is not written as 3.0, so that what is compared by its text stays equal.
+    # Numbers stay as given: 3 does not become 3.0, because values are compared by their strings elsewhere.
     chosen = {name: value for name in given if isinstance(value := getattr(found, _attribute(name)), StrEnum)}
     return given | chosen
 
 
 def checked_one(kind: type, name: str, value: Any) -> Any:
-    """A value for one setting of a dataclass, of its declared type, or a refusal."""
+    """Checks a value for one setting of a dataclass against its type."""
     hint = get_type_hints(kind, include_extras=True)[name]
     try:
         found = TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
@@ -237,7 +236,7 @@ def checked_one(kind: type, name: str, value: Any) -> Any:
 
 
 def json_schema(kind: type) -> dict[str, Any]:
-    """The JSON schema of the TOML files that hold these settings."""
+    """JSON schema of the TOML files with these settings."""
     schema = _model(kind).model_json_schema(by_alias=True)
     known = schema.pop("$defs", {})
     schema["properties"] = {key: _resolved(entry, known) for key, entry in schema["properties"].items()}
@@ -245,7 +244,7 @@ def json_schema(kind: type) -> dict[str, Any]:
 
 
 def _model(kind: type) -> type[BaseModel]:
-    """The pydantic model with the fields of a dataclass. Strict: a string is no number, and a truth value neither."""
+    """Pydantic model with the fields of a dataclass. Strict: strings and booleans are not accepted as numbers."""
     if kind not in _MODELS:
         hints = get_type_hints(kind, include_extras=True)
         described: dict[str, Any] = {}
@@ -263,11 +262,11 @@ def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _attribute(name: str) -> str:
-    return f"its_{name}"  # a model has attributes of its own, such as `schema`
+    return f"its_{name}"  # a prefix, because pydantic models have attributes such as `schema`
 
 
 def _refusal(wrong: DeclaredSetting, error: Any) -> SettingError:
-    """A setting that has one of a few values, or fails a check of its own, is shown as it was spelled."""
+    """The error for a wrong value. A string is shown if the setting has a few allowed values or a check of its own."""
     if error["type"] == "value_error":
         requirement, given = error["ctx"]["error"], validate.option(error["input"])
     else:
@@ -279,7 +278,7 @@ def _refusal(wrong: DeclaredSetting, error: Any) -> SettingError:
 
 
 def _resolved(entry: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Without references, so that each property can be read by itself."""
+    """A schema entry with its references replaced by their definitions."""
     if "$ref" in entry:
         rest = {name: value for name, value in entry.items() if name != "$ref"}
         return {**known[entry["$ref"].rpartition("/")[2]], **rest}
@@ -293,7 +292,7 @@ def _not_null(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
-    """A check that a string is one of some names, which are looked up when a value is checked."""
+    """A check that a string is one of `names()`, which is called when a value is checked."""
 
     def check(text: str) -> str:
         if text not in names():

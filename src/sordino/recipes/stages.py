@@ -1,4 +1,4 @@
-"""The stages of a training, made from the settings of a recipe."""
+"""Stages of a plan, optimizer, schedule and average, made from the settings of a recipe."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ __all__ = [
     "views_of",
 ]
 
-_PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # what autocast is told
-ADAM_BETAS = (0.9, 0.999)  # unless a recipe has a momentum, which is the first of them
+_PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # dtype of autocast
+ADAM_BETAS = (0.9, 0.999)  # the momentum of a recipe replaces the first
 
 
 _FAMILIES: dict[str, Fit] = {"blocks": best_blocks, "laplace": weighted_laplace, "isotropic": isotropic}
@@ -56,7 +56,7 @@ _SOURCES: dict[str, Callable[[], Source]] = {"releases": FromReleases, "flat": F
 
 
 def stages_of(prepared: PreparedRecipe) -> Plan:
-    """The plan of a recipe. The scale of its noise is 1, and has to be calibrated."""
+    """The plan of a recipe, with noise multiplier 1, which has to be calibrated."""
     recipe, settings = prepared.recipe, prepared.settings
     sampler = make_sampler(recipe.question(prepared.examples, settings.batch_size))
     sparsified = sparsifying(prepared, sampler.steps)
@@ -67,19 +67,19 @@ def stages_of(prepared: PreparedRecipe) -> Plan:
 
 
 def noise_of(text: str | None) -> Noise:
-    """Noise of scale 1: "gaussian", or "optimized:FAMILY:WEIGHTS".
+    """Parses a noise, with multiplier 1: "gaussian", or "optimized:FAMILY:WEIGHTS".
 
-    FAMILY is blocks, laplace or isotropic. WEIGHTS, which say how much noise hurts each coordinate, are "releases"
-    (learnt from past releases, which is post-processing) or "flat". Both may be left out.
+    FAMILY is blocks, laplace or isotropic. WEIGHTS are the costs of noise by coordinate: "releases" (learned from past
+    releases, which is post-processing) or "flat". Both may be left out.
 
     >>> noise_of("optimized:laplace:flat")
     OptimizedNoise(1.0, weights=Flat(), cost=AbsoluteCost(), fit=weighted_laplace)
     """
     if text is None or text == "gaussian":
         return Gaussian(1.0)
-    kind, *said = text.split(":")
-    family, source = (said + ["blocks", "releases"][len(said) :])[:2]
-    if kind != "optimized" or len(said) > 2 or family not in _FAMILIES or source not in _SOURCES:
+    kind, *parts = text.split(":")
+    family, source = (parts + ["blocks", "releases"][len(parts) :])[:2]
+    if kind != "optimized" or len(parts) > 2 or family not in _FAMILIES or source not in _SOURCES:
         families, sources = ", ".join(_FAMILIES), ", ".join(_SOURCES)
         requirement = f"gaussian or optimized:FAMILY:WEIGHTS with FAMILY of {families} and WEIGHTS of {sources}"
         given = validate.option(text)
@@ -88,39 +88,39 @@ def noise_of(text: str | None) -> Noise:
 
 
 def gradient_of(prepared: PreparedRecipe) -> LossGradient:
-    """The gradient of the loss for these labels, in the precision and with the views of the recipe."""
+    """The loss gradient, with the precision and augmentation of the recipe."""
     return LossGradient(loss_of(prepared), autocast_of(prepared.recipe), views_of(prepared.recipe))
 
 
 def loss_of(prepared: PreparedRecipe) -> Callable[..., Tensor]:
-    """Cross-entropy for classes, squared error for numbers."""
+    """The loss: cross-entropy for classification, squared error for regression."""
     return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
 
 
 def views_of(recipe: Recipe) -> Views:
-    """Augmented copies of each example, as many as the recipe asks for."""
+    """The augmentation of the recipe."""
     return Views(recipe.views, parse_augmentation(recipe.augment))
 
 
 def autocast_of(recipe: Recipe) -> torch.dtype | None:
-    """The half precision that products are computed in, if any."""
+    """The half precision of forward and backward passes, or None for float32."""
     return _PRECISIONS[recipe.precision]
 
 
 def sparsifying(prepared: PreparedRecipe, steps: int) -> Encoding | None:
-    """Random sparsification with one mask per epoch, whose rate rises to the final one; None if it is 0."""
+    """Random sparsification with one mask per epoch and a rate that rises to the final one, or None if that is 0."""
     per_epoch = steps_per_epoch(prepared.examples, prepared.settings.batch_size)
     rate = prepared.recipe.sparsify
     return RandomSparsify.throughout(steps, final_rate=rate, steps_per_epoch=per_epoch) if rate else None
 
 
 def _freezing(model: nn.Module, final: float, steps: int) -> Encoding | None:
-    """Freezing of the smallest weights, in three stages that cut the steps into quarters."""
+    """Freezing of the smallest weights in three stages, after each quarter of the steps, or None if `final` is 0."""
     return Freeze.by_magnitude(model, stages=equal_stages(steps), final=final) if final else None
 
 
 def optimizer_of(settings: TrainingSettings, decay: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """A function that makes the optimizer of the settings for given parameters."""
+    """A function from parameters to the optimizer of the settings."""
     if settings.optimizer == "adam":
         betas = (settings.momentum, ADAM_BETAS[1])
         return lambda parameters: torch.optim.Adam(
@@ -131,7 +131,7 @@ def optimizer_of(settings: TrainingSettings, decay: float) -> Callable[[Iterable
 
 
 def parse_averaging(text: str) -> Averaging | None:
-    """An average of the iterates: "none", "ema:0.999" or "tail:0.5". The number may be left out.
+    """Parses an average of the iterates: "none", "ema:0.999" or "tail:0.5". The number may be left out.
 
     >>> parse_averaging("tail:0.25")
     Tail(fraction=0.25)
@@ -147,7 +147,7 @@ def parse_averaging(text: str) -> Averaging | None:
 
 
 def parse_augmentation(text: str) -> tuple[Transform, ...]:
-    """What changes each view, in order: "flip,crop:4", "jitter:0.1" or "none".
+    """Parses a list of augmentations, applied in order: "flip,crop:4", "jitter:0.1" or "none".
 
     >>> parse_augmentation("flip,crop:4")
     (Flip(), Crop(padding=4))

@@ -1,1 +1,1 @@
-"""Single releases: one vector, moments of inputs, sizes of gradients."""
+"""Releases of statistics outside training: one vector, moments of inputs, gradient sizes."""

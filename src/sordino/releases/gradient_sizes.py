@@ -1,11 +1,10 @@
-"""Weights for noise and scales, bought once before training: the sizes of all units' gradients, released with noise.
+"""Noisy sizes of gradients by coordinate, released once before training, as weights for optimized noise and scaling.
 
-A unit adds the absolute values of its gradient at the parameters that the model has now, scaled down to the clip norm.
-They have the norm of the gradient itself, where squares would be much shorter and be lost in the noise; so the squares
-that are returned are those of the sizes.
+Each unit contributes the absolute values of its gradient at the current parameters, clipped. Absolute values have the
+norm of the gradient itself; squared gradients would have much smaller norms and be lost in the noise.
 
-Guarantee: replacing one unit by nothing moves the sum by at most the clip norm in L2, which the noise reads. It is one
-release of the noise's event, charged before a row is read. What is made of the noisy sum is post-processing.
+Guarantee: replacing one unit by nothing moves the sum by at most the clip norm in L2, to which the noise is scaled. It
+is one release of the noise's event, charged before a row is read. Everything after the noisy sum is post-processing.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ def release_sensitivity(
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     seed: int | None = None,
 ) -> Fixed:
-    """The size of the gradient of `model` in each coordinate, as weights for `OptimizedNoise` and `Matched`.
+    """Releases the size of the gradient of `model` in each coordinate, as weights for `OptimizedNoise` and `Matched`.
 
-    `noise` is `Gaussian`, or `OptimizedNoise` where everything is to be pure. Sizes below one standard deviation of
-    theirs could as well be noise, and are raised to it. With a `seed` they are reproducible, and whoever knows the seed
-    can remove the noise.
+    `noise` is `Gaussian`, or `OptimizedNoise` if the guarantee has to be pure. Sizes below the standard deviation of
+    their noise carry no information and are raised to it. With a `seed` the result is reproducible, and whoever knows
+    the seed can remove the noise.
 
     >>> from sordino.kernel.noise import Gaussian
     >>> model, data = nn.Linear(4, 3), (torch.rand(500, 4), torch.zeros(500, dtype=torch.int64))
@@ -65,8 +64,8 @@ def release_sensitivity(
         total_of=lambda: _sum_of_sizes(budget, model, gradient, clip),
         delta=budget.delta or 0.0,
     )
-    known_to = torch.as_tensor(private.noise_square, dtype=torch.float64).sqrt()
-    return Fixed(private.value.maximum(known_to))
+    noise_std = torch.as_tensor(private.noise_square, dtype=torch.float64).sqrt()
+    return Fixed(private.value.maximum(noise_std))
 
 
 def _sum_of_sizes(budget: Budget, model: nn.Module, gradient: LossGradient, clip: ClipByNorm) -> BoundedSum:

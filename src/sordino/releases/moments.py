@@ -1,13 +1,13 @@
 """Means and standard deviations of private inputs, released with noise and charged to the budget.
 
-A row of inputs x in a public range, scaled to [-1, 1], adds (1, mean of x, mean of x^2) to a sum, the means taken over
-the places of each of `c` channels. Each of the 2c + 1 numbers is at most 1, so a row's vector has an L2 norm of at most
-sqrt(2c + 1). The rows of a unit are added up and scaled down to that norm as a whole, which keeps their ratios: a unit
-with many rows counts about as much as one with a single row.
+A row of inputs x in a public range, scaled to [-1, 1], adds (1, mean of x, mean of x^2) to a sum, with means over the
+positions of each of `c` channels. Each of the 2c + 1 values is at most 1, so the vector of a row has L2 norm at most
+sqrt(2c + 1). The rows of a unit are summed and clipped to that norm as a whole, which keeps their ratios: a unit with
+many rows counts about as much as one with a single row.
 
 Guarantee: replacing one unit by nothing moves the sum by at most `bound` = sqrt(2c + 1) in L2. With normal noise of
-`noise_multiplier` * bound on each number this is one Gaussian mechanism (Dwork and Roth 2014, theorem A.1), and it is
-charged before a row is read. The number of rows is one of the noisy numbers, so what follows is post-processing.
+`noise_multiplier` * bound on each value this is one Gaussian mechanism (Dwork and Roth 2014, theorem A.1), and it is
+charged before a row is read. The number of rows is one of the noisy values, so everything else is post-processing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """The mean and the standard deviation of each channel (or column), in the units of the inputs. Public once made."""
+    """Released mean and standard deviation of each channel (or column), in the units of the inputs."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -47,9 +47,9 @@ def release_moments(
     seed: int | None = None,
     key: Key | None = None,
 ) -> Moments:
-    """Means and standard deviations of the inputs of `budget`, whose public range must have been declared.
+    """Releases means and standard deviations of the inputs of `budget`, whose public range must be declared.
 
-    With a `seed` they are reproducible, and whoever knows the seed can remove the noise.
+    With a `seed` the result is reproducible, and whoever knows the seed can remove the noise.
 
     >>> from sordino.kernel.records import as_records
     >>> data = (torch.arange(1000.0)[:, None] / 1000, torch.zeros(1000))
@@ -76,7 +76,7 @@ def release_moments(
 
 @dataclass(frozen=True)
 class _Scale:
-    """Public: how many channels the inputs have, and the range that becomes [-1, 1]."""
+    """Public scaling of inputs: number of channels, and center and half width of the range."""
 
     channels: int
     middle: float
@@ -87,10 +87,11 @@ class _Scale:
         *inputs, _ = records.rows.empty()
         if records.input_range is None:
             raise UsageError(
-                "statistics of private data need a public range: give input_range with the data, got none."
+                "moments of private inputs need a public range: declare input_range with the data, got none."
             )
         if len(inputs) != 1 or not (inputs[0].is_floating_point() or inputs[0].dtype == torch.uint8):
-            raise UsageError(f"moments need one tensor of numbers, got {', '.join(str(x.dtype) for x in inputs)}.")
+            dtypes = ", ".join(str(x.dtype) for x in inputs)
+            raise UsageError(f"moments need one input tensor, floating-point or uint8, got {dtypes}.")
         low, high = records.input_range
         return cls(prod(inputs[0].shape[1:2]), low / 2 + high / 2, high / 2 - low / 2)
 
@@ -100,11 +101,11 @@ class _Scale:
 
     @property
     def bound(self) -> float:
-        """The norm of what one unit adds, at most."""
+        """Largest L2 norm of the contribution of one unit."""
         return sqrt(self.layout.size)
 
     def rows(self, batch: Batch) -> Tensor:
-        """What each row adds, float64, shape (rows, 1 + 2 * channels). An invalid one adds nothing."""
+        """Contribution of each row, float64, shape (rows, 1 + 2 * channels). Invalid rows contribute zeros."""
         scaled = (batch.inputs[0].to(torch.float64) - self.middle) / self.half
         places = scaled.reshape(len(batch.valid), self.channels, -1)
         ones = torch.ones(len(places), 1, dtype=torch.float64, device=places.device)
@@ -116,8 +117,8 @@ class _Scale:
         number = max(1.0, float(parts["number"]))
         mean = (parts["mean"] / number).clamp(-1, 1)
         variance = (parts["square"] / number).clamp(0, 1) - mean.square()
-        known_to = min(1.0, noise_std / number)  # a smaller variance could as well be the noise
-        std = variance.clamp(min=known_to).sqrt()
+        smallest = min(1.0, noise_std / number)  # a smaller variance cannot be told from noise
+        std = variance.clamp(min=smallest).sqrt()
         return Moments(tuple((self.middle + self.half * mean).tolist()), tuple((self.half * std).tolist()))
 
 

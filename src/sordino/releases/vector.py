@@ -1,10 +1,10 @@
-"""One private statistic: a vector, how far one unit may move it, and the noise that hurts least.
+"""`release`: adds to a vector of known sensitivity the noise with the smallest expected cost.
 
-Guarantee: the caller vouches for `sensitivity`, the largest L2 distance between the vectors of two neighbouring data
-sets. A coordinate is brought into a range that is a function of the noise alone before noise is added, which moves no
-two vectors apart, and lets no number be so large that noise is lost in its rounding. With the pure families the release
-is epsilon-differentially private (`OptimizedNoise`); Gaussian noise, where a delta is given and it costs less, is the
-mechanism of `Gaussian`. Which one it is depends on the dimension, weights, epsilon and delta, and not on the vector.
+Guarantee: the caller is responsible for `sensitivity`, the largest L2 distance between the vectors of two neighboring
+datasets. Before noise is added, coordinates are clamped to a range that depends on the noise alone. Clamping increases
+no distance, and it keeps values small enough that noise is not lost in their rounding. With the pure families the
+release is epsilon-differentially private (`OptimizedNoise`). If a delta is given and Gaussian noise costs less, the
+release is that of `Gaussian`. The choice depends on dimension, weights, epsilon and delta, and not on the vector.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from sordino.optimized_noise.fits import best_blocks
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed
 
-_SENSITIVITY = "the sensitivity is as the caller says: nobody checked how the vector was made"
-_EXACT_MULTIPLES = 2.0**52  # of the lattice's spacing: up to here float64 counts them one by one
+_SENSITIVITY = "the sensitivity of the vector is as declared by the caller and is not checked"
+_EXACT_MULTIPLES = 2.0**52  # multiples of the lattice's spacing up to here are exact in float64
 
 Vector = Tensor | NDArray[np.floating] | Sequence[float]
 
 
 @dataclass(frozen=True)
 class Released:
-    """A vector that may be shown, what its noise is expected to cost, and what is promised.
+    """A private vector, the expected cost of its noise, and its guarantee.
 
-    `expected_size` is E|noise| of each coordinate. `floored` says how many weights were too small to be used as given.
+    `expected_size` is E|noise| of each coordinate. `floored` is the number of weights that were raised because they
+    were too small.
     """
 
     value: Tensor
@@ -69,14 +70,14 @@ def release(
     budget: Budget | None = None,
     seed: int | None = None,
 ) -> Released:
-    """Adds the noise that costs least to a vector of which neighbours are at most `sensitivity` apart in L2.
+    """Releases a vector with the noise of smallest expected cost. `sensitivity` is its L2 sensitivity.
 
-    `weights` are public, and say how much noise hurts in each coordinate (equally unless said); `cost` is what is kept
-    small, `AbsoluteCost` (E sum w|z|) unless said. With a `delta` above 0 Gaussian noise is considered too. What is not
-    finite counts as zero. A `budget` is charged before noise is drawn. With a `seed` the result is reproducible, which
-    is for tests: without a budget, two releases with one seed have the same noise, and their difference has none.
+    `weights` are the public costs of noise by coordinate (equal by default). `cost` is the expected cost to minimize
+    (`AbsoluteCost`, E sum w|z|, by default). With a `delta` above 0 Gaussian noise is a candidate too. Values that are
+    not finite count as zero. A `budget` is charged before noise is drawn. A `seed` makes the result reproducible, for
+    tests: without a budget, two releases with one seed have the same noise, and their difference has none.
 
-    >>> counts = [120.0, 80.0, 3.0]  # of people, each of whom is in one of them
+    >>> counts = [120.0, 80.0, 3.0]  # numbers of people, of whom each is in one count
     >>> released = release(counts, sensitivity=1.0, epsilon=1.0, weights=[1.0, 1.0, 10.0], seed=0)
     >>> released.noise, round(released.expected_cost, 1)
     ('2 blocks', 16.6)
@@ -113,18 +114,18 @@ def release(
 
 
 def _numbers(vector: Vector) -> Tensor:
-    """As float64, on the device that it lies on. A message tells the shape, which is public, and no value."""
+    """The vector as float64 on its device. The message has its shape, which is public, and no value."""
     value = vector.detach() if isinstance(vector, Tensor) else np.asarray(vector)
     shape, kind = tuple(value.shape), str(value.dtype)
     is_real = not value.is_complex() if isinstance(value, Tensor) else value.dtype.kind in "fiub"
     if len(shape) != 1 or shape[0] == 0 or not is_real:
-        raise UsageError(f"vector must be one of at least one real number, got {kind} of shape {shape}.")
+        raise UsageError(f"vector must be one-dimensional, real and not empty, got {kind} of shape {shape}.")
     return torch.as_tensor(value).double()
 
 
 @dataclass(frozen=True)
 class _Candidate(ABC):
-    """A noise for this vector, known but for its adjacency."""
+    """A candidate noise for a vector, before its adjacency is chosen."""
 
     weights: Tensor
     cost: Cost
@@ -135,7 +136,7 @@ class _Candidate(ABC):
 
     @abstractmethod
     def expected(self, cost: Cost) -> Tensor:
-        """What each coordinate costs per weight."""
+        """Expected cost of each coordinate, per unit of weight."""
 
     @abstractmethod
     def noise(self, adjacency: Adjacency) -> Noise: ...
@@ -145,7 +146,7 @@ class _Candidate(ABC):
         return float(self.weights @ self.expected(self.cost))
 
     def held(self, vector: Tensor) -> Tensor:
-        """The vector within the range in which float64 tells neighbouring points of the lattice apart."""
+        """The vector, clamped to the range in which float64 represents every point of the lattice."""
         smallest_std = math.sqrt(float(self.expected(SquaredCost()).min()))
         largest = _EXACT_MULTIPLES * spacing_of(smallest_std)
         return torch.where(vector.isfinite(), vector, 0.0).clamp(-largest, largest)
@@ -192,7 +193,7 @@ class _Normal(_Candidate):
 
 
 def _cheapest(weights: Tensor, sensitivity: float, epsilon: float, delta: float, cost: Cost) -> _Candidate:
-    """Blocks contain weighted Laplace and isotropic noise, so that they cost no more than either."""
+    """The candidate of smallest expected cost. Block noise includes weighted Laplace and isotropic noise."""
     pure = _Pure(weights, cost, best_blocks(weights, epsilon / sensitivity, cost), epsilon)
     if not delta:
         return pure
@@ -202,5 +203,5 @@ def _cheapest(weights: Tensor, sensitivity: float, epsilon: float, delta: float,
 
 
 def _moves(adjacency: Adjacency) -> float:
-    """An event counts what one unit adds, and a replacement takes one away and adds another."""
+    """How many contributions change between neighbors: replacing a unit removes one and adds another."""
     return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0

@@ -1,6 +1,6 @@
-"""Averages of the weights over a run. They are computed from released weights, so they cost no privacy.
+"""Averages of the weights over a run: `Ema`, `Tail`, and torch's `AveragedModel`. They cost no privacy.
 
-A state is a value: tensors and a number, which a checkpoint can hold.
+They are post-processing of released weights. The state of an average is immutable, and a checkpoint can hold it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _PREFIX = "average."
 
 @dataclass(frozen=True)
 class Average:
-    """An average of `count` iterates, or the last one while there is none to average."""
+    """State of an average over `count` iterates. With a count of 0, `weights` are those of the last iterate."""
 
     weights: dict[str, Tensor] = field(repr=False)
     count: int
 
     @classmethod
     def starting_at(cls, weights: Weights) -> Average:
-        """A copy of the weights: what changes them later does not change the average."""
+        """The state before the first iterate, with a copy of the weights."""
         return cls({name: value.detach().clone() for name, value in weights.items()}, 0)
 
-    def moved(self, weights: Weights, share: float) -> Average:
-        """The average moved towards `weights` by `share` of the way."""
-        moved = {name: value.lerp(weights[name].detach(), share) for name, value in self.weights.items()}
+    def moved(self, weights: Weights, fraction: float) -> Average:
+        """The average after one more iterate: (1 - fraction) * average + fraction * weights."""
+        moved = {name: value.lerp(weights[name].detach(), fraction) for name, value in self.weights.items()}
         return Average(moved, self.count + 1)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Everything there is to save, by name."""
+        """Tensors to save, by name."""
         named = {_PREFIX + name: value for name, value in self.weights.items()}
         return {**named, _COUNT: torch.tensor(self.count)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], like: Weights) -> Average:
-        """The state that was saved, if it is one of a model with the weights `like`.
+        """Restores a saved state of a model with weights `like`.
 
         >>> average = Average({"weight": torch.ones(2)}, 3)
         >>> Average.from_tensors(average.state_tensors(), like={"weight": torch.zeros(2)}).count
@@ -59,29 +59,29 @@ class Average:
             raise StateError("the saved average belongs to a model with other parameters.")
         count = int(tensors[_COUNT])
         if count < 0:
-            raise StateError(f"an average is of 0 iterates or more, got {count} in the saved one.")
+            raise StateError(f"the saved average has a count of {count}, which must be at least 0.")
         return cls({name: tensors[_PREFIX + name].clone() for name in like}, count)
 
 
 @runtime_checkable
 class Averaging(Protocol):
-    """How iterates are averaged. `step` counts from 0 to `steps` - 1, and `weights` are those after it."""
+    """Averages iterates. `step` counts from 0 to `steps` - 1, and `weights` are those after that step."""
 
     def init(self, weights: Weights) -> Average: ...
 
     def update(self, state: Average, weights: Weights, step: int, steps: int) -> Average: ...
 
     def weights(self, state: Average) -> dict[str, Tensor]:
-        """What to use in place of the last iterate."""
+        """The averaged weights, to use in place of the last iterate."""
         ...
 
 
 @dataclass(frozen=True)
 class Ema:
-    """An exponential moving average that forgets faster at first.
+    """Exponential moving average with a smaller decay in the first steps.
 
-    De et al. (2022): the decay in step t is min(decay, (1 + t) / (10 + t)). The initial weights are soon forgotten, and
-    nothing has to be corrected for them.
+    De et al. (2022): the decay in step t is min(decay, (1 + t) / (10 + t)). So the initial weights soon have no
+    influence, and no bias correction is needed.
 
     >>> ema, weights = Ema(0.9), {"weight": torch.ones(1)}
     >>> ema.weights(ema.update(ema.init({"weight": torch.zeros(1)}), weights, step=0, steps=10))
@@ -106,7 +106,7 @@ class Ema:
 
 @dataclass(frozen=True)
 class Tail:
-    """The plain mean of the last `fraction` of the iterates, and of one at least. Before that, the last iterate.
+    """Mean of the last `fraction` of the iterates, at least of one. Before that, the weights are the last iterate.
 
     >>> tail = Tail(0.5)
     >>> state = tail.init({"weight": torch.zeros(1)})
@@ -136,10 +136,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class TorchAverage:
-    """Averages as a torch `AveragedModel` does, by its `avg_fn` or `multi_avg_fn`: the plain mean unless it has one.
+    """The average of a torch `AveragedModel`: by its `avg_fn` or `multi_avg_fn`, or the mean if it has neither.
 
-    Its own parameters stay as they are while training lasts, so that a stopped run can be repeated. `write_to_model`
-    puts the result into them.
+    The parameters of the `AveragedModel` do not change during training, so that a stopped run can be repeated.
+    `write_to_model` writes the result into them.
 
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> average = TorchAverage(AveragedModel(model))
@@ -155,7 +155,7 @@ class TorchAverage:
 
     def __post_init__(self) -> None:
         probe = [torch.linspace(-1, 1, 5)]
-        for count in (1, 10, 1000):  # tells functions apart that have one name, such as two rates of decay
+        for count in (1, 10, 1000):  # distinguishes functions of one name, such as two rates of decay
             self._average(probe, [torch.linspace(2, 3, 5)], count)
         found = hashlib.blake2b(probe[0].numpy().tobytes(), digest_size=8).hexdigest()
         object.__setattr__(self, "digest", found)
@@ -176,7 +176,7 @@ class TorchAverage:
 
     @torch.no_grad()
     def write_to_model(self, state: Average) -> None:
-        """Gives the `AveragedModel` the average and its count, as its own `update_parameters` would have."""
+        """Writes average and count into the `AveragedModel`, as its own `update_parameters` would have."""
         for name, parameter in self.averaged.module.named_parameters():
             if name in state.weights:
                 parameter.copy_(state.weights[name])

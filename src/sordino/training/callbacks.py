@@ -1,7 +1,7 @@
-"""Callbacks of a training: progress bar, log messages, TensorBoard, and the base class for one's own.
+"""Callbacks of a training: base class, progress bar, log messages and TensorBoard.
 
-A callback sees public values only: numbers of steps, epsilon, and what was measured on public rows or released at a
-price. Gradients, losses of private rows and batches never reach it.
+A callback receives public values only: step counts, epsilon, and measurements on public rows or charged to the budget.
+Gradients, losses of private rows and batches are never passed to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOGGER.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """Public facts of a training before its first step. `steps_taken` is above 0 in a run that is resumed."""
+    """Public facts about a training before its first step. `steps_taken` is above 0 if the run is resumed."""
 
     steps: int
     steps_taken: int
@@ -40,9 +40,9 @@ class TrainingStart:
 
 
 class Callback:
-    """Base class of callbacks: override the methods that you need.
+    """Base class of callbacks. Override the methods that you need.
 
-    A callback that raises ends the training; with a run folder, it can be resumed.
+    An exception in a callback ends the training, which can be resumed if it has a run folder.
 
     >>> class CountSteps(Callback):
     ...     steps = 0
@@ -55,19 +55,19 @@ class Callback:
     """
 
     def on_start(self, start: TrainingStart) -> None:
-        """Called once, before the first step that is left."""
+        """Called once, before the first step."""
 
     def on_step(self, step: int, steps: int) -> None:
         """Called after each step with the number of steps taken and planned."""
 
     def on_evaluation(self, row: Row) -> None:
-        """Called about twenty times with public quantities: step, epoch, epsilon, delta and what was measured."""
+        """Called about twenty times per run with public values: step, epoch, epsilon, delta and measurements."""
 
     def on_end(self, row: Row) -> None:
-        """Called once all steps are taken and the weights are in the model, with the last public quantities."""
+        """Called after the last step, when the model has its final weights, with the last public values."""
 
     def on_close(self) -> None:
-        """Called last, also when the training was stopped or failed."""
+        """Called last, even if the training was stopped or failed."""
 
 
 class CallbackList(Callback):
@@ -101,7 +101,7 @@ class CallbackList(Callback):
 
 @contextmanager
 def closing_callbacks(callbacks: Callback) -> Iterator[Callback]:
-    """Calls `on_close` at the end, however the training ends."""
+    """Calls `on_close` at the end of the block, even after an exception."""
     try:
         yield callbacks
     finally:
@@ -109,7 +109,7 @@ def closing_callbacks(callbacks: Callback) -> Iterator[Callback]:
 
 
 class ProgressBar(Callback):
-    """A bar on standard error with the steps taken, the time left and the epsilon spent so far."""
+    """Progress bar on standard error, with steps, remaining time and epsilon spent so far."""
 
     def __init__(self, description: str = "training privately") -> None:
         self._description, self._promised = description, 0.0
@@ -135,9 +135,9 @@ class ProgressBar(Callback):
 
 
 class LogSteps(Callback):
-    """Writes the start, each evaluation and the end to the logger "sordino" of the standard `logging` module.
+    """Logs start, evaluations and end to the logger "sordino" of the standard `logging` module.
 
-    `fit` uses it by itself. Messages appear once a program asks for them, as `logging.basicConfig(level="INFO")` does.
+    `fit` always uses it. A program enables its messages, for example, with `logging.basicConfig(level="INFO")`.
     """
 
     def on_start(self, start: TrainingStart) -> None:
@@ -159,7 +159,7 @@ class LogSteps(Callback):
 
 
 class EventLog(Callback):
-    """Writes each evaluation for TensorBoard into `folder`, which is made with the first one."""
+    """Writes evaluations for TensorBoard into `folder`, which is made at the first one."""
 
     def __init__(self, folder: Path | str) -> None:
         try:

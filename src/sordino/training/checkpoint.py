@@ -1,14 +1,14 @@
-"""What a run needs to go on after it was stopped, in a folder that is its owner's alone and is deleted at the end.
+"""Checkpoints of a run: private state, stored with mode 0700 beside the run folder and deleted at the end.
 
-Noise is a function of (key, number of the release, step). The number is kept with the key: in whatever budget the run
-goes on, it draws what it drew. A step that was begun before the machine stopped may be taken again under the same key
-only if it is the same step bit for bit; the same noise on another sum would show the difference of the two. So a
-checkpoint is written before any step that it speaks for: it holds the state at `step`, and says that steps up to
-`begun_until` may have been begun from there. Going on from the same state, data, plan and arithmetic repeats these
-steps, and costs nothing. Whatever differs makes it another run of these steps: it needs a new key, and they count
-again. Either way no step is forgotten.
+Noise is a function of (key, number of the release, step). The number is stored with the key, so that a resumed run
+draws the same noise, whatever its budget. A step that was begun before the process stopped may be repeated with the
+same key only if it is the same step bit for bit: the same noise on another sum would reveal the difference of the two
+sums. So a checkpoint is written before the steps that it covers. It has the state at `step`, and says that steps up to
+`begun_until` may have been begun from there. With the same state, data, plan and arithmetic these steps are repeated
+exactly, which costs nothing. If anything differs, the repeated steps need a new key, and they are charged again. Either
+way every step that was begun is counted.
 
-The folder holds the key, so whoever reads it can remove the noise: it lies beside the run's folder, never in it.
+The private folder has the key, and whoever reads it can remove the noise. So it is never inside the run folder.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. Steps before `step` are done; steps before `begun_until` may have been begun.
+    """Step count of a run. Steps before `step` are done; steps before `begun_until` may have been begun.
 
-    `renewals` counts the keys that were given up, `drawn_again` the steps that were paid for twice because of it.
+    `renewals` is the number of keys that were replaced, `drawn_again` the number of steps charged twice because of
+    that.
     """
 
     step: int = 0
@@ -75,10 +76,10 @@ class Progress:
         validate.count(at_least=self.step, at_most=most, begun_until=self.begun_until)
 
     def renewed(self, period: int) -> Progress:
-        """Under a new key. All that the old one may have drawn since `step` counts again, in whole periods.
+        """Progress under a new key. Steps begun with the old key since `step` are counted again, in whole periods.
 
-        Guarantee: with batches drawn anew every `period` steps, the old key was used in the periods that meet
-        [step, begun_until), and the new one in all that meet [step, end). The plan counts each period once.
+        Guarantee: with batches drawn anew every `period` steps, the old key was used in the periods that intersect
+        [step, begun_until), and the new one in all that intersect [step, end). The plan counts each period once.
         """
         first, last = self.step // period, -(-self.begun_until // period)
         again = (last - first) * period
@@ -87,9 +88,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run's state at `progress.step`: tensors by name, and whatever else is needed as JSON values by name.
+    """State of a run at `progress.step`: tensors by name, and other values (JSON) by name.
 
-    `identity` says what the run is (plan, model and data, as texts by name): no other run takes the checkpoint up.
+    `identity` describes plan, model and data as strings by name. A run with another identity cannot load the
+    checkpoint.
     """
 
     progress: Progress
@@ -99,17 +101,17 @@ class Checkpoint:
 
     @property
     def physical_batch_size(self) -> int:
-        """Frozen with the state: another one would add up in another order, and a step would not be the same."""
+        """Part of the state: another size would sum in another order, and a repeated step would not be the same."""
         size = self.values["physical_batch_size"]
         return size if isinstance(size, int) else 1
 
 
 _CPU, _ANY_ORDER, _REHEARSED = torch.device("cpu"), "in any order", "model, loss and optimizer on synthetic rows"
-_LIBRARIES = ("ONEDNN_", "DNNL_", "MKL_")  # how the names of their settings begin, in the environment
+_LIBRARIES = ("ONEDNN_", "DNNL_", "MKL_")  # prefixes of environment variables that configure numerical libraries
 
 
 def surroundings(device: torch.device = _CPU) -> dict[str, str]:
-    """What the arithmetic of a step depends on besides its state: a step is repeated exactly only where these agree.
+    """Environment of a step's arithmetic. A step can be repeated exactly only if all these values are equal.
 
     >>> sorted(surroundings())
     ['device', 'libraries', 'numpy', 'processor', 'rounded products', 'sordino', 'sums', 'threads', 'torch']
@@ -128,13 +130,13 @@ def surroundings(device: torch.device = _CPU) -> dict[str, str]:
 
 
 def _settings_of_libraries() -> dict[str, str]:
-    """By which kernels are chosen, too."""
+    """Environment variables of numerical libraries, which influence the choice of kernels."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_LIBRARIES)}
 
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Digest of the package's source files: between two commits of one version a sum may change in its last bit."""
+    """Digest of the package's source files: within one version, a commit may change the last bit of a sum."""
     digest, package = hashlib.blake2b(digest_size=8), Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()
@@ -143,7 +145,7 @@ def _sources() -> str:
 
 
 def _processor() -> str:
-    """With all that kernels choose by, sizes of caches among it: two processors of one kind may add up differently."""
+    """Processor, with the capabilities and cache sizes by which kernels and so the order of sums are chosen."""
     found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # older torch has none
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
     return f"{found.get('cpu_name', os.uname().machine)} {torch.backends.cpu.get_cpu_capability()} ({digest})"
@@ -156,12 +158,12 @@ def _described(device: torch.device) -> str:
 
 
 def _order_of_sums(device: torch.device) -> str:
-    """Elsewhere than on a CPU, the same step gives the same bits only if torch was told to see to it."""
+    """Whether sums have a fixed order: always on a CPU, elsewhere only with torch's deterministic algorithms."""
     return "in order" if device.type == "cpu" or torch.are_deterministic_algorithms_enabled() else _ANY_ORDER
 
 
 class Checkpoints:
-    """The private folder of one run, held by one process at a time.
+    """The private folder of one run, locked by one process at a time.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run.private"
@@ -177,7 +179,7 @@ class Checkpoints:
 
     @classmethod
     def begin(cls, folder: Path, key: Key) -> Checkpoints:
-        """Makes the folder, readable by its owner only, with the key in it."""
+        """Makes the folder with mode 0700, and writes the key into it."""
         try:
             folder.mkdir(mode=0o700, parents=True)
         except FileExistsError:
@@ -193,7 +195,7 @@ class Checkpoints:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoints:
-        """Takes up the folder of a run that was stopped."""
+        """Opens the folder of a stopped run."""
         if not (folder / "key.json").is_file():
             raise StateError(f"there is no unfinished run at {str(folder)!r}.")
         lock = _locked(folder)
@@ -204,12 +206,12 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError, DataError, UsageError):
             os.close(lock)
             raise StateError(
-                f"the key in {str(folder)!r} is damaged, or of an earlier version: the run cannot be continued."
+                f"the key in {str(folder)!r} is damaged or from an earlier version: the run cannot be continued."
             ) from None
         return cls(folder, key, run, lock)
 
     def number(self, number: int) -> None:
-        """Keeps which release of its budget the run is, before its first step: its noise comes from there."""
+        """Stores the number of the run's release in its budget, before the first step: the noise depends on it."""
         if self.run.number != number:
             self.run = replace(self.run, number=number)
             self._write_key()
@@ -220,15 +222,15 @@ class Checkpoints:
         return not self._path.exists()
 
     def key(self, progress: Progress) -> Key:
-        """The key of the steps that follow."""
+        """The key of the next steps."""
         return self._key.renewed(progress.renewals)
 
     def fingerprint_key(self) -> bytes:
-        """A secret for fingerprints of the data: without it nobody can test a guess of the data against them."""
+        """A secret for fingerprints of the data, without which a guess of the data cannot be tested against them."""
         return self._key.stream("fingerprint").secret
 
     def save(self, checkpoint: Checkpoint, device: torch.device = _CPU, *, gradients: str = "") -> None:
-        """Replaces the last checkpoint. It is on the disk before this returns. `gradients` is their fingerprint."""
+        """Replaces the last checkpoint, flushed to disk. `gradients` is the fingerprint of gradients."""
         about = {
             "format": _FORMAT,
             "progress": vars(checkpoint.progress),
@@ -248,11 +250,11 @@ class Checkpoints:
         gradients: str = "",
         draw_again_every: int | None = None,
     ) -> Checkpoint:
-        """The last checkpoint, if it is of this run and its steps can be repeated bit for bit on `device`.
+        """Loads the last checkpoint, if it belongs to this run and its steps can be repeated bit for bit on `device`.
 
-        Where they cannot, because torch, the processor, the number of threads or what the model does is another, it is
-        refused; with `draw_again_every` (the sampler's period) it comes with a renewed key instead, and with what that
-        costs.
+        If they cannot, because torch, the processor, the number of threads or the model's computation changed, this
+        raises. With `draw_again_every` (the sampler's period) it returns a checkpoint with a renewed key instead, whose
+        progress counts the repeated steps.
         """
         found = load_tensors(self._path)
         text = found.texts.get("about", "")
@@ -263,7 +265,7 @@ class Checkpoints:
             raise StateError(f"the checkpoint has format {about['format']}, this version reads {_FORMAT}.")
         for name, value in identity.items():
             if about["identity"].get(name) != value:
-                raise StateError(f"the checkpoint in {str(self.folder)!r} is of another run: its {name} differs.")
+                raise StateError(f"the checkpoint in {str(self.folder)!r} belongs to another run: its {name} differs.")
         checkpoint = Checkpoint(Progress(**about["progress"]), found.tensors, about["values"], dict(identity))
         if checkpoint.progress.begun_until == checkpoint.progress.step:
             return checkpoint
@@ -276,17 +278,17 @@ class Checkpoints:
                 "Resume it there, or draw them again with fresh noise at the price of a larger epsilon."
             )
         checkpoint = replace(checkpoint, progress=checkpoint.progress.renewed(draw_again_every))
-        self.save(checkpoint, device, gradients=gradients)  # the old key is given up before the new one is used
+        self.save(checkpoint, device, gradients=gradients)  # the old key is replaced before the new one is used
         return checkpoint
 
     def destroy(self) -> None:
-        """Deletes the key first: without it nobody can take the noise away again."""
+        """Deletes the folder, and the key first: without it nobody can remove the noise."""
         (self.folder / "key.json").unlink(missing_ok=True)
         shutil.rmtree(self.folder)
         self.close()
 
     def close(self) -> None:
-        """Lets another process take over."""
+        """Releases the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -307,14 +309,14 @@ class Checkpoints:
         write_atomically(self.folder / "key.json", json.dumps(kept).encode(), private=True)
 
     def _seal(self, text: str, tensors: Mapping[str, Tensor]) -> str:
-        """A keyed hash of everything: an edited checkpoint could otherwise claim fewer steps than were begun."""
+        """A keyed hash of the checkpoint: an edited one could claim that fewer steps were begun."""
         seal = hashlib.blake2b(text.encode(), key=self._key.stream("seal").secret)
         _digest_into(seal, tensors)
         return seal.hexdigest()
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Digest of tensors that may be seen, to recognise them bit for bit.
+    """Digest of public tensors, to compare them bit for bit.
 
     >>> digest_of_tensors({"weight": torch.zeros(2)}) == digest_of_tensors({"weight": torch.tensor([0.0, -0.0])})
     False
@@ -332,7 +334,7 @@ def _digest_into(digest: hashlib.blake2b, tensors: Mapping[str, Tensor]) -> None
 
 
 def _obstacle(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    """Why a step that was begun would not be the same once more, if there is a reason."""
+    """The reason why a step cannot be repeated bit for bit, or None."""
     for name, value in now.items():
         if before.get(name) != value:
             return f"the run was begun with {name} {before.get(name)}, here it is {value}"
@@ -342,13 +344,13 @@ def _obstacle(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
 
 
 def _locked(folder: Path) -> int:
-    """Held until closed, and let go by the system when the process ends, however it ends."""
+    """Locks the folder. The lock is held until it is closed, and released by the system when the process ends."""
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise StateError(f"another process works on the run in {str(folder)!r}.") from None
+        raise StateError(f"another process is working on the run in {str(folder)!r}.") from None
     return lock
 
 
@@ -358,14 +360,16 @@ _ROWS, _SEED = 3, 20_253
 def gradient_fingerprint(
     contribution: Contribution, model: nn.Module, records: Records, optimizer: torch.optim.Optimizer | None = None
 ) -> str:
-    """The digest. It depends on the shapes of the data and on no value of it; all is left as it was, bit for bit.
+    """Digest of gradients and optimizer steps on synthetic rows, to detect a changed model, loss or optimizer.
+
+    It depends on the shapes of the data and on none of its values. Model and optimizer are restored bit for bit.
 
     >>> import torch.nn.functional as F
     >>> from sordino.kernel.contribution import LossGradient
     >>> from sordino.kernel.records import as_records
     >>> records = as_records((torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64)))
     >>> one, other = (gradient_fingerprint(LossGradient(F.cross_entropy), nn.Linear(4, 3), records) for _ in range(2))
-    >>> one == other  # weights are drawn, and differ; what is done with them is the same
+    >>> one == other  # the weights of the two models differ, their computation is the same
     True
     """
     rows, digest = records.template(_ROWS), hashlib.blake2b(digest_size=8)
@@ -381,7 +385,7 @@ def gradient_fingerprint(
 
 
 def _moved(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[Tensor]:
-    """The weights after two steps on made-up gradients. The weights themselves are for the caller to put back."""
+    """The weights after two optimizer steps with random gradients. The caller restores the weights."""
     generator, trained = torch.Generator().manual_seed(_SEED), [x for x in model.parameters() if x.requires_grad]
     with _put_back(optimizer), torch.random.fork_rng(devices=[]):
         for _ in range(2):
@@ -393,9 +397,9 @@ def _moved(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[Tensor]:
 
 @contextmanager
 def _put_back(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Steps within are forgotten: state, settings of groups, attributes and gradients are those of before.
+    """Restores state, settings of groups, attributes and gradients of the optimizer after the block.
 
-    Within, nothing has a gradient yet: what has none is not moved.
+    Inside the block all gradients are None at first, and an optimizer does not change a parameter without a gradient.
     """
     groups, attributes = [dict(group) for group in optimizer.param_groups], dict(vars(optimizer))
     held = [x for group in groups for x in group["params"]]
@@ -421,12 +425,12 @@ def _own(value: object) -> object:
 
 
 _SECONDS_BETWEEN_CHECKPOINTS = 20.0
-_SHARE_BETWEEN_CHECKPOINTS = 1 / 50  # of all steps: what must be paid again at most if it has to be drawn again
-_MARKS = 20
+_STEPS_BETWEEN_CHECKPOINTS = 1 / 50  # as a fraction of all steps: at most these are charged again with draw_again
+_EVALUATIONS = 20
 
 
 class RunWriter:
-    """Keeps the run folder and its private twin. A training without a folder has none."""
+    """Writes the run folder and the private folder beside it during a training."""
 
     def __init__(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         self._folder, self._checkpoints = folder, checkpoints
@@ -437,19 +441,19 @@ class RunWriter:
 
     @classmethod
     def begin(cls, folder: RunFolder, key: Key) -> RunWriter:
-        """A new run, in a folder that holds none."""
+        """Begins a new run in a folder without one."""
         if folder.is_begun or folder.private.exists():
-            raise UsageError(f"{str(folder.path)!r} holds a run already: resume it, or choose another folder.")
+            raise UsageError(f"{str(folder.path)!r} has a run already: resume it, or choose another folder.")
         return cls(folder, Checkpoints.begin(folder.private, key))
 
     @classmethod
     def resume(cls, folder: RunFolder, key: Key) -> RunWriter:
-        """An unfinished run, or a new one with `key` where nothing has begun yet."""
+        """Resumes an unfinished run, or begins a new one with `key` if there is none."""
         folder.sweep()
         if folder.private.exists():
             return cls(folder, Checkpoints.open(folder.private))
         if folder.is_begun:
-            raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the run cannot be continued.")
+            raise StateError(f"{str(folder.private)!r} is missing, and the key with it: the run cannot be continued.")
         return cls.begin(folder, key)
 
     def last_checkpoint(
@@ -462,7 +466,7 @@ class RunWriter:
         optimizer: torch.optim.Optimizer | None = None,
         draw_again: bool,
     ) -> Checkpoint | None:
-        """Where the run stands, if it is this run. `settings` tell it from others, as the plan and the data do."""
+        """Loads the last checkpoint of the run, or None. Plan, data and `settings` identify the run."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
         self._device, self._identity = device_of(model), {"plan": repr(plan.stages), "data": data, **settings}
         self._rehearse = partial(gradient_fingerprint, plan.contribution, model, records, optimizer)
@@ -477,35 +481,35 @@ class RunWriter:
 
     @cached_property
     def _gradients(self) -> str:
-        """By what model and optimizer do a run is told from others too. Looked at before the first checkpoint."""
+        """Fingerprint of model, loss and optimizer, computed before the first checkpoint."""
         return self._rehearse()
 
     @property
     def key(self) -> Key:
-        """The key of the steps that follow."""
+        """The key of the next steps."""
         return self._checkpoints.key(self._progress)
 
     @property
     def run(self) -> RunIdentity:
-        """Identity of the run, by which a budget knows it."""
+        """Identity of the run, by which a budget recognizes it."""
         return self._checkpoints.run
 
     @property
     def drawn_again(self) -> int:
-        """How many steps are taken twice, under two keys."""
+        """Number of steps that are charged twice, because they were begun with two keys."""
         return self._progress.drawn_again
 
     def describe(self, about: Mapping[str, object]) -> None:
-        """Writes public facts about the training, unless a recipe says more."""
+        """Writes public facts about the training, unless the folder has a recipe."""
         if not self._folder.has_recipe:
             self._folder.write_training(about)
 
     def promise(
         self, promised: Mapping[str, object], *, number: int, plan: str, noise_multiplier: float, drawn_again: int = 0
     ) -> list[dict[str, object]]:
-        """Says what the run will have cost before its first step. Gives the rows of the steps done so far.
+        """Writes the guarantee of the whole run before its first step. Returns the metrics of the steps done so far.
 
-        What follows `promised` is by which a budget knows the run: see `PromisedRun`.
+        The arguments after `promised` identify the run for a budget: see `PromisedRun`.
         """
         self._checkpoints.number(number)
         run = PromisedRun(self.run.name, number, plan, noise_multiplier, drawn_again)
@@ -514,27 +518,27 @@ class RunWriter:
         return self._folder.metrics()
 
     def before_step(self, training: Training) -> None:
-        """No step begins that no checkpoint speaks for."""
+        """Writes a checkpoint if none covers the next step, or the last one is too old."""
         step, steps = training.run.steps, len(training.run)
         is_due = time.monotonic() > self._saved_at + _SECONDS_BETWEEN_CHECKPOINTS
         if step >= self._progress.begun_until or is_due:
-            ahead = max(1, math.floor(steps * _SHARE_BETWEEN_CHECKPOINTS))
+            ahead = max(1, math.floor(steps * _STEPS_BETWEEN_CHECKPOINTS))
             self._save(training, begun_until=min(step + ahead, steps))
 
     def at_rest(self, training: Training) -> None:
-        """Between steps, with none begun: from here the run can go on anywhere."""
+        """Writes a checkpoint between two steps, with none begun, so that the run can be resumed on any machine."""
         self._save(training, begun_until=training.run.steps)
 
     def add(self, row: Mapping[str, object]) -> None:
-        """A row of public quantities."""
+        """Writes a row of public values to the metrics."""
         self._folder.add_metrics(row)
 
     def before_showing(self, training: Training, epoch: int) -> dict[str, Tensor]:
-        """The weights that may be shown after this epoch: the same ones whenever, wherever and however often.
+        """The weights to release after this epoch, always the same ones for a run.
 
-        Guarantee: they are in the last checkpoint, from which a stopped run goes on, and their digest lies outside the
-        private folder, before anybody sees them. Other weights are not shown in their place: with fresh noise, they
-        would be another release, which nobody has paid for.
+        Guarantee: before they are released they are in the last checkpoint, from which a stopped run continues, and
+        their digest is in the run folder. Other weights are refused: with fresh noise they would be a second release,
+        which is not charged.
         """
         self.at_rest(training)
         weights = training.weights()
@@ -543,26 +547,26 @@ class RunWriter:
             self._folder.add_shown(epoch, digest)
         elif before != digest:
             raise StateError(
-                f"other weights were shown after epoch {epoch} of this run: its private folder was replaced by an "
-                "older one, and its steps have been drawn again. Begin a new run, and charge it."
+                f"other weights were released after epoch {epoch} of this run: its private folder was replaced by an "
+                "older one, and its steps were repeated with other noise. Begin a new run, and charge it."
             )
         return {name: x.detach().clone() for name, x in weights.items()}
 
     def decide(self, training: Training) -> None:
-        """Writes the weights that are released in the end. They are not computed again, so none take their place."""
+        """Writes the final weights. They are not computed again after that, so no others can be released."""
         self._folder.write_model(training.weights())
 
     def end(self) -> None:
-        """Deletes the key, and all that lies beside it."""
+        """Deletes the private folder with the key."""
         self._checkpoints.destroy()
 
     def finish(self, training: Training) -> None:
-        """The weights are written before the key is deleted, so that a kill between the two loses neither."""
+        """Writes the weights, then deletes the key, so that a run killed in between can still be finished."""
         self.decide(training)
         self.end()
 
     def close(self) -> None:
-        """Lets another process take over."""
+        """Releases the lock of the private folder."""
         self._checkpoints.close()
 
     def _save(self, training: Training, *, begun_until: int) -> None:
@@ -573,14 +577,14 @@ class RunWriter:
 
 
 def digest_of(*stages: object) -> str:
-    """Digest of a plan: the run that a folder holds is worth what its plan is."""
+    """Digest of the stages of a plan, by which a folder identifies the plan of its run."""
     return hashlib.blake2b(repr(stages).encode(), digest_size=16).hexdigest()
 
 
 def promised_fields(
     sampler: Sampler, numbers: Mapping[str, float], noise_multiplier: float, guarantee: Guarantee
 ) -> dict[str, object]:
-    """The fields that planning prints, for a plan that is carried out. `numbers` are examples, batch_size and steps."""
+    """Fields of privacy.json, as `sordino plan --json` prints them. `numbers` are examples, batch_size and steps."""
     rate = numbers["batch_size"] / numbers["examples"]
     return {
         **numbers,
@@ -595,7 +599,7 @@ def promised_fields(
 
 
 def evaluations_until(step: int, steps: int) -> int:
-    """How many rows are due in the first `step` of all steps.
+    """Number of evaluations in the first `step` of `steps` steps.
 
     >>> evaluations_until(100, 100), evaluations_until(10, 100), evaluations_until(7, 7)
     (20, 2, 7)
@@ -604,16 +608,16 @@ def evaluations_until(step: int, steps: int) -> int:
 
 
 def is_evaluated(step: int, steps: int) -> bool:
-    """Whether a row is due after so many of all steps: about twenty times in a run, and at its end.
+    """Whether there is an evaluation after step `step`: about twenty times per run, and always after the last step.
 
     >>> [step for step in range(1, 101) if is_evaluated(step, 100)][:3]
     [5, 10, 15]
     """
-    return step * _MARKS // steps > (step - 1) * _MARKS // steps
+    return step * _EVALUATIONS // steps > (step - 1) * _EVALUATIONS // steps
 
 
 def epsilon_so_far(run: PrivateRun, promised: Guarantee) -> float:
-    """What the steps taken so far are worth, and never more than what is promised for all of them."""
+    """Epsilon of the steps taken so far, at most the epsilon of the guarantee for the whole run."""
     if run.steps >= len(run):
         return promised.epsilon
     return min(privacy_of(run.event_so_far, run.plan.adjacency).epsilon(promised.delta), promised.epsilon)

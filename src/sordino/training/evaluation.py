@@ -1,10 +1,10 @@
-"""How good a model is: measured on rows that are declared public, or on private ones at a price that is charged first.
+"""Evaluation of models: on public rows, or on private rows with noise that is charged to the budget.
 
-Theorem. Let s_u in [0, 1] be the share of unit u's rows that a model has right, a function of u's rows and the model
-only. The sum of the s_u moves by at most 1 when a unit is added, removed or replaced by nothing, so the sum plus normal
-noise of standard deviation sigma is a Gaussian mechanism of multiplier sigma. Each model may depend on all that was
-released before: the evaluations compose with one another, and with whatever else the budget holds. Division by a public
-number is post-processing.
+Theorem. Let s_u in [0, 1] be the fraction of unit u's rows that a model classifies correctly, a function of u's rows
+and the model only. The sum of the s_u moves by at most 1 when a unit is added, removed or replaced by nothing, so the
+sum plus normal noise of standard deviation sigma is a Gaussian mechanism of multiplier sigma. Each model may depend on
+all that was released before: the evaluations compose with one another, and with all other releases of the budget.
+Division by a public number is post-processing.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from sordino.kernel.states import BoundedSum, Layout
 
 
 def correctness(outputs: Tensor, target: Tensor) -> Tensor:
-    """The share of each row's labels that is right, float64, shape (rows,). A row with an output like NaN has none.
+    """Fraction of each row's labels that are predicted correctly, float64, shape (rows,).
 
-    Outputs (rows, classes, ...) against labels (rows, ...) name the largest; outputs as many as labels are logits of
-    yes or no, right if their sign is.
+    For outputs (rows, classes, ...) and labels (rows, ...), the prediction is the class of the largest output. If there
+    are as many outputs as labels, they are binary logits and the prediction is their sign. Rows with outputs that are
+    not finite score 0.
 
     >>> correctness(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.], dtype=torch.float64)
@@ -54,7 +55,7 @@ def correctness(outputs: Tensor, target: Tensor) -> Tensor:
 
 
 def correctness_by_class(outputs: Tensor, target: Tensor) -> dict[int, float]:
-    """Of the labels of each class that occurs, the share that is right.
+    """Fraction of labels predicted correctly, for each class that occurs.
 
     >>> correctness_by_class(torch.eye(3), torch.tensor([0, 1, 1]))
     {0: 1.0, 1: 0.5}
@@ -67,7 +68,7 @@ def correctness_by_class(outputs: Tensor, target: Tensor) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Regression:
-    """The mean squared error, and the share of the target's variance that the model explains.
+    """Errors of a regression model: mean squared error and R^2.
 
     >>> Regression.of(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 3.0]))
     Regression(mse=0.5, r2=0.5)
@@ -79,7 +80,7 @@ class Regression:
     @classmethod
     def of(cls, outputs: Tensor, target: Tensor) -> Regression:
         if outputs.numel() != target.numel():
-            raise UsageError(_unlike(outputs, target))  # (n, 1) less (n,) would be (n, n)
+            raise UsageError(_shape_mismatch(outputs, target))  # (n, 1) - (n,) would broadcast to (n, n)
         target = target.double()
         mse = float((outputs.double().reshape(target.shape) - target).square().mean())
         variance = float((target - target.mean(dim=0)).square().mean())
@@ -87,7 +88,7 @@ class Regression:
 
 
 def wilson(successes: float, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's (1927) confidence interval for a share: it stays in [0, 1] and holds near the ends too.
+    """Wilson's (1927) confidence interval for a probability: it stays in [0, 1] and is valid near the ends too.
 
     >>> [round(end, 4) for end in wilson(9850, 10_000)]
     [0.9824, 0.9872]
@@ -107,21 +108,21 @@ def _right(outputs: Tensor, target: Tensor) -> Tensor:
     elif outputs.ndim == target.ndim + 1 and outputs.shape[:1] + outputs.shape[2:] == target.shape:
         right = outputs.argmax(dim=1) == target
     else:
-        raise UsageError(_unlike(outputs, target))
+        raise UsageError(_shape_mismatch(outputs, target))
     finite = outputs.reshape(len(outputs), -1).isfinite().all(dim=1)
     return right & finite.reshape(-1, *[1] * (target.ndim - 1))
 
 
-def _unlike(outputs: Tensor, target: Tensor) -> str:
-    return f"outputs of shape {tuple(outputs.shape)} do not go with targets of shape {tuple(target.shape)}."
+def _shape_mismatch(outputs: Tensor, target: Tensor) -> str:
+    return f"outputs of shape {tuple(outputs.shape)} do not match targets of shape {tuple(target.shape)}."
 
 
-_FINEST = 2.0**-20  # sums of multiples of it are exact, so that no rounding adds to what a unit moves
+_FINEST = 2.0**-20  # scores are multiples of it: their sums are exact, so rounding adds nothing to the sensitivity
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode. Each of its modules gets its own mode back, whatever that was.
+    """Puts the model into eval mode. Afterwards each module gets its own mode back.
 
     >>> model = nn.Dropout()
     >>> with evaluating(model):
@@ -140,17 +141,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def check_scorable(model: nn.Module, records: Records) -> None:
-    """Refuses a model that fails on synthetic rows."""
+    """Raises if the model fails on synthetic rows."""
     validate.instance(nn.Module, model=model)
     working_dtype(model)
     try:
         _scores(model, records.template(2).to(device_of(model)))
     except (RuntimeError, IndexError) as error:
-        raise UsageError(f"the model cannot be evaluated row by row: {one_line(error)}") from error
+        raise UsageError(f"the model cannot be evaluated on one example at a time: {one_line(error)}") from error
 
 
 def scores_of_units(model: nn.Module, batch: Batch) -> Tensor:
-    """The share of each unit's rows that is right, rounded down to a multiple of 2**-20, float64.
+    """Fraction of each unit's rows classified correctly, rounded down to a multiple of 2**-20, float64.
 
     >>> from sordino.kernel.records import as_records
     >>> batch = as_records((torch.eye(2), torch.zeros(2, dtype=torch.int64))).gather(torch.arange(2))
@@ -167,7 +168,7 @@ def scores_of_units(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _scores_where_possible(model: nn.Module, batch: Batch) -> Tensor:
-    """All rows at once; if that fails, in halves, down to one."""
+    """Scores of all rows at once. If that fails, of each half, down to single rows, of which a failing one scores 0."""
     rows = len(batch.target)
     try:
         return torch.where(batch.valid, _scores(model, batch), 0.0)
@@ -179,7 +180,7 @@ def _scores_where_possible(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _scores(model: nn.Module, batch: Batch) -> Tensor:
-    """Inside `vmap` over a batch of one: a score is a function of its own row, whatever the model does."""
+    """Scores by `vmap` over batches of one, so that a score depends on its own row only, whatever the model does."""
     model = original(model)
     values, dtype = {**fixed_values(model), **trained_values(model)}, working_dtype(model)
 
@@ -200,7 +201,7 @@ _SUM = Layout(("correct",), ((1,),))
 
 @dataclass(frozen=True)
 class Public:
-    """Rows that anybody may see: inputs and target, as for training. To write the word is to declare it.
+    """Rows that the caller declares public: inputs and target, as for training.
 
     >>> Public((torch.zeros(5, 3), torch.zeros(5))).records.num_units
     5
@@ -215,7 +216,7 @@ class Public:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a training is measured on: `during` about twenty times on the way, `at_end` once.
+    """Rows for evaluation in a training: `during` about twenty times per run, `at_end` once after the last step.
 
     >>> rows = Public((torch.zeros(5, 3), torch.zeros(5)))
     >>> Evaluation(during=rows, at_end=rows).event is None  # public rows cost nothing
@@ -231,17 +232,17 @@ class Evaluation:
 
     @property
     def charged(self) -> Charged | None:
-        """The evaluations on private rows, if there are any."""
+        """The evaluations on private rows, or None."""
         return self.during if isinstance(self.during, Charged) else None
 
     @property
     def event(self) -> DpEvent | None:
-        """The event of all charged evaluations, or None."""
+        """The privacy event of all charged evaluations, or None."""
         return None if self.charged is None else self.charged.event
 
     @classmethod
     def of(cls, given: Evaluation | Public | Charged | None) -> Evaluation:
-        """An `Evaluation`, or one that measures on the given rows on the way, and at the end if they are public."""
+        """Makes an `Evaluation` of rows: `during` training, and `at_end` too if they are public."""
         if isinstance(given, Evaluation):
             return given
         validate.instance((Public, Charged, type(None)), evaluation=given)
@@ -249,7 +250,7 @@ class Evaluation:
 
 
 def accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> float:
-    """The share of labels that the model has right. `metrics.wilson` gives an interval for it.
+    """Accuracy on public rows. `wilson` gives a confidence interval for it.
 
     >>> rows = torch.tensor([[2.0, 1.0], [0.0, 1.0], [5.0, 3.0]])
     >>> round(accuracy(nn.Identity(), Public((rows, torch.tensor([0, 1, 1])))), 3)
@@ -259,19 +260,19 @@ def accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_T
 
 
 def per_class_accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> dict[int, float]:
-    """The same for the rows of each class that occurs."""
+    """Accuracy on public rows, for each class that occurs."""
     return correctness_by_class(*_outputs(model, public, batch_size))
 
 
 def regression(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> Regression:
-    """Mean squared error and R^2 of a model of numbers."""
+    """Mean squared error and R^2 of a regression model on public rows."""
     return Regression.of(*_outputs(model, public, batch_size))
 
 
 def mean_loss(
     model: nn.Module, public: Public, loss: Loss = F.cross_entropy, *, batch_size: int = _ROWS_AT_A_TIME
 ) -> float:
-    """The mean over rows of the loss that training sums: of one row at a time."""
+    """Mean loss on public rows, computed for one row at a time as in training."""
     row_loss = RowLoss.of(loss)
     outputs, target = _outputs(model, public, batch_size)
     losses, usable = vmap(lambda output, label: row_loss(output[None], label[None]))(outputs, target)
@@ -281,11 +282,11 @@ def mean_loss(
 
 
 class Charged:
-    """Accuracy on the private rows of a budget, with noise. All `evaluations` are charged when this is made.
+    """Accuracy on the private rows of a budget, with noise. All `evaluations` are charged when this object is made.
 
-    `noise_multiplier` is the standard deviation of the noise on the number of units that are right. A user with several
-    rows counts by the share of them that is right. The divisor is `expected_examples`, the number of units unless said;
-    under add-or-remove that number is secret, and it has to be said.
+    `noise_multiplier` is the standard deviation of the noise on the number of correct units. A user with several rows
+    counts as the fraction of them that are correct. The divisor is `expected_examples`, by default the number of units.
+    Under add-or-remove that number is secret, so `expected_examples` must be given.
 
     >>> budget = Budget((torch.eye(3).repeat(100, 1), torch.arange(3).repeat(100)))
     >>> charged = Charged(budget, noise_multiplier=2.0, evaluations=1, seed=0)
@@ -333,19 +334,21 @@ class Charged:
 
     @property
     def identity(self) -> str:
-        """By which a resumed run knows that the same noise will be drawn. It tells nothing about the key."""
+        """A keyed hash with which a resumed run checks that it draws the same noise. It reveals nothing of the key."""
         return hashlib.blake2b(b"identity", key=self._release.key.secret).hexdigest()
 
     def continue_at(self, taken: int) -> None:
-        """Goes on after the evaluations `taken` before a run was stopped, with the same key and the same models."""
+        """Continues after the `taken` evaluations of a stopped run, which had the same key and the same models."""
         validate.count(at_least=0, at_most=self._evaluations, taken=taken)
         if self._taken not in (0, taken):
-            raise UsageError(f"an evaluation can be continued before its first only, this one has taken {self._taken}.")
+            raise UsageError(
+                f"continue_at must be called before the first evaluation, got one after {self._taken} evaluations."
+            )
         self._taken = taken
 
     @property
     def remaining(self) -> int:
-        """How many evaluations are charged and not taken."""
+        """Number of evaluations that are charged and not yet taken."""
         return self._evaluations - self._taken
 
     @property
@@ -354,7 +357,7 @@ class Charged:
         return self._noise.std(1.0) / self._expected
 
     def accuracy(self, model: nn.Module, *, batch_size: int = _ROWS_AT_A_TIME) -> float:
-        """The accuracy with its noise, which may take it out of [0, 1]. Each call takes one evaluation."""
+        """Noisy accuracy, which may lie outside [0, 1]. Each call uses one of the charged evaluations."""
         validate.count(batch_size=batch_size)
         check_scorable(model, self._records)
         self._release.check_process()
@@ -369,13 +372,13 @@ class Charged:
 
     def _begin_evaluation(self) -> int:
         if not self.remaining:
-            raise BudgetError(f"{self._evaluations} evaluations were charged and all have been taken.")
+            raise BudgetError(f"all {self._evaluations} evaluations that were charged have been used.")
         self._taken += 1
         return self._taken - 1
 
 
 def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor, Tensor]:
-    """The outputs for all public rows, and their targets."""
+    """Outputs for all public rows, and their targets."""
     validate.instance(nn.Module, model=model)
     validate.instance(Public, public=public)
     validate.count(batch_size=batch_size)
@@ -385,7 +388,7 @@ def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor,
         for units in torch.split(torch.arange(public.records.num_units), batch_size):
             batch = public.records.gather(units).to(device)
             if not bool(batch.valid.all()):
-                raise DataError(f"{int((~batch.valid).sum())} of the public rows cannot be read, or are not finite.")
+                raise DataError(f"{int((~batch.valid).sum())} of the public rows are not finite or cannot be read.")
             outputs.append(model(*batch.inputs))
             targets.append(batch.target)
     return torch.cat(outputs), torch.cat(targets)

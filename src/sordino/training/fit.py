@@ -1,7 +1,7 @@
-"""`fit`: train a model with a proof of differential privacy in one call, and `dp_sgd`: the usual plan.
+"""`fit`: train a model with differential privacy in one call, and `dp_sgd`: the usual plan.
 
-`fit` carries out a `Plan` on one dataset. It makes the run, takes its steps by the one loop of
-`sordino.training.loop`, and calls callbacks with public values. With a run folder it can be stopped at any moment.
+`fit` carries out a `Plan` on one dataset. It makes the run, takes its steps in the loop of `sordino.training.loop`, and
+calls callbacks with public values. With a run folder it can be stopped and resumed at any time.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ _WHAT = "training run"
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model, the guarantee of its training, and what was measured on the way.
+    """A trained model, the guarantee of its training, its plan and its metrics.
 
-    `metrics` holds public values only: rows of step, epoch, epsilon, delta, and measures on public rows or at a price.
+    `metrics` has public values only: rows of step, epoch, epsilon, delta, and measurements on public rows or charged to
+    the budget.
     """
 
     model: nn.Module
@@ -125,11 +126,11 @@ def dp_sgd(
     allow_weak: bool = False,
     allow_large_delta: bool = False,
 ) -> Plan:
-    """Returns the usual plan of DP-SGD for a public number of examples, with noise for a target. Needs no data.
+    """Returns the usual plan of DP-SGD for a public number of examples, with noise calibrated to a target.
 
     Each step draws a Poisson batch of `batch_size` examples on average, for `steps` steps or `epochs` passes, unless a
-    `sampler` is given. `clip` is a norm or a clipping stage; `noise` a noise at any scale, which is then calibrated
-    (Gaussian by default; delta may be 0 if it is pure).
+    `sampler` is given. `clip` is a norm or a clipping stage. `noise` is a noise of any scale, which is calibrated
+    (Gaussian by default; delta may be 0 if it is pure). No data is needed.
 
     >>> plan = dp_sgd(60_000, epsilon=3.0, delta=1e-5, batch_size=256, epochs=10)
     >>> plan.steps, plan.guarantee(delta=1e-5).epsilon <= 3.0
@@ -174,19 +175,19 @@ def fit(
     """Trains `model` in place by a `plan`, or for a target epsilon, and returns it with its guarantee.
 
     Without a plan, `settings` are the arguments of `dp_sgd` (epsilon, batch_size, epochs and others). Sums of gradients
-    are divided by `batch_size`, or by the expected batch size of the plan. `epsilon` and the guarantee that is returned
-    are those of this fit, with its charged evaluations. If `data` is a `Budget`, its own guarantee counts all releases.
+    are divided by `batch_size`, or by the expected batch size of the plan. `epsilon` and the returned guarantee are
+    those of this fit, with its charged evaluations. If `data` is a `Budget`, its own guarantee counts all releases.
 
-    `optimizer` is one of torch's, or a function of the parameters that makes one (SGD with momentum 0.9 and
-    `learning_rate` 0.5 by default). `schedule` and `averaging` may be torch's too (a scheduler of the optimizer that
-    depends on the step alone, an `AveragedModel`). `evaluation` measures on public rows, or on private rows at a price.
+    `optimizer` is a torch optimizer, or a function from parameters to one (by default SGD with momentum 0.9 and
+    `learning_rate` 0.5). `schedule` may be a torch scheduler of the optimizer that depends on the step alone, and
+    `averaging` a torch `AveragedModel`. `evaluation` measures on public rows, or on private rows charged to the budget.
 
-    With `out` the run has a folder (see `RunFolder`) and can be stopped at any moment: `resume` continues it, with the
-    same arguments and an equal model, and gives what would have been. Rows that change at random draw the same values
-    in a step that is repeated, from the global generators; rows that still differ are refused. A finished run is
-    charged by what its folder holds, unless `data` is a budget that holds it already. If the arithmetic changed (other
-    processor, torch version or number of threads), the last steps must be drawn again with fresh noise, at the price of
-    a larger epsilon: `draw_again=True`.
+    With `out` the run has a folder (see `RunFolder`) and can be stopped at any time. `resume=True` continues it, with
+    the same arguments and an equal model, and gives the same result as without the stop. Datasets with random
+    augmentation draw the same values in a repeated step, from the global generators; rows that still differ are
+    refused. A finished run is charged as its folder says, unless `data` is a budget that holds it already. If the
+    arithmetic changed (other processor, torch version or number of threads), the last steps have to be repeated with
+    fresh noise, for a larger epsilon: `draw_again=True`.
 
     >>> model, data = nn.Linear(4, 3), (torch.zeros(100, 4), torch.zeros(100, dtype=torch.int64))
     >>> fitted = fit(model, data, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)
@@ -218,7 +219,7 @@ def fit(
     validate.positive(learning_rate=learning_rate)
     draw_again = options.get("draw_again", False)
     if out is None and (resume or draw_again):
-        raise UsageError("resume needs out: a run can be resumed from its folder only.")
+        raise UsageError("resume and draw_again need out: a run can be resumed only from its folder.")
     budget = data if isinstance(data, Budget) else Budget(data)
     optimizer = _make_optimizer(model, optimizer, learning_rate)
     units = budget.records.num_units
@@ -231,7 +232,7 @@ def fit(
         examples = _public_size(plan.sampler, units)
         check_delta_for(examples, delta, allow_large_delta=options.get("allow_large_delta", False))
         divisor = _whole_if_near(plan.sampler.expected_batch_size(examples))
-    course = _Course(
+    job = _FitJob(
         model,
         optimizer,
         plan,
@@ -246,9 +247,9 @@ def fit(
     folder = None if out is None else RunFolder(out)
     taken_up = _taken_up(folder, budget) if folder is not None and resume else None
     if requested is not None:
-        course = course.calibrated(requested, taken_up, allow_weak=plan_settings.get("allow_weak", False))
+        job = job.calibrated(requested, taken_up, allow_weak=plan_settings.get("allow_weak", False))
     elif taken_up is None:
-        course.check_budget()
+        job.check_budget()
     if evaluation.charged is not None:
         needed = evaluations_until(plan.steps, plan.steps)
         validate.count(at_most=evaluation.charged.remaining, evaluations_needed=needed)
@@ -264,17 +265,17 @@ def fit(
     micro_batch = options.get("physical_batch_size", "auto")
     called = CallbackList((LogSteps(), *callbacks))
     if folder is None:
-        return course.follow(course.training(key, micro_batch), called)
+        return job.follow(job.training(key, micro_batch), called)
     settings_of(optimizer)  # refused before anything is written
     if taken_up is not None and folder.is_finished:
-        return course.finished(folder, taken_up)
+        return job.finished(folder, taken_up)
     budget.records.check_repeatable()
-    return course.follow_in(folder, key, micro_batch, called, resume=resume, draw_again=draw_again)
+    return job.follow_in(folder, key, micro_batch, called, resume=resume, draw_again=draw_again)
 
 
 @dataclass(frozen=True)
-class _Course:
-    """Everything that is decided before the first step."""
+class _FitJob:
+    """All arguments of one fit after they were checked."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -287,8 +288,8 @@ class _Course:
     delta: float
     evaluation: Evaluation
 
-    def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> _Course:
-        """With noise for `epsilon`, or with the noise that a finished or charged run had."""
+    def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> _FitJob:
+        """A copy whose noise is calibrated for `epsilon`, or has the multiplier of a run that is taken up again."""
         if taken_up is not None:
             return replace(
                 self, plan=replace(self.plan, noise=self.plan.noise.with_multiplier(taken_up.noise_multiplier))
@@ -330,7 +331,7 @@ class _Course:
         )
 
     def settings(self) -> dict[str, str]:
-        """Settings by which a checkpoint is told from those of other runs, beside its plan and its data."""
+        """Settings that identify the run of a checkpoint, besides its plan and its data."""
         gradient = self.plan.contribution
         loss = getattr(gradient, "loss", gradient)
         found = {
@@ -354,7 +355,7 @@ class _Course:
         resume: bool,
         draw_again: bool,
     ) -> Fitted:
-        """Trains with checkpoints beside the folder, from the last one if the run is resumed."""
+        """Trains with checkpoints in the private folder, from the last one if the run is resumed."""
         begin = RunWriter.resume if resume else RunWriter.begin
         with closing(begin(folder, key)) as writer:
             checkpoint = writer.last_checkpoint(
@@ -382,7 +383,7 @@ class _Course:
         writer: RunWriter | None = None,
         described: Mapping[str, object] | None = None,
     ) -> Fitted:
-        """Takes every step that is left, and writes down what may be seen."""
+        """Takes all remaining steps, and writes public values to the run folder if there is a `writer`."""
         run, rows = training.run, list[Row]()
         guarantee = self._guarantee(run)
         release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
@@ -418,9 +419,9 @@ class _Course:
         return Fitted(self.model, guarantee, self.plan, tuple(rows))
 
     def finished(self, folder: RunFolder, done: PromisedRun) -> Fitted:
-        """Returns what a finished run left, and charges for it unless the budget holds it.
+        """Returns the result of a finished run, and charges it unless the budget holds it already.
 
-        What the folder holds was released from the data, whichever budget was there to count it.
+        The content of the folder was released from the data, whichever budget counted it then.
         """
         plan = self.plan
         done.check(digest_of(*plan.stages), folder.path)
@@ -479,7 +480,7 @@ class _Course:
 
 
 def _split(settings: FitSettings, *, has_plan: bool) -> tuple[PlanSettings, FitSettings]:
-    """The settings of a plan, and those of `fit`. With a plan, settings of another one are refused."""
+    """Splits settings into those of a plan and those of `fit`. Settings of a plan are refused if there is a plan."""
     of_plan = PlanSettings.__annotations__
     known = FitSettings.__annotations__
     for name in settings:
@@ -547,12 +548,12 @@ def _noise(noise: Noise | None) -> Noise:
 
 
 def _public_size(sampler: Sampler, num_units: int) -> int:
-    """The public number of examples: under add-or-remove, the one that the sampler declares."""
+    """The public number of examples: under add-or-remove, the number that the sampler declares."""
     return getattr(sampler, "expected_examples", None) or num_units
 
 
 def _whole_if_near(size: float) -> float:
-    """A whole number in place of one that differs by rounding: 100 examples at rate 1 / 3 in batches of 33.333."""
+    """Rounds to a whole number if the difference is a rounding error, as of 100 * (1 / 3) * 3."""
     return round(size) if abs(size - round(size)) < 1e-9 * size else size
 
 
@@ -572,7 +573,7 @@ def _averaging(given: Averaging | AveragedModel | None) -> Averaging | None:
 
 
 def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:
-    """The run in the folder, if it is finished or if this very budget holds it: its noise was chosen before."""
+    """The run in the folder, if it is finished or this budget holds it, so that its noise was chosen before."""
     if folder.is_finished:
         return folder.finished_run()
     promised = folder.promised()
@@ -593,7 +594,7 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
-        raise UsageError("the model has no trainable parameter: set requires_grad on what is to be trained.")
+        raise UsageError("the model has no trainable parameter: set requires_grad of the parameters to train.")
     if optimizer is None:
         optimizer = torch.optim.SGD(trainable, lr=learning_rate, momentum=0.9)
     elif not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):

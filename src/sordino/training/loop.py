@@ -1,8 +1,8 @@
-"""The training loop: the only file that takes the steps of a run one after the other.
+"""The training loop: the only file with a loop over the steps of a run.
 
-`Training` holds what changes: model, optimizer, average of the iterates, run. `take_steps` takes all steps that are
-left, with checkpoints and requests to stop. `fit`, NoisyCGD, tuning trials, audits and experiments all call it; what
-differs between them is how one step is taken.
+`Training` is the mutable state of a training: model, optimizer, average of the iterates, run. `take_steps` takes all
+remaining steps, with checkpoints and requests to stop. `fit`, NoisyCGD, tuning trials, audits and experiments all call
+it, and differ in how one step is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Says whether the user asked to stop (Ctrl-C or SIGTERM).
+    """Whether the user has asked to stop (Ctrl-C or SIGTERM).
 
     >>> with stop_requests() as asked:
     ...     asked.to_stop
@@ -48,10 +48,10 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(wanted: bool = True) -> Iterator[StopRequest]:
-    """Notes the first Ctrl-C or SIGTERM inside the block; the second has its usual effect. For the main thread only.
+    """Records the first Ctrl-C or SIGTERM inside the block; the second has its usual effect. Main thread only.
 
-    A signal that came too late to stop anything is raised again at the end, so that a program which runs one training
-    after the other stops too.
+    A signal that came too late to stop the training is raised again at the end, so that a program that runs several
+    trainings stops too.
     """
     asked = StopRequest()
     if not wanted or threading.current_thread() is not threading.main_thread():
@@ -72,12 +72,12 @@ def stop_requests(wanted: bool = True) -> Iterator[StopRequest]:
     finally:
         for number in _SIGNALS:
             signal.signal(number, usual[number])
-    for unheeded in noted:  # a training that stopped because of it has left with an exception
-        signal.raise_signal(unheeded)
+    for late in noted:  # not reached if the training stopped because of it, which raises `Interrupted`
+        signal.raise_signal(late)
 
 
 class Training:
-    """Takes the steps of a run. All of it is post-processing of `Private` gradients, so none of it costs privacy."""
+    """Applies the private gradients of a run to a model. This is post-processing, so it costs no privacy."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Training:
         self.descend(next(self.run), step)
 
     def descend(self, private: Private, step: int) -> None:
-        """Gives the optimizer one private gradient, divided by a public number. Frozen weights are not moved."""
+        """Takes one optimizer step with a private gradient divided by a public number. Frozen weights do not change."""
         steps = len(self.run)
         rates = rates_at(self._schedule, step, steps, self._learning_rates)
         for group, learning_rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -112,13 +112,13 @@ class Training:
             self._average = self._averaging.update(self._average, self._trained, step, steps)
 
     def end(self) -> None:
-        """Puts the weights that are released into the model, and an average into the `AveragedModel` of torch."""
+        """Loads the released weights into the model, and the average into torch's `AveragedModel` if there is one."""
         self.model.load_state_dict(self.weights())
         if isinstance(self._averaging, TorchAverage) and self._average is not None:
             self._averaging.write_to_model(self._average)
 
     def weights(self) -> dict[str, Tensor]:
-        """The state dict that is released in the end: with averaged parameters, if there is an average."""
+        """The state dict to release, with averaged parameters if there is an average."""
         state = {name: x.detach() for name, x in self.model.state_dict().items()}
         if self._averaging is None or self._average is None:
             return state
@@ -131,7 +131,7 @@ class Training:
         return state
 
     def measure(self, rows: Public | Charged) -> dict[str, float]:
-        """Measures the weights that would be released now, on public rows or at a price that was paid before."""
+        """Evaluates the weights that would be released now, on public rows or by a charged evaluation."""
         last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.model.load_state_dict(self.weights())
         try:
@@ -140,7 +140,7 @@ class Training:
             self.model.load_state_dict(last)
 
     def checkpoint(self, progress: Progress) -> Checkpoint:
-        """The state that the next step depends on."""
+        """The complete state on which the next step depends."""
         tensors = _named("model", self.model.state_dict()) | _named("coding", self.run.coding_state)
         if self._average is not None:
             tensors |= _named("average", self._average.state_tensors())
@@ -197,10 +197,10 @@ def take_steps(
     stop: StopRequest | None = None,
     after_step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Takes all steps that are left.
+    """Takes all remaining steps.
 
-    `take` takes one step, `training.step` by default. A `writer` keeps checkpoints: none of the steps begins before a
-    checkpoint covers it. With a `writer`, a `stop` request ends the loop after the step at hand with `Interrupted`.
+    `take` takes one step, by default `training.step`. A `writer` writes checkpoints: no step begins before a checkpoint
+    covers it. With a `writer`, a `stop` request ends the loop after the current step with `Interrupted`.
     """
     run, take = training.run, take or training.step
     for _ in steps_left(run):
@@ -214,13 +214,13 @@ def take_steps(
 
 
 def steps_left(run: PrivateRun) -> Iterator[int]:
-    """Yields the number of each step that is left. The caller takes it before asking for the next one."""
+    """Yields the number of each remaining step. The caller takes it before asking for the next one."""
     while run.steps < len(run):
         yield run.steps
 
 
 def releases_of(run: PrivateRun) -> Iterator[tuple[int, Tensor]]:
-    """Yields the number of steps counted and the private gradient of each step, and moves no model. For checks."""
+    """Yields the number of steps counted and the private gradient of each step at constant weights, for checks."""
     for private in run:
         yield run.steps, private.value
 
@@ -245,8 +245,8 @@ def described_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> s
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Settings of an optimizer's groups, and its attributes, in which some optimizers count steps.
 
-    Refuses what a checkpoint cannot hold: a step that is repeated must be the same step, or its noise would be added to
-    another sum.
+    Refuses values that a checkpoint cannot hold: a repeated step must be exactly the same step, or its noise would be
+    added to another sum, and the difference of the two releases would have no noise.
     """
     kind = type(optimizer).__name__
     hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
@@ -280,12 +280,12 @@ def _is_plain(value: object) -> bool:
 
 
 def _like(before: object, value: Any) -> Any:
-    """The value as a tuple if it was one before: JSON has no tuples."""
+    """The value as a tuple if it was a tuple before it was written to JSON, which has no tuples."""
     return tuple(value) if isinstance(before, tuple) else value
 
 
 def _spoken(value: object) -> str:
-    """String of a value that is equal in every process: without an address, and a tensor by its numbers."""
+    """String of a value that is equal in every process: without memory addresses, and with the values of tensors."""
     if isinstance(value, Mapping):
         return repr(sorted((str(name), _spoken(x)) for name, x in value.items()))
     if isinstance(value, Tensor):
@@ -294,7 +294,7 @@ def _spoken(value: object) -> str:
 
 
 def measured(model: nn.Module, public: Public) -> dict[str, float]:
-    """Accuracy of a classifier, or errors of a regression model, which has a floating-point target.
+    """Accuracy of a classifier, or errors of a regression model (one with a floating-point target).
 
     >>> measured(nn.Identity(), Public((torch.eye(2), torch.tensor([0, 0]))))
     {'accuracy': 0.5}

@@ -1,7 +1,6 @@
-"""Results without a guarantee: models trained without one, and numbers computed from raw gradients or private rows.
+"""Results without a guarantee: models trained without privacy, and values computed from raw gradients or private rows.
 
-Such a result carries its warning wherever it is printed or written, and is refused in the folder of a run, whose files
-may be published.
+Such a result is printed and written with a warning. It is refused in a run folder, whose files may be published.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NOT_PRIVATE = "not private: computed from raw gradients, to be looked at and not
 
 @dataclass(frozen=True)
 class NotPrivate:
-    """A model that was trained without a guarantee.
+    """A model that was trained without a privacy guarantee.
 
     >>> print(NotPrivate(nn.Linear(1, 1), "clipped SGD"))
     clipped SGD: not private, for comparison only
@@ -36,7 +35,7 @@ class NotPrivate:
 
 @dataclass(frozen=True)
 class ExposedResult:
-    """Base of results that were computed from raw gradients or private rows. `warning` is printed and written with it.
+    """Base class of results computed from raw gradients or private rows. `warning` is printed and written with them.
 
     >>> ExposedResult()
     ExposedResult(warning='not private: computed from raw gradients, to be looked at and not to be released')
@@ -45,14 +44,14 @@ class ExposedResult:
     warning: str = field(default=NOT_PRIVATE, init=False)
 
     def write(self, path: Path | str) -> None:
-        """Writes JSON anywhere but in the folder of a run."""
+        """Writes the result as JSON. A path inside a run folder is refused."""
         path = Path(path)
         refuse_in_run(path, self.warning)
         write_atomically(path, (json.dumps(asdict(self), indent=2, default=Tensor.tolist) + "\n").encode())
 
 
 def refuse_in_run(path: Path, warning: str) -> None:
-    """Raises `UsageError` if `path` lies in the folder of a run. Call it before long work whose result goes there."""
+    """Raises `UsageError` if `path` lies in a run folder. Call it before long computations of a result."""
     for folder in path.resolve().parents:
         if (RunFolder(folder).is_run and RunFolder(folder).may_leave) or RunFolder(folder).is_begun:
-            raise UsageError(f"{str(path)!r:.200} lies in the folder of a run, and this is {warning}.")
+            raise UsageError(f"{str(path)!r:.200} lies in a run folder, but the result is {warning}.")

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, the same for everything that takes long."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 def progress_bar(
     visible: bool, counts: ProgressColumn | None = None, *more: ProgressColumn, transient: bool = False
 ) -> Progress:
-    """A bar with a description, a count ("3/10" unless `counts` is given), the time that is left, and what is `more`.
+    """A bar with a description, a count ("3/10" unless `counts` is given), the remaining time, and columns `more`.
 
-    Nothing is printed if it is not `visible`. A `transient` bar goes away at its end.
+    Nothing is printed if it is not `visible`. A `transient` bar is removed at its end.
 
     >>> with progress_bar(False) as bar:
     ...     task = bar.add_task("train", total=2)

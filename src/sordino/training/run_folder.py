@@ -1,16 +1,16 @@
-"""The folder of a run: what may leave it. Everything that may not lies beside it, in another folder.
+"""The folder of a run. All files in it may be published; private files are in another folder beside it.
 
-RUN/recipe.toml          how to do it again
+RUN/recipe.toml          all settings of the training
 RUN/training.json        public facts about model, data and plan of a training without a recipe, `fit(own_model, out=)`
-RUN/facts.json           what is public about the data, with RUN/schema.toml where it is a table
-RUN/privacy.json         what is promised, written before the first step
-RUN/metrics.jsonl        one JSON object a line, public quantities only
-RUN/shown.json           a digest of each iterate that a hidden-state run shows on its way, written before it is shown
-RUN/model.safetensors    the weights, once training is done
-RUN.private/             key and checkpoints while it runs, deleted at the end
+RUN/facts.json           public facts about the data, with RUN/schema.toml if it is a table
+RUN/privacy.json         the guarantee, written before the first step
+RUN/metrics.jsonl        public values, one JSON object per line
+RUN/shown.json           digest of each iterate that a hidden-state run releases during training, written before that
+RUN/model.safetensors    the weights, after the last step
+RUN.private/             key and checkpoints during training, deleted at the end
 
-The files of a training from the command line appear in this order, so a kill between any two leaves a run that can be
-told from others: without a recipe it is none, without a promise no step was taken.
+`sordino train` writes the files in this order. So after a kill at any time the state of the run is known: without
+recipe.toml there is no run, and without privacy.json no step was taken.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _FILES = (
 
 @dataclass(frozen=True)
 class PromisedRun:
-    """What a promise says of the run that made it: by this a budget knows whether it holds the run already.
+    """Identity of the run in privacy.json, by which a budget recognizes whether it holds the run already.
 
-    `plan` is a digest of what was carried out, `number` which release of its budget it was, `drawn_again` how many
-    steps were paid for twice.
+    `plan` is a digest of the plan, `number` the number of the release in its budget, `drawn_again` the number of steps
+    that were charged twice.
     """
 
     name: str
@@ -69,16 +69,16 @@ class PromisedRun:
         return RunIdentity(self.name, self.number)
 
     def check(self, plan: str, folder: Path) -> None:
-        """Refuses a plan other than the one that was carried out: the folder does not say what that is worth."""
+        """Raises if `plan` is not the digest of the run's plan: the guarantee in the folder would not be its own."""
         if self.plan != plan:
             raise StateError(
-                f"the run in {str(folder)!r} was of another plan: give the arguments that it was begun with, or "
+                f"the run in {str(folder)!r} had another plan: give the arguments that it was begun with, or "
                 "choose another folder."
             )
 
 
 class RunFolder:
-    """Reads and writes the files of one run. Each write is whole or did not happen.
+    """Reads and writes the files of one run. Every write is atomic.
 
     >>> import tempfile
     >>> folder = RunFolder(Path(tempfile.mkdtemp()) / "run")
@@ -92,13 +92,13 @@ class RunFolder:
 
     @property
     def private(self) -> Path:
-        """Where key and checkpoints lie until the run ends. Whoever reads it can remove the noise."""
-        real = Path(os.path.realpath(self.path))  # beside the folder itself, however it is called: by ".", or by a link
+        """The folder of key and checkpoints until the run ends. Whoever reads it can remove the noise."""
+        real = Path(os.path.realpath(self.path))  # beside the real folder, also if the path is "." or a link
         return real.parent / f"{real.name}.private"
 
     @property
     def is_free(self) -> bool:
-        """Whether a new run may begin here: there is no folder, or an empty one. Hidden files do not count."""
+        """Whether a new run may begin here: the folder does not exist, or is empty except for hidden files."""
         if os.path.lexists(self.private):
             return False
         if not os.path.lexists(self.path):
@@ -107,7 +107,7 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a run: by a recipe, or of a model of one's own."""
+        """Whether there is a run, by a recipe or of an own model."""
         return self.has_recipe or (self.path / "training.json").is_file()
 
     @property
@@ -117,26 +117,26 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether something was promised here, so that steps may have been taken."""
+        """Whether the guarantee is written, so that steps may have been taken."""
         return (self.path / "privacy.json").exists()
 
     @property
     def may_leave(self) -> bool:
-        """Whether a run put something here that may be given away; recipes and schemas people write themselves."""
+        """Whether a run has written files here that may be published. A recipe or schema may be a person's own file."""
         return any((self.path / name).exists() for name in _FILES if name not in ("recipe.toml", "schema.toml"))
 
     @property
     def has_model(self) -> bool:
-        """Whether the weights are decided. They may have been seen, so that no others may take their place."""
+        """Whether the final weights are written. They may have been read, so no others may replace them."""
         return (self.path / "model.safetensors").exists()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the weights are there and the key, which is deleted after they were written, is not."""
+        """Whether the weights are written and the key, which is deleted after that, is gone."""
         return self.has_model and not self._has_key
 
     def make(self) -> bool:
-        """Makes the folder. False says that it was there already."""
+        """Makes the folder. Returns False if it exists already."""
         with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -147,12 +147,12 @@ class RunFolder:
         return True
 
     def sweep(self) -> None:
-        """Removes what a kill left of the private folder before its key was written, or after that was deleted."""
+        """Removes a private folder without a key, which a kill can leave at the beginning or the end of a run."""
         if self.private.is_dir() and not self._has_key:
             shutil.rmtree(self.private, ignore_errors=True)
 
     def clear(self) -> None:
-        """Removes all that is written before something is promised, and the folder if nothing else is in it."""
+        """Removes the files that are written before the guarantee, and the folder if nothing else is in it."""
         for name in ("recipe.toml", "training.json", "facts.json", "schema.toml"):
             (self.path / name).unlink(missing_ok=True)
         self.tidy()
@@ -160,7 +160,7 @@ class RunFolder:
             self.path.rmdir()
 
     def tidy(self) -> None:
-        """Removes files that a kill left half written."""
+        """Removes temporary files that a kill left behind."""
         for name in (*_FILES, "tuning.json"):
             for path in self.path.glob(f".{name}.*"):
                 path.unlink(missing_ok=True)
@@ -181,12 +181,12 @@ class RunFolder:
 
     @property
     def schema(self) -> Path | None:
-        """The schema of the table that it was trained on."""
+        """Path of the schema of the training table, or None."""
         path = self.path / "schema.toml"
         return path if path.exists() else None
 
     def write_training(self, about: Mapping[str, object]) -> None:
-        """Writes what is public about a training without a recipe."""
+        """Writes public facts about a training without a recipe."""
         self._write("training.json", json.dumps(about, indent=2, allow_nan=False) + "\n")
 
     def training(self) -> dict[str, object]:
@@ -199,22 +199,22 @@ class RunFolder:
         return self._table(self._read("privacy.json"), "privacy.json")
 
     def promised(self) -> PromisedRun | None:
-        """Which run made the promise, or None where there is no promise, or an older version made it."""
+        """Identity of the run in privacy.json, or None without that file or if an older version wrote it."""
         about = self.privacy().get("identity") if self.is_begun else None
         try:
             return None if about is None else PromisedRun(**about)  # type: ignore[arg-type]
         except (TypeError, UsageError):
             raise StateError(
-                f"privacy.json in {str(self.path)!r} is damaged: it says nothing usable of its run."
+                f"privacy.json in {str(self.path)!r} is damaged: its entry `identity` is invalid."
             ) from None
 
     def finished_run(self) -> PromisedRun:
-        """Which run is finished here, by which a budget charges it."""
+        """Identity of the finished run, by which a budget charges it."""
         promised = self.promised()
         if promised is None:
             raise StateError(
-                f"the run in {str(self.path)!r} is finished, and does not say which run it is, as runs of earlier "
-                "versions do not: it cannot be charged. Load its model.safetensors, or choose another folder."
+                f"the run in {str(self.path)!r} is finished and has no identity, because an earlier version wrote it: "
+                "it cannot be charged. Load its model.safetensors, or choose another folder."
             )
         return promised
 
@@ -227,14 +227,14 @@ class RunFolder:
         return [self._table(line, "metrics.jsonl") for line in self._read("metrics.jsonl").splitlines()]
 
     def forget_after(self, step: int) -> None:
-        """Drops the rows of later steps: they will be taken again, and give the same rows."""
+        """Removes the metrics of steps after `step`, which will be repeated and give the same metrics."""
         rows = self.metrics()
         kept = [row for row in rows if isinstance(found := row.get("step"), int) and found <= step]
         if len(kept) < len(rows):
             self._write_metrics(kept)
 
     def shown(self) -> dict[str, object]:
-        """Digests of the iterates that were shown, or were about to be when the run was stopped, by epoch."""
+        """Digests of released iterates by epoch, including one that was about to be released when the run stopped."""
         if not (self.path / "shown.json").exists():
             return {}
         return self._table(self._read("shown.json"), "shown.json")
@@ -248,7 +248,7 @@ class RunFolder:
             save_tensors(self.path / "model.safetensors", weights)
 
     def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights, if they fit a model with these names, shapes and dtypes."""
+        """Loads the weights, which must have the names, shapes and dtypes of `like`."""
         return load_tensors(self.path / "model.safetensors", like).tensors
 
     def weights(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Learning rates over a run: functions of the step and of the number of steps, and of nothing else.
+"""Learning-rate schedules: functions of the step and the number of steps only.
 
-So they are public, and the same after a run is resumed. A rate that reacts to a loss on private data would be a
-release of its own; none can be written in this form.
+So learning rates are public, and equal after a run is resumed. A schedule that reacts to a loss on private data would
+be another release; it cannot be written in this form.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sordino.errors import UsageError
 
 @runtime_checkable
 class Schedule(Protocol):
-    """What the learning rate is multiplied by in step 0 to `steps` - 1."""
+    """Factor of the learning rate in each step from 0 to `steps` - 1."""
 
     def factor(self, step: int, steps: int) -> float: ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate throughout.
+    """Constant learning rate.
 
     >>> Constant().factor(7, 10)
     1.0
@@ -44,7 +44,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Warmup:
-    """Rises in equal steps over the first `fraction` of the run, then stays.
+    """Linear rise over the first `fraction` of the run, then constant.
 
     >>> [Warmup(0.4).factor(step, 10) for step in range(6)]
     [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
@@ -87,7 +87,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Step:
-    """Multiplied by `by` at each of the fractions `at` of the run.
+    """Step decay: multiplied by `by` at each of the fractions `at` of the run.
 
     >>> [round(Step(at=(0.5, 0.75), by=0.1).factor(step, 4), 3) for step in range(4)]
     [1.0, 1.0, 0.1, 0.01]
@@ -101,7 +101,7 @@ class Step:
         validate.between(0, 1, low_open=True, high_open=True, **{f"at[{i}]": place for i, place in enumerate(self.at)})
         validate.positive(by=self.by)
         if any(one >= other for one, other in pairwise(self.at)):
-            raise UsageError("at must rise: each fraction above the one before.")
+            raise UsageError("at must be strictly increasing fractions.")
 
     def factor(self, step: int, steps: int) -> float:
         _check_step(step, steps)
@@ -110,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RateTable:
-    """Learning rates of a torch scheduler, computed before the first step: one per step and parameter group.
+    """Learning rates of a torch scheduler for each step and parameter group, computed before the first step.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.8)
@@ -124,9 +124,9 @@ class RateTable:
 
     @classmethod
     def of(cls, scheduler: LRScheduler, optimizer: Optimizer, *, steps: int) -> RateTable:
-        """Rates of the next `steps` steps of a scheduler. Scheduler and optimizer are left as they were.
+        """Computes the rates of the next `steps` steps. Scheduler and optimizer are restored afterwards.
 
-        A table is a function of the step alone, so that a step which is repeated after a stop is the same step.
+        A table depends on the step alone, so a step that is repeated after a stop has the same learning rate.
         """
         name = type(scheduler).__name__
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -135,9 +135,7 @@ class RateTable:
                 "that depends on the step alone."
             )
         if getattr(scheduler, "optimizer", None) is not optimizer:
-            raise UsageError(
-                f"schedule must be a scheduler of the optimizer that is used, got a {name} of another one."
-            )
+            raise UsageError(f"schedule must be a scheduler of the given optimizer, got a {name} of another optimizer.")
         _take_back_patch(optimizer)
         saved, groups = copy.deepcopy(scheduler.state_dict()), [_settings(group) for group in optimizer.param_groups]
         rates = []
@@ -156,7 +154,7 @@ class RateTable:
                 if changed:
                     _restore(optimizer, groups)
                     raise UsageError(
-                        f"schedule must change learning rates alone, got a {name} that changes {min(changed)}: "
+                        f"schedule must change only learning rates, got a {name} that changes {min(changed)}: "
                         "turn that off (cycle_momentum=False)."
                     )
                 scheduler.step()
@@ -170,7 +168,7 @@ AnySchedule: TypeAlias = "Schedule | RateTable"
 
 
 def rates_at(schedule: AnySchedule, step: int, steps: int, initial: Sequence[float]) -> list[float]:
-    """Learning rate of each parameter group in a step, whose `initial` rates are those of the optimizer.
+    """Learning rate of each parameter group in a step. `initial` are the rates of the optimizer.
 
     >>> rates_at(Warmup(0.5), 0, 4, [1.0, 0.1])
     [0.5, 0.05]
@@ -182,7 +180,7 @@ def rates_at(schedule: AnySchedule, step: int, steps: int, initial: Sequence[flo
 
 
 def _take_back_patch(optimizer: Optimizer) -> None:
-    """Removes the counter that a torch scheduler puts around `optimizer.step`, which only serves a warning."""
+    """Removes the wrapper that a torch scheduler puts around `optimizer.step`, which is used only for a warning."""
     patched = vars(optimizer).get("step")
     if patched is not None and getattr(patched, "_wrapped_by_lr_sched", False):
         del vars(optimizer)["step"]
@@ -198,8 +196,9 @@ def _restore(optimizer: Optimizer, groups: Sequence[dict[str, object]]) -> None:
 
 
 def parse(text: str) -> Schedule:
-    """A schedule from its name and its settings in order: "constant", "warmup:0.05", "cosine", "cosine:FINAL:WARMUP",
-    "step:0.5,0.75:0.1". Settings at the end may be left out.
+    """Parses a schedule: "constant", "warmup:0.05", "cosine", "cosine:FINAL:WARMUP" or "step:0.5,0.75:0.1".
+
+    Settings at the end may be left out.
 
     >>> parse("cosine:0.1")
     Cosine(final=0.1, warmup=0.0)

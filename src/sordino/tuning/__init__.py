@@ -1,4 +1,4 @@
-"""Choosing a clip norm and a momentum, with every trial paid for."""
+"""Search for clipping norm and momentum, with a guarantee that counts every trial."""
 
 from sordino.tuning.candidates import Adam as Adam
 from sordino.tuning.candidates import AlongTheLine as AlongTheLine

@@ -1,14 +1,11 @@
-"""Candidates of a search: pairs of clip norm and momentum, and the rule C / (1 - mu).
+"""Candidates of a search: pairs of clipping norm C and momentum mu, and stages that vary them around the best pair.
 
-What is tried: a clip norm and a momentum, and ways to vary them around the best pair so far.
+The rule clip-momentum (Zhu and Blaschko 2023, appendix H) searches C and mu on two lines in place of a grid. With
+momentum mu, the noise of one step moves the weights by 1 + mu + mu^2 + ... = 1 / (1 - mu) times itself in total, so
+good pairs have about equal displacement C / (1 - mu). The noise of the velocity in one step is C / sqrt(1 - mu^2),
+because the terms of its sum are independent.
 
-The rule C / (1 - mu): a clip norm and a momentum are searched on two lines, and not on a grid.
-
-Zhu and Blaschko (2023), appendix H. With momentum mu one step's noise moves the weights by 1 + mu + mu^2 + ... =
-1 / (1 - mu) times itself until it has faded, so that good pairs (C, mu) share C / (1 - mu). That is the displacement in
-total. The velocity holds a noise of C / sqrt(1 - mu^2) at a time: the terms of its sum are independent.
-
-Adam divides the velocity by what momentum multiplies it with, so that C and mu are searched one after the other.
+Adam normalizes the velocity, so for Adam C and mu are searched one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from sordino.kernel.encoding import Encoding
 
 @dataclass(frozen=True)
 class Candidate:
-    """A clip norm C and a momentum mu.
+    """A clipping norm C and a momentum mu.
 
     >>> round(Candidate(clip=0.1, momentum=0.9).displacement, 6)
     1.0
@@ -44,25 +41,25 @@ class Candidate:
 
     @property
     def displacement(self) -> float:
-        """C / (1 - mu): how far one step's noise moves the weights in the end, per noise multiplier, with plain SGD."""
+        """C / (1 - mu): total movement of the weights by one step's noise, per noise multiplier, with SGD."""
         return self.clip / (1 - self.momentum)
 
     @property
     def velocity_noise(self) -> float:
-        """C / sqrt(1 - mu^2): how much noise the velocity holds at a time. It grows more slowly with the momentum."""
+        """C / sqrt(1 - mu^2): noise of the velocity in one step. It grows more slowly with the momentum."""
         return self.clip / math.sqrt(1 - self.momentum**2)
 
 
 @runtime_checkable
 class Stage(Protocol):
-    """What is tried around the best candidate so far. The number of candidates does not depend on it."""
+    """Candidates around the best one so far. Their number must not depend on which one that is."""
 
     def around(self, best: Candidate) -> tuple[Candidate, ...]: ...
 
 
 @dataclass(frozen=True)
 class AlongTheLine:
-    """These momenta, each with the clip norm that keeps C / (1 - mu).
+    """Varies the momentum with C / (1 - mu) constant.
 
     >>> [(round(each.clip, 3), each.momentum) for each in AlongTheLine((0.0, 0.5)).around(Candidate(0.1, 0.9))]
     [(1.0, 0.0), (0.5, 0.5)]
@@ -79,7 +76,7 @@ class AlongTheLine:
 
 @dataclass(frozen=True)
 class Clips:
-    """The same momentum with the clip norm times each of these factors: other values of C / (1 - mu)."""
+    """Multiplies the clipping norm by each factor, with the momentum constant."""
 
     factors: tuple[float, ...]
 
@@ -92,7 +89,7 @@ class Clips:
 
 @dataclass(frozen=True)
 class Momenta:
-    """The same clip norm with each of these momenta."""
+    """Varies the momentum with the clipping norm constant."""
 
     momenta: tuple[float, ...]
 
@@ -105,7 +102,9 @@ class Momenta:
 
 @dataclass(frozen=True)
 class CandidateGrid:
-    """Two stages in one: the second around everything that the first would try. A stage has its price, however large.
+    """Two stages in one: candidates of `second` around every candidate of `first`.
+
+    With payment "repeat" a stage costs the same whatever its number of candidates, so one stage costs less than two.
 
     >>> len(CandidateGrid(AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))).around(Candidate(0.1, 0.9)))
     8
@@ -120,14 +119,14 @@ class CandidateGrid:
 
 
 def check_momenta(momenta: tuple[float, ...]) -> None:
-    """Some numbers in [0, 1), each once."""
+    """Checks that momenta are distinct numbers in [0, 1), at least one."""
     _check_several(momenta=momenta)
     named = {f"momenta[{place}]": mu for place, mu in enumerate(momenta)}
     validate.between(0, 1, low_open=False, high_open=True, **named)
 
 
 def check_factors(factors: tuple[float, ...]) -> None:
-    """Some numbers above 0, each once."""
+    """Checks that factors are distinct numbers above 0, at least one."""
     _check_several(factors=factors)
     validate.positive(**{f"factors[{place}]": factor for place, factor in enumerate(factors)})
 
@@ -136,7 +135,7 @@ def _check_several(**arguments: tuple[float, ...]) -> None:
     validate.instance(tuple, **arguments)
     for name, values in arguments.items():
         if not values or len(set(values)) < len(values):
-            raise UsageError(f"{name} must be different numbers, at least one, got {validate.shown(values)}.")
+            raise UsageError(f"{name} must be distinct numbers, at least one, got {validate.shown(values)}.")
 
 
 MOMENTA = (0.0, 0.5, 0.9)
@@ -146,18 +145,18 @@ _SECOND_MOMENT = 0.999
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """Makes a torch optimizer of a momentum, and knows how clip norm and momentum go together in it."""
+    """Makes a torch optimizer with a momentum, and the stages of its search."""
 
     def make(self, model: nn.Module, momentum: float) -> torch.optim.Optimizer: ...
 
     def stages(self, momenta: tuple[float, ...], factors: tuple[float, ...]) -> tuple[Stage, Stage]:
-        """What is varied, one after the other."""
+        """The two stages of the rule clip-momentum."""
         ...
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """Momentum SGD: along the line of one C / (1 - mu), then other values of it.
+    """SGD with momentum. Stages: momentum at constant C / (1 - mu), then clipping norm.
 
     >>> Sgd(lr=0.5).stages(MOMENTA, FACTORS)
     (AlongTheLine(momenta=(0.0, 0.5, 0.9)), Clips(factors=(0.5, 2.0)))
@@ -178,7 +177,7 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam: clip norms, then momenta (the first beta).
+    """Adam, whose momentum is the first beta. Stages: clipping norm, then momentum.
 
     >>> Adam(lr=0.001).stages(MOMENTA, FACTORS)
     (Clips(factors=(0.5, 2.0)), Momenta(momenta=(0.0, 0.5, 0.9)))
@@ -205,7 +204,7 @@ def clip_momentum(
     momenta: tuple[float, ...] = MOMENTA,
     factors: tuple[float, ...] = FACTORS,
 ) -> tuple[Stage, Stage]:
-    """The stages of the rule for an optimizer. A projected gradient has its clip norms elsewhere, and is refused.
+    """The stages of the rule clip-momentum for an optimizer. Projections, which have their own norms, are refused.
 
     >>> from sordino.kernel.encoding import Unchanged
     >>> len(clip_momentum(Sgd(lr=0.5), Unchanged()))
@@ -220,8 +219,8 @@ def _refuse_projections(encoding: Encoding) -> None:
     match encoding:
         case Project() | ProjectBiased():
             raise UsageError(
-                f"the rule clip-momentum is not for projected gradients, got {type(encoding).__name__}: their clip "
-                "norms are those of the projection, and the clip of the plan is 1."
+                f"the rule clip-momentum does not support projected gradients, got {type(encoding).__name__}: their "
+                "clipping norms are those of the projection, and the clip of the plan is 1."
             )
         case Combined(first=first, second=second):
             _refuse_projections(first)

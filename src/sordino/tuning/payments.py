@@ -1,16 +1,12 @@
-"""How trials are paid for: random numbers of trials, payments, and prepaid budgets.
+"""Privacy accounting of a search: random numbers of trials, payments, and prepaid budgets of single trials.
 
-How many trials there are, drawn without looking at the data. Whoever sees what was drawn breaks the proof.
+Choosing the best of several trainings reveals something about all of them. A payment gives the event of all trials
+together, which is charged before the first trial begins. Each trial can then release only what was charged for it.
 
-The distributions are those of Papernot and Steinke (2022). The price of a stage rises with the logarithm of the mean
-for a negative binomial number, of which many are 1 and some are very large. A Poisson number is close to its mean, and
-cheap as long as one trial is very private.
-
-How trials are paid for. Whoever takes the best of several trainings reveals something about all of them.
-
-A payment says what all trials together are worth before the first of them begins, and which trials there are.
-
-Trials are charged before the first of them begins, and each can spend what was paid for it and nothing else.
+Random numbers of trials have the distributions of Papernot and Steinke (2022), and are drawn without reading the data.
+The proof fails if the number is revealed. The cost of a stage grows with the logarithm of the mean for a negative
+binomial number, which is often 1 and sometimes very large. A Poisson number is close to its mean, and costs little if a
+single trial has a small epsilon.
 """
 
 from __future__ import annotations
@@ -32,9 +28,9 @@ from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.randomness import Key, Stream
 from sordino.tuning.candidates import Candidate
 
-_NEXT_TO_NOTHING = 2.0**-70
+_SMALLEST_PROBABILITY = 2.0**-70
 _LARGEST_SHAPE = 1e6
-_MOST = 500.0  # above, exp(-mean) soon is 0 in floating point
+_LARGEST_MEAN = 500.0  # exp(-mean) underflows for means not much larger
 
 
 @runtime_checkable
@@ -46,17 +42,17 @@ class TrialCount(Protocol):
 
     @property
     def shape(self) -> float:
-        """By which the event names the distribution."""
+        """The shape of the distribution in the privacy event: infinity for Poisson."""
         ...
 
     def draw(self, randomness: Stream, step: int) -> int:
-        """The number at this address."""
+        """Draws the number for this address (stream and step)."""
         ...
 
 
 @dataclass(frozen=True)
 class PoissonNumber:
-    """Close to its mean. With a chance of exp(-mean) there is no trial at all.
+    """A Poisson number of trials, close to its mean. It is 0 with probability exp(-mean).
 
     >>> from sordino.kernel.randomness import Key
     >>> PoissonNumber(8.0).draw(Key.from_seed(0).stream("example"), step=0)
@@ -66,24 +62,26 @@ class PoissonNumber:
     mean: float
 
     def __post_init__(self) -> None:
-        validate.between(1, _MOST, mean=self.mean)
+        validate.between(1, _LARGEST_MEAN, mean=self.mean)
 
     @property
     def shape(self) -> float:
         return math.inf
 
     def draw(self, randomness: Stream, step: int) -> int:
-        uniform, chance, number = _uniform(randomness, step), math.exp(-self.mean), 0
-        while uniform >= chance and (chance > _NEXT_TO_NOTHING or number < self.mean):
-            uniform -= chance
+        uniform, probability, number = _uniform(randomness, step), math.exp(-self.mean), 0
+        while uniform >= probability and (probability > _SMALLEST_PROBABILITY or number < self.mean):
+            uniform -= probability
             number += 1
-            chance *= self.mean / number
+            probability *= self.mean / number
         return number
 
 
 @dataclass(frozen=True)
 class NegativeBinomialNumber:
-    """At least 1. Shape 0 is the logarithmic distribution, 1 the geometric one; a smaller shape is cheaper.
+    """A negative binomial number of trials, at least 1. Shape 0 is the logarithmic distribution, 1 the geometric one.
+
+    A smaller shape costs less privacy.
 
     >>> from sordino.kernel.randomness import Key
     >>> NegativeBinomialNumber(8.0).draw(Key.from_seed(0).stream("example"), step=0)
@@ -94,7 +92,7 @@ class NegativeBinomialNumber:
     shape: float = 0.0
 
     def __post_init__(self) -> None:
-        validate.between(0, _LARGEST_SHAPE, shape=self.shape)  # beyond, it is Poisson, which has a class of its own
+        validate.between(0, _LARGEST_SHAPE, shape=self.shape)  # for larger shapes use PoissonNumber
         check_number_of_trials(self.mean, self.shape)
 
     def draw(self, randomness: Stream, step: int) -> int:
@@ -103,18 +101,20 @@ class NegativeBinomialNumber:
         if gamma == 1:
             return number
         logarithm = self._logarithm_of_one(gamma)
-        while uniform >= (chance := math.exp(logarithm)) and (chance > _NEXT_TO_NOTHING or number < self.mean):
-            uniform -= chance
+        while uniform >= (probability := math.exp(logarithm)) and (
+            probability > _SMALLEST_PROBABILITY or number < self.mean
+        ):
+            uniform -= probability
             logarithm += math.log((1 - gamma) * (number + self.shape) / (number + 1))
             number += 1
         return number
 
     def _logarithm_of_one(self, gamma: float) -> float:
-        """Of the chance of 1, which is too small for floating point where the shape is large. Later ones are not."""
+        """Logarithm of the probability of 1, which underflows for a large shape."""
         if self.shape == 0:
             return math.log((1 - gamma) / -math.log(gamma))
-        of_none = self.shape * math.log(gamma)  # the chance of 0, which is cut off
-        return math.log(self.shape * (1 - gamma)) + of_none - math.log(-math.expm1(of_none))
+        zero = self.shape * math.log(gamma)  # logarithm of the probability of 0, which is truncated
+        return math.log(self.shape * (1 - gamma)) + zero - math.log(-math.expm1(zero))
 
 
 def _uniform(randomness: Stream, step: int) -> float:
@@ -123,34 +123,34 @@ def _uniform(randomness: Stream, step: int) -> float:
 
 @runtime_checkable
 class Payment(Protocol):
-    """What the trials of a tuning cost, and which they are. `sizes` are the numbers of candidates, stage by stage."""
+    """Privacy accounting of the trials of a search. `sizes` are the numbers of candidates in each stage."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the proof takes for granted beyond that of a training."""
+        """Assumptions of the proof in addition to those of a training."""
         ...
 
     @property
     def shows_trials(self) -> bool:
-        """Whether the score of every trial may be seen, and how many there are."""
+        """Whether the scores of all trials, and their number, may be published."""
         ...
 
     def event(self, trial: DpEvent, sizes: Sequence[int]) -> DpEvent:
-        """What all trials together are worth, if one is worth `trial`, whichever the candidate."""
+        """The event of all trials together. `trial` is the event of one, whichever its candidate."""
         ...
 
     def expected_trials(self, sizes: Sequence[int]) -> float: ...
 
     def drawn(self, candidates: Sequence[Candidate], randomness: Stream, stage: int) -> tuple[Candidate, ...]:
-        """The candidates of this stage, one for each trial."""
+        """The candidates of the trials of this stage."""
         ...
 
 
 @dataclass(frozen=True)
 class Compose:
-    """Every candidate once, and everything about every trial may be seen: they compose.
+    """Tries every candidate once and composes all trials, whose results may all be published.
 
-    Among few candidates it is the cheapest, because a sampled event may be accounted for by privacy loss distributions.
+    For few candidates it costs least, because composed sampled events have tight privacy loss distributions.
     """
 
     @property
@@ -173,11 +173,11 @@ class Compose:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A random number of trials in each stage, each of a candidate drawn uniformly; only the best of a stage is seen.
+    """A random number of trials in each stage, each with a random candidate. Only the best of a stage is published.
 
-    Guarantee: that of `accounting.selection`. A trial is one mechanism, of which drawing the candidate is a part: the
-    trials of a stage are independent and alike. Stages compose, because what is drawn in one depends on the best of
-    the one before only.
+    Guarantee: that of `accounting.selection`. A trial is one mechanism that includes the draw of its candidate, so the
+    trials of a stage are independent and identically distributed. Stages compose, because the candidates of one depend
+    only on the best trial of the one before.
     """
 
     number: TrialCount
@@ -209,14 +209,14 @@ class Repeat:
 
 
 def _stages_to_try(sizes: Sequence[int]) -> int:
-    """A stage without candidates tries nothing, and costs nothing."""
+    """Number of stages with candidates. A stage without candidates costs nothing."""
     return sum(size > 0 for size in sizes)
 
 
 class Prepaid(Budget):
-    """The budget of one trial: it takes the releases that were charged to the `whole` before, each once.
+    """The budget of one trial. It allows only releases that were charged to the `whole` budget before, each once.
 
-    What is promised of a trial is what is promised of the whole: one of many trainings is not worth less.
+    Its guarantee is that of the whole search, because the trial was one of many.
 
     >>> import torch
     >>> from dp_accounting.dp_event import GaussianDpEvent
@@ -227,21 +227,23 @@ class Prepaid(Budget):
     >>> trial.charge(GaussianDpEvent(2.0), Adjacency.ZERO_OUT, what="mean")
     Traceback (most recent call last):
         ...
-    sordino.errors.BudgetError: the mean was not paid for: a trial may release what was charged for it, once.
+    sordino.errors.BudgetError: the mean was not charged for this trial: a trial may release each charged release once.
     """
 
-    def __init__(self, whole: Budget, paid: DpEvent) -> None:
+    def __init__(self, whole: Budget, charged: DpEvent) -> None:
         super().__init__(whole.records)
-        self._whole, self._paid = whole, _counts(paid)
-        self._process = whole._process  # what a forked process makes of the whole is no budget of its own
+        self._whole, self._charged = whole, _counts(charged)
+        self._process = whole._process  # so that use in a forked process is refused as for the whole
 
     @property
     def releases(self) -> tuple[str, ...]:
         return *self._whole.releases, *super().releases
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
-        if not _counts(ComposedDpEvent([self.event, event])) <= self._paid:
-            raise BudgetError(f"the {what} was not paid for: a trial may release what was charged for it, once.")
+        if not _counts(ComposedDpEvent([self.event, event])) <= self._charged:
+            raise BudgetError(
+                f"the {what} was not charged for this trial: a trial may release each charged release once."
+            )
         return super().charge(event, adjacency, what=what, run=run)
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
@@ -250,7 +252,7 @@ class Prepaid(Budget):
 
 @dataclass(frozen=True)
 class PrepaidTrial:
-    """A candidate to be tried, what it may spend, and its randomness."""
+    """A candidate to try, the budget of its trial, and the key of its randomness."""
 
     candidate: Candidate
     budget: Prepaid = field(repr=False)
@@ -258,11 +260,11 @@ class PrepaidTrial:
 
 
 class Trials:
-    """All trials of a tuning. They are charged when this is made; which they are follows from the key.
+    """All trials of a search, drawn with its key. They are charged when this object is made.
 
-    Guarantee: no trial is handed out that the payment's event does not count, and none twice. With the same key and
-    the same `run` they are the same in another process, with the same randomness, so that a tuning can be taken up
-    again. The key of each trial follows from the number of this tuning in its budget, from its stage and its place.
+    Guarantee: every trial is counted by the payment's event, and none is returned twice. With the same key and the same
+    `run`, another process gets the same trials with the same randomness, so that a search can be resumed. The key of a
+    trial is derived from the number of the search in its budget, from its stage and from its position.
     """
 
     def __init__(
@@ -281,9 +283,9 @@ class Trials:
         self.number, self._key = address.number, address.key
 
     def of_stage(self, stage: int, candidates: Sequence[Candidate]) -> tuple[PrepaidTrial, ...]:
-        """The trials among these candidates, as many as were paid for."""
+        """The trials of a stage with these candidates. Each stage may be requested once."""
         if not self._next <= stage < len(self._sizes) or len(candidates) != self._sizes[stage]:
-            raise BudgetError(f"stage {stage} with {len(candidates)} candidates was not paid for, or was had before.")
+            raise BudgetError(f"stage {stage} with {len(candidates)} candidates was not charged, or was used before.")
         self._next = stage + 1
         drawn = self._payment.drawn(candidates, self._key.stream("trials"), stage)
         return tuple(

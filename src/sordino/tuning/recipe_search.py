@@ -1,14 +1,10 @@
-"""Hyperparameter search for a recipe, into the folder of the best run.
+"""Search for clipping norm and momentum of a recipe, into the folder of the best run.
 
-The training of a recipe, with clip norm and momentum left open.
+RUN/tuning.json          the search; at the end also the scores, if they may be published
+RUN/privacy.json         the guarantee, which counts all trials, written before the first one
+RUN.private/             recipe with its seed, key and state during the search, deleted at the end
 
-From a recipe and a search to the folder of the best run, whose promise counts every trial.
-
-RUN/tuning.json          the search; in the end the scores too, where they may be seen
-RUN/privacy.json         what is promised for all trials together, written before the first
-RUN.private/             the recipe with its seed, key and standing while it lasts, deleted at the end
-
-RUN/recipe.toml comes last: until then there is no run in the folder that another command would take up.
+RUN/recipe.toml is written last: until then, other commands do not see a run in the folder.
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ _OPTIMIZERS: dict[str, type[Sgd] | type[Adam]] = {"sgd": Sgd, "adam": Adam}
 
 
 def task_of(prepared: PreparedRecipe, score: Score) -> Task:
-    """What the trials of a recipe have in common. The noise of its plan is still to be found."""
+    """The training that all trials of a recipe share. Its noise is not calibrated yet."""
     recipe, settings, examples = prepared.recipe, prepared.settings, prepared.examples
     sampler = make_sampler(recipe.question(examples, settings.batch_size))
     encoding = sparsifying(prepared, sampler.steps) or Unchanged()
@@ -73,7 +69,7 @@ def task_of(prepared: PreparedRecipe, score: Score) -> Task:
 
 
 def start_of(prepared: PreparedRecipe) -> Candidate:
-    """Where a search starts: what the recipe says, or its defaults."""
+    """The first candidate: the settings of the recipe, or their defaults."""
     return Candidate(prepared.settings.clip, prepared.settings.momentum)
 
 
@@ -83,9 +79,10 @@ Then = Callable[[RunFolder], None]
 def tune_by_recipe(
     recipe: Recipe, search: Search, out: Path, *, progress: bool = True, then: Then | None = None
 ) -> RunFolder:
-    """Tunes into the folder `out`, which ends as that of a training with the best settings.
+    """Searches, and writes the run folder of the best model to `out`.
 
-    `then` is shown the folder once it is whole, before a signal that came too late to stop anything is passed on.
+    `then` is called with the folder when it is complete, before a signal that came too late to stop the search is
+    raised again.
 
     >>> import tempfile
     >>> recipe = Recipe("digits", "linear", epsilon=3.0, delta=1e-4, batch_size=100, steps=2, seed=0)
@@ -96,7 +93,7 @@ def tune_by_recipe(
     search.check(recipe)
     folder = RunFolder(out)
     if not folder.is_free:
-        raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the tuning that is there.")
+        raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the search that is there.")
     if search.payment == PUBLIC:
         try:
             return _shown(_train_by_public_choice(recipe, search, folder, progress=progress), then)
@@ -107,10 +104,10 @@ def tune_by_recipe(
     folder.make()
     try:
         prepared = prepare(recipe, progress=progress)
-        folder.private.mkdir(mode=0o700)  # whoever makes it has the folder
+        folder.private.mkdir(mode=0o700)  # fails if another process has made it
     except FileExistsError:
         raise UsageError(
-            f"{str(folder.private)!r} is there already: another command tunes into {str(out)!r}."
+            f"{str(folder.private)!r} exists already: another command is searching in {str(out)!r}."
         ) from None
     except BaseException:
         folder.clear()
@@ -129,16 +126,16 @@ def tune_by_recipe(
 
 
 def resume_tuning(out: Path, *, progress: bool = True, then: Then | None = None) -> RunFolder:
-    """Goes on with a tuning that was stopped. One that is finished is as it is."""
+    """Resumes a search that was stopped. A finished one is returned unchanged."""
     folder, search = RunFolder(out), Search.read(out)
     if folder.is_run and folder.is_finished:
         shutil.rmtree(folder.private, ignore_errors=True)
         return _shown(folder, then)
     path = folder.private / "recipe.toml"
     if search.payment == PUBLIC:
-        raise UsageError(f"the search in {str(out)!r} is over: go on with `sordino train --resume {str(out)!r}`.")
+        raise UsageError(f"the search in {str(out)!r} is finished: run `sordino train --resume {str(out)!r}`.")
     if not path.is_file():
-        raise StateError(f"{str(folder.private)!r} is gone, and with it the key: the tuning cannot be continued.")
+        raise StateError(f"{str(folder.private)!r} is missing, and the key with it: the search cannot be continued.")
     recipe = Recipe.parse(read_bytes(path, at_most=LARGEST_TEXT), what=repr(str(path)))
     with Checkpoints.open(_standing(folder)) as checkpoints:
         _tune(prepare(recipe, progress=progress), search, folder, checkpoints, progress=progress, then=then)
@@ -161,7 +158,9 @@ def _tune(
     then: Then | None,
 ) -> None:
     if prepared.data.facts.num_classes is None:
-        raise UsageError("trials are compared by their accuracy, and the target of this data is a number.")
+        raise UsageError(
+            "the search compares accuracies, so it needs classes, but the target of this dataset is a number."
+        )
     recipe = prepared.recipe
     task = task_of(prepared, PrivateAccuracy(noise_multiplier=search.score_std * prepared.examples))
     stages = search.stages(task.optimizer, task.plan.encoding)
@@ -173,7 +172,7 @@ def _tune(
 
         def promise(guarantee: Guarantee, calibrated: Task) -> None:
             kept.identity = _identity(prepared, calibrated, search, checkpoints)
-            kept.last()  # refuses what is not this tuning, whose promise then stays as it was
+            kept.last()  # raises if the checkpoint belongs to another search, before its guarantee is overwritten
             _write_promise(folder, prepared, calibrated, guarantee, search, sizes)
 
         with _bar(visible_trials, wanted=progress) as advance:
@@ -214,14 +213,14 @@ def _write_promise(
 
 
 def _identity(prepared: PreparedRecipe, task: Task, search: Search, checkpoints: Checkpoints) -> dict[str, str]:
-    """By which a tuning is told from others."""
+    """Identity of a search, by which its checkpoint is recognized."""
     stages = (task.plan.sampler, task.plan.noise, task.plan.encoding)
     data = prepared.records.fingerprint(checkpoints.fingerprint_key())
     return {"plan": repr(stages), "data": data, "recipe": prepared.recipe.text(), "search": repr(search)}
 
 
 def _write_best(folder: RunFolder, prepared: PreparedRecipe, task: Task, tuned: TuningResult, search: Search) -> None:
-    """Every row has the epsilon of all trials: what the best one has spent by itself means nothing."""
+    """Writes the best model. Its metrics have the epsilon of all trials: that of the best one alone is no bound."""
     recipe, steps = prepared.recipe, task.plan.steps
     row = {
         "step": steps,
@@ -240,7 +239,7 @@ def _write_best(folder: RunFolder, prepared: PreparedRecipe, task: Task, tuned: 
 
 
 def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *, progress: bool) -> RunFolder:
-    """Tries candidates on public rows only, and trains on the private ones once, by the best of them."""
+    """Tries candidates on public rows, then trains once on the private rows with the best one."""
     public = prepare(search.on_public_rows(recipe), progress=progress)
     rows = public.public_rows()
     if rows is None:
@@ -259,7 +258,7 @@ def _train_by_public_choice(recipe: Recipe, search: Search, folder: RunFolder, *
 
 @contextmanager
 def _bar(trials: int | None, *, wanted: bool) -> Iterator[Callable[[], None] | None]:
-    """A bar over trials that may be seen. Where their number is secret there is none, or it would be seen to end."""
+    """A progress bar over trials. There is none if their number is secret, because the bar would reveal it."""
     if trials is None or not wanted:
         yield None
         return
@@ -274,7 +273,7 @@ def _standing(folder: RunFolder) -> Path:
 
 
 def _take_back(folder: RunFolder) -> None:
-    """Removes a tuning in which nothing was promised, so that no trial began."""
+    """Removes a search that has no guarantee yet, so no trial has begun."""
     shutil.rmtree(folder.private, ignore_errors=True)
     Search.remove(folder.path)
     folder.clear()

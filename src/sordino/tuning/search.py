@@ -1,4 +1,4 @@
-"""A search as a person asks for it: by which rule, over which candidates, paid how. All of it is public."""
+"""`Search`: the public settings of a hyperparameter search (rule, candidates, privacy accounting of trials)."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ Scores = tuple[tuple[Candidate, float], ...]
 
 @dataclass(frozen=True)
 class Search:
-    """`trials` and `shape` are those of a random number of trials, Poisson unless there is a shape.
+    """Settings of a search for clipping norm and momentum.
 
-    `score_std` is the standard deviation of the noise on the accuracy by which trials are compared. `public_data` is
-    what candidates are tried on where that is public.
+    `trials` is the mean of the random number of trials with payment "repeat": Poisson, or negative binomial with
+    `shape`. `score_std` is the standard deviation of the noise on the accuracy by which trials are compared.
+    `public_data` is the dataset on which candidates are tried with payment "public".
 
     >>> Search(payment="repeat", trials=4.0).paid
     Repeat(number=PoissonNumber(mean=4.0))
@@ -70,42 +71,44 @@ class Search:
         validate.between(0, 1, low_open=True, score_std=self.score_std)
         for name in ("trials", "shape"):
             if getattr(self, name) is not None and self.payment != "repeat":
-                raise UsageError(f"{name} goes with payment repeat, got {self.payment}: every candidate is tried once.")
+                raise UsageError(f"{name} needs payment repeat, got {self.payment}, which tries every candidate once.")
         if (self.public_data is not None) != (self.payment == PUBLIC):
-            raise UsageError(f"public_data goes with payment {PUBLIC}: name rows that are public to try candidates on.")
+            raise UsageError(f"public_data and payment {PUBLIC} need each other: give both or neither.")
         if self.public_schema is not None and self.public_data is None:
-            raise UsageError("public_schema goes with public_data.")
-        self.paid  # noqa: B018  # a number of trials that cannot be drawn is refused here
+            raise UsageError("public_schema needs public_data.")
+        PAYMENTS[self.payment](self)  # raises if the number of trials has no valid distribution
 
     @property
     def paid(self) -> Payment:
         return PAYMENTS[self.payment](self)
 
     def stages(self, optimizer: Optimizer, encoding: Encoding) -> tuple[Stage, ...]:
-        """What is tried around where the search starts, one after the other or all at once."""
+        """The stages of the search: two, or one with `one_stage`."""
         first, second = clip_momentum(optimizer, encoding, momenta=self.momenta, factors=self.factors)
         return (CandidateGrid(first, second),) if self.one_stage else (first, second)
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses a recipe that the rule is not about, before data is touched."""
+        """Refuses a recipe that the search does not support, before data is read."""
         if recipe.method != "dp-sgd":
-            raise UsageError(f"the rule {self.rule} is for dp-sgd, got method {recipe.method}: it has no momentum.")
+            raise UsageError(
+                f"method must be dp-sgd with rule {self.rule}, got {recipe.method}, which has no momentum."
+            )
         if recipe.noise not in (None, "gaussian"):
             raise UsageError(f"noise must be gaussian in a search, got {validate.option(recipe.noise)}.")
         if recipe.freeze:
             raise UsageError(
-                f"freeze must be 0 in a search, got {validate.shown(recipe.freeze)}: its masks follow the "
-                "weights that are trained, and trials train copies."
+                f"freeze must be 0 in a search, got {validate.shown(recipe.freeze)}: its masks depend on the "
+                "trained weights, and every trial trains a copy of the model."
             )
         if self.public_data is not None and _is_same(self.public_data, recipe.data):
             raise UsageError(
-                f"public_data must be other rows than the private ones, got {self.public_data!r:.80} for both: "
-                "candidates are tried on it in the open."
+                f"public_data must be another dataset than the private one, got {self.public_data!r:.80} for both: "
+                "candidates are tried on it without privacy."
             )
 
     @classmethod
     def read(cls, folder: Path) -> Search:
-        """The search that a tuning was begun with."""
+        """Reads the search of a folder."""
         what = repr(str(folder / _FILE))
         try:
             saved = strict_json.parse(read_bytes(folder / _FILE, at_most=_LARGEST_TEXT), what=what)
@@ -113,32 +116,32 @@ class Search:
             lists = {name: tuple(entries[name]) for name in ("momenta", "factors")}
             return cls(**{field.name: entries[field.name] for field in fields(cls)} | lists)
         except DataError:
-            raise UsageError(f"there is no tuning in {str(folder)!r}.") from None
+            raise UsageError(f"there is no search in {str(folder)!r}.") from None
         except (UsageError, KeyError, TypeError) as error:
             raise StateError(f"{what} is damaged: {error}") from None
 
     def write(self, folder: Path, **found: object) -> None:
-        """Writes the search down, with what was found."""
+        """Writes the search, and results in `found`, to tuning.json."""
         text = json.dumps({"search": asdict(self)} | found, indent=2, allow_nan=False) + "\n"
         write_atomically(folder / _FILE, text.encode())
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Takes back what was written down."""
+        """Removes tuning.json."""
         (folder / _FILE).unlink(missing_ok=True)
 
     def on_public_rows(self, recipe: Recipe) -> Recipe:
-        """The recipe by which candidates are tried on the public data."""
+        """The recipe for trials on the public dataset."""
         if self.public_data is None:
             raise UsageError("public_data is missing.")
-        adjacency = None if recipe.adjacency is Adjacency.ADD_OR_REMOVE else recipe.adjacency  # how many is no secret
+        adjacency = None if recipe.adjacency is Adjacency.ADD_OR_REMOVE else recipe.adjacency  # its size is public
         return replace(
             recipe, data=self.public_data, schema=self.public_schema, adjacency=adjacency, expected_examples=None
         )
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two names of data are one, or lead to one file or folder."""
+    """Whether two names of datasets are equal, or are paths of the same file or folder."""
     if one == other:
         return True
     return Path(one).exists() and Path(other).exists() and os.path.samefile(one, other)
@@ -166,6 +169,6 @@ def _one_of(allowed: tuple[str, ...], **arguments: str) -> None:
 
 
 def shown(scores: Scores) -> dict[str, object]:
-    """The scores of trials that may be seen, for JSON. One that diverged has none."""
+    """Scores of trials, for JSON. A trial that diverged has the score None."""
     rows = [asdict(candidate) | {"score": score if math.isfinite(score) else None} for candidate, score in scores]
     return {"trials": rows} if rows else {}

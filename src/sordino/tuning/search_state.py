@@ -1,11 +1,7 @@
-"""State of a search, and its private checkpoint.
+"""State of a search, and its checkpoint in a private folder beside the run until the search ends.
 
-How far a search has come: all that the next trial depends on.
-
-A tuning that survives: how far it has come lies beside its run, readable by its owner only, until it ends.
-
-A trial counts as a step does in `checkpoint`: it is written down before it begins, and one that may have begun is
-repeated bit for bit, with the same noise, or refused. So a tuning that is taken up again costs nothing more.
+A trial is treated as a step in `training.checkpoint`: a checkpoint is written before it begins, and a trial that may
+have begun is repeated bit for bit with the same noise, or refused. So resuming a search costs no privacy.
 """
 
 from __future__ import annotations
@@ -24,9 +20,9 @@ from sordino.tuning.task import TrialResult
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far a tuning has come: trials `done` in a stage around `centre`, and the best of all so far.
+    """State of a search: number of trials `done` in a stage around `centre`, and the best trial so far.
 
-    `scores` are for whoever may see every trial; with a random number of them nobody may.
+    `scores` must not be published if the number of trials is random.
     """
 
     centre: Candidate
@@ -36,7 +32,7 @@ class SearchState:
     scores: tuple[tuple[Candidate, float], ...] = ()
 
     def after(self, tried: TrialResult) -> SearchState:
-        """Of equals the first is kept: trials of a stage are exchangeable, so it is a fair draw among them."""
+        """The state after one more trial. Of equal scores the first is kept: the trials of a stage are exchangeable."""
         is_best = self.best is None or tried.score > self.best.score
         scores = (*self.scores, (tried.candidate, tried.score))
         return replace(self, done=self.done + 1, best=tried if is_best else self.best, scores=scores)
@@ -47,28 +43,28 @@ class SearchState:
 
 
 class Keeper(Protocol):
-    """Writes down how far a tuning has come, where nobody else reads it."""
+    """Saves and loads the state of a search in a private place."""
 
     @property
     def run(self) -> RunIdentity:
-        """Identity of the tuning, by which a budget knows it."""
+        """Identity of the search, by which a budget recognizes it."""
         ...
 
     def number(self, number: int) -> None:
-        """Keeps which release of its budget the tuning is: the randomness of its trials comes from there."""
+        """Stores the number of the search's release in its budget: the randomness of its trials depends on it."""
         ...
 
     def last(self) -> SearchState | None:
-        """Where the tuning was stopped."""
+        """The last saved state, or None."""
         ...
 
     def before_trial(self, standing: SearchState) -> None:
-        """No trial begins that nothing speaks for."""
+        """Saves the state before the next trial begins."""
         ...
 
 
 class SearchCheckpoint:
-    """Keeps a tuning in a private folder. `identity` tells it from others."""
+    """A `Keeper` that writes checkpoints to a private folder. A checkpoint with another `identity` is refused."""
 
     def __init__(self, checkpoints: Checkpoints, asked: StopRequest) -> None:
         self._checkpoints, self._asked = checkpoints, asked
@@ -85,7 +81,7 @@ class SearchCheckpoint:
         return None if self._checkpoints.is_empty else _read(self._checkpoints.load(self.identity))
 
     def before_trial(self, standing: SearchState) -> None:
-        """Stops between two trials if asked to, without a word about how many there were."""
+        """Saves the state, and stops if asked to. The message does not reveal the number of trials."""
         done = len(standing.scores)
         begun_until = done if self._asked.to_stop else done + 1
         best = standing.best

@@ -1,8 +1,6 @@
-"""One trial of a search, and the score by which the best trial is chosen.
+"""The task that all trials of a search share, one trial, and the score by which trials are compared.
 
-By what the best trial is known: a score on public rows, or on private ones as a part of the trial's own release.
-
-What all trials have in common, and one trial carried out.
+A score is measured on public rows, or on private rows with noise, as a part of the trial's own release.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from sordino.tuning.payments import PrepaidTrial
 
 @runtime_checkable
 class Score(Protocol):
-    """How good a trial is: the larger, the better."""
+    """Score of a trial: larger is better."""
 
     @property
     def event(self) -> DpEvent:
-        """What one score is worth."""
+        """The privacy event of one score."""
         ...
 
     def of(self, training: Training, trial: PrepaidTrial) -> float: ...
@@ -42,7 +40,7 @@ class Score(Protocol):
 
 @dataclass(frozen=True)
 class PrivateAccuracy:
-    """Accuracy on the private rows themselves, with noise of this multiplier on the number of units that are right.
+    """Accuracy on the private rows, with noise of this multiplier on the number of correct units.
 
     >>> PrivateAccuracy(noise_multiplier=20.0).event
     GaussianDpEvent(noise_multiplier=20.0)
@@ -73,9 +71,9 @@ class PrivateAccuracy:
 
 @dataclass(frozen=True)
 class PublicScore:
-    """Accuracy, or less error where the target is a number, on rows that are declared public.
+    """Accuracy, or negative squared error for regression, on public rows.
 
-    It costs nothing by itself. The trials that are compared by it cost what they do.
+    The score itself costs no privacy. The trials still do.
     """
 
     rows: Public
@@ -95,7 +93,7 @@ class PublicScore:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A candidate, how good it was, and what it gave: weights, and measures on public rows."""
+    """Result of a trial: candidate, score, weights, and measurements on public rows."""
 
     candidate: Candidate
     score: float
@@ -105,10 +103,11 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class Task:
-    """A training with clip norm and momentum left open. `model` makes the network, with the same first weights always.
+    """A training with clipping norm and momentum left open.
 
-    The clip of the plan is replaced by each candidate's, and so is its noise, once it is calibrated. `divisor` is the
-    public batch size. `test` are public rows on which the best is measured in the end, and by which none is chosen.
+    `model` makes the network, always with the same initial weights. The clip of the plan is replaced by that of each
+    candidate, and its noise by the calibrated one. `divisor` is the public batch size. `test` are public rows on which
+    results are measured; they are not used to choose a candidate.
     """
 
     model: Callable[[], nn.Module]
@@ -129,19 +128,19 @@ class Task:
 
     @property
     def event(self) -> DpEvent:
-        """What one trial is worth, whichever its candidate: all of its steps, and its score."""
+        """The event of one trial, whichever its candidate: all of its steps, and its score."""
         return self.event_with(self.plan.noise.event)
 
     def event_with(self, release: DpEvent) -> DpEvent:
-        """The same with another release in each step."""
+        """The event of one trial with another release in each step."""
         parts = (self.plan.sampler.compose(release, self.plan.steps), self.score.event)
-        return ComposedDpEvent(parts)  # type: ignore[arg-type]  # a tuple is a value, as the event of a selection has to be
+        return ComposedDpEvent(parts)  # type: ignore[arg-type]  # a tuple, because events of selections must be hashable
 
     def with_noise(self, noise_multiplier: float) -> Task:
         return replace(self, plan=replace(self.plan, noise=self.plan.noise.with_multiplier(noise_multiplier)))
 
     def attempt(self, trial: PrepaidTrial) -> TrialResult:
-        """Trains by one candidate. A training that diverges raises nothing, or a trial that lost would be heard of."""
+        """Trains with one candidate. A training that diverges does not raise: that would reveal a trial that lost."""
         model, candidate = self.model(), trial.candidate
         plan = replace(self.plan, clip=ClipByNorm(candidate.clip))
         run = PrivateRun(plan, model, trial.budget, key=trial.key, physical_batch_size=self.physical_batch_size)

@@ -1,9 +1,4 @@
-"""`tune`: a search whose guarantee counts every trial, and the smallest noise for its target.
-
-The smallest noise for which all trials of a tuning together stay within a target.
-
-Tuning that is paid for: what is promised counts every trial, whether or not it was the best.
-"""
+"""`tune`: a search whose guarantee counts every trial, with noise calibrated so that all trials meet a target."""
 
 from __future__ import annotations
 
@@ -44,9 +39,9 @@ def calibrated(
 ) -> Task:
     """The task with the smallest noise for which all trials together stay within the target.
 
-    Refuses a tuning that does not fit into the budget, unless the budget holds this very tuning, as `run`.
+    Raises if the search does not fit into the budget, unless the budget holds this search already, as `run`.
     """
-    single: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+    single: Any = task.plan.noise.event  # every noise has an event with a multiplier
 
     def event(noise_multiplier: float) -> DpEvent:
         trial = task.event_with(attr.evolve(single, noise_multiplier=noise_multiplier))
@@ -63,26 +58,26 @@ def calibrated(
 
 
 def _check_scores(task: Task, payment: Payment, sizes: Sequence[int], *, epsilon: float, delta: float) -> None:
-    """Where scores by themselves spend the target, no noise on gradients helps."""
+    """Raises if the scores alone exceed the target: then no noise on gradients is enough."""
     spent = privacy_of(payment.event(task.score.event, sizes), task.plan.adjacency).epsilon(delta)
     if spent >= epsilon:
         raise UsageError(
             f"the scores of the trials alone would cost epsilon {rounded_up(spent)} of {epsilon:g}: "
-            "put more noise on them (--score-std), or plan fewer trials."
+            "use more noise on scores (--score-std) or fewer trials."
         )
 
 
 def multiplier_of(task: Task) -> float:
-    """Of the noise in each step of a trial."""
-    release: Any = task.plan.noise.event  # whatever the noise is, its event has a multiplier
+    """Noise multiplier of each step of a trial."""
+    release: Any = task.plan.noise.event  # every noise has an event with a multiplier
     return float(release.noise_multiplier)
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The best model, by which candidate, and what all trials together promise.
+    """The best model, its candidate, and the guarantee of all trials together.
 
-    `scores` are those of all trials where they may be seen, and empty otherwise.
+    `scores` are those of all trials if they may be published, and empty otherwise.
     """
 
     model: nn.Module
@@ -96,7 +91,7 @@ class TuningResult:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best candidate on public rows, with all scores. Nothing is promised: no private row was read."""
+    """The best candidate on public rows, with all scores. It needs no guarantee, because no private row was read."""
 
     candidate: Candidate
     scores: tuple[tuple[Candidate, float], ...]
@@ -119,11 +114,11 @@ def tune(
     allow_weak: bool = False,
     allow_large_delta: bool = False,
 ) -> TuningResult:
-    """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all of it.
+    """Tries candidates around `start`, stage by stage, with noise such that (epsilon, delta) holds for all trials.
 
-    `data` may be a `Budget` that holds other releases: the target is for this tuning, and the budget's own guarantee
-    counts all of them. `on_promise` hears what will have been promised before the first trial; `on_trial` is called
-    after each trial if trials may be seen.
+    If `data` is a `Budget` with other releases, the target is for this search; the guarantee of the budget counts all.
+    `on_promise` is called with the guarantee before the first trial, `on_trial` after each trial if trials may be
+    published.
 
     >>> import torch
     >>> import torch.nn.functional as F
@@ -162,9 +157,9 @@ def tune(
     standing = _search(task, trials, stages, start, keeper, on_trial if payment.shows_trials else None)
     best = standing.best
     if best is None:
-        raise BudgetError("by chance there was no trial at all: nothing was trained, and the tuning stays charged.")
+        raise BudgetError("the random number of trials was 0: no model was trained, and the search stays charged.")
     if best.score == -math.inf:
-        raise UsageError("the best trial diverged. Choose a smaller learning rate; the tuning stays charged.")
+        raise UsageError("the best trial diverged. Choose a smaller learning rate; the search stays charged.")
     model = task.model()
     model.load_state_dict(best.weights)
     multiplier = multiplier_of(task)
@@ -182,9 +177,9 @@ def tune_on_public(
     delta: float,
     seed: int = 0,
 ) -> Chosen:
-    """Tries every candidate on public rows, with the noise that (epsilon, delta) would need there for one training.
+    """Tries every candidate on public rows, with the noise that one training on them would need for (epsilon, delta).
 
-    What it chooses is a function of public rows, so that it costs nothing. Train by it on the private rows, once.
+    The choice depends on public rows only, so it costs no privacy. Then train once on the private rows with it.
     """
     validate.instance(Public, public=public)
     budget, sizes = Budget(public.records), sizes_of(stages, start)
@@ -197,7 +192,7 @@ def tune_on_public(
 
 
 def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
-    """How many candidates each stage has. Where the search starts is one of the first.
+    """Number of candidates in each stage. The first stage includes `start`.
 
     >>> from sordino.tuning.candidates import AlongTheLine, Clips
     >>> sizes_of((AlongTheLine((0.0, 0.5, 0.9)), Clips((0.5, 2.0))), Candidate(0.1, 0.9))
@@ -205,14 +200,14 @@ def sizes_of(stages: Sequence[Stage], start: Candidate) -> tuple[int, ...]:
     """
     validate.instance(Sequence, stages=stages)
     if not stages:
-        raise UsageError("a tuning needs at least one stage.")
+        raise UsageError("a search needs at least one stage.")
     sizes, reached = list[int](), {start}
     for number, stage in enumerate(stages):
         tried = [_candidates(stage, number, centre) for centre in reached]
         if len({len(candidates) for candidates in tried}) > 1:
             raise UsageError(
-                f"stage {number} must have as many candidates around one best pair as around another, got "
-                f"{sorted({len(candidates) for candidates in tried})}: what is paid for would depend on private rows."
+                f"the number of candidates in stage {number} depends on the best pair so far, got "
+                f"{sorted({len(candidates) for candidates in tried})}: it must be fixed in advance."
             )
         sizes.append(len(tried[0]))
         reached |= {candidate for candidates in tried for candidate in candidates}
@@ -241,7 +236,7 @@ def _search(
 
 
 def _candidates(stage: Stage, number: int, centre: Candidate) -> tuple[Candidate, ...]:
-    """What the search starts from is tried in the first stage; later ones begin around what was tried."""
+    """Candidates of a stage. The first stage includes its center; in later ones it was tried before."""
     around = stage.around(centre)
     return (centre, *around) if number == 0 else around
 
@@ -255,7 +250,7 @@ def _assumptions(payment: Payment, key: Key) -> tuple[str, ...]:
 
 def _key(seed: int | None, key: Key | None) -> Key:
     if seed is not None and key is not None:
-        raise UsageError("seed and key exclude each other: a seed makes a tuning reproducible, a key keeps it secret.")
+        raise UsageError("seed and key exclude each other: a seed makes a search reproducible, a key keeps it secret.")
     if key is not None:
         return key
     return Key.fresh() if seed is None else Key.from_seed(seed)

@@ -188,7 +188,7 @@ def test_the_page_says_that_it_is_internal_and_stays_out_of_runs(white, tmp_path
     assert kept["warning"].startswith("not private") and kept["epsilon"] == white.epsilon
     run = carry_out(replace(SMALL, steps=2, seed=0), tmp_path / "run", progress=False)
     before = sorted(path.name for path in run.path.iterdir())
-    with pytest.raises(UsageError, match="lies in the folder of a run"):
+    with pytest.raises(UsageError, match="lies in a run folder"):
         write_audit(white, run.path)
     assert sorted(path.name for path in run.path.iterdir()) == before
 
@@ -213,7 +213,7 @@ def test_an_audit_of_a_run_lies_beside_it_and_a_place_inside_is_refused_before_t
     assert "there is no run in" in str(CliRunner().invoke(app, [str(tmp_path)]).exception)
     monkeypatch.setattr("sordino.attacks.audit.audit.audit", lambda *_, **__: pytest.fail("was trained"))
     refused = CliRunner().invoke(app, [recipe, *options, "--out", str(run.path / "inside")])
-    assert isinstance(refused.exception, UsageError) and "lies in the folder of a run" in str(refused.exception)
+    assert isinstance(refused.exception, UsageError) and "lies in a run folder" in str(refused.exception)
 
 
 @pytest.fixture

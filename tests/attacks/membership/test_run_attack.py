@@ -35,9 +35,9 @@ def test_members_of_a_private_model_are_not_found_above_the_bound(found):
 def test_the_attack_says_that_it_is_not_private_and_stays_out_of_the_run(found, folder, tmp_path):
     before = sorted(path.name for path in folder.iterdir())
     assert found.warning.startswith("not private")
-    with pytest.raises(UsageError, match="folder of a run"):
+    with pytest.raises(UsageError, match="lies in a run folder"):
         write_internal(found, folder)
-    with pytest.raises(UsageError, match="folder of a run"):
+    with pytest.raises(UsageError, match="lies in a run folder"):
         write_internal(found, folder / "attack")
     page = write_internal(found, tmp_path / "run.internal")
     assert "This page is not private" in page.read_text() and "<script" not in page.read_text()

@@ -39,9 +39,9 @@ def test_an_existing_file_is_kept(tmp_path) -> None:
     ("arguments", "reason"),
     [
         (("--shape", "32"), "as 3x32x32"),
-        (("--shape", "2x32x32"), "1 or 3 channels"),
+        (("--shape", "2x32x32"), r"channels \(1 or 3\)"),
         (("--model", "unheard-of"), "there is no model"),
-        (("--model", "linear"), "has layers before its last one"),
+        (("--model", "linear"), "needs a network of several layers"),
         (("--pictures", "0"), "pictures must be a whole number from 1"),
     ],
 )

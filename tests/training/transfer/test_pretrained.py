@@ -68,13 +68,13 @@ def test_training_a_network_leaves_the_pretrained_weights_alone(learnt) -> None:
 
 
 def test_pictures_of_another_shape_are_refused(learnt) -> None:
-    with pytest.raises(UsageError, match=r"pre-trained on pictures of shape \(1, 28, 28\)"):
+    with pytest.raises(UsageError, match=r"pretrained on images of shape \(1, 28, 28\)"):
         learnt.built(Facts("cifar10", (3, 32, 32), 10), seed=0)
 
 
 @pytest.mark.parametrize("model", ["linear", "scatter-linear"])
 def test_a_network_that_is_one_layer_cannot_be_pretrained(model) -> None:
-    with pytest.raises(UsageError, match="has layers before its last one"):
+    with pytest.raises(UsageError, match="needs a network of several layers"):
         pretrain(model, SHAPE, pictures=64, progress=False)
 
 
@@ -86,13 +86,13 @@ def changed(weights, **texts):
     ("write", "reason"),
     [
         (lambda path: path.write_bytes(b"not a file"), "safetensors"),
-        (lambda path: save_tensors(path, FRESH.weights), "does not name a network"),
-        (changed(FRESH.weights, model="unheard-of"), "does not name a network"),
-        (changed(FRESH.weights, input_shape="28"), "does not name a network"),
-        (changed(FRESH.weights, input_shape="[1, 28, [28]]"), "does not name a network"),
-        (changed(FRESH.weights, input_shape="[3, 32, 32]"), "does not name a network"),
+        (lambda path: save_tensors(path, FRESH.weights), "has no valid name of a network"),
+        (changed(FRESH.weights, model="unheard-of"), "has no valid name of a network"),
+        (changed(FRESH.weights, input_shape="28"), "has no valid name of a network"),
+        (changed(FRESH.weights, input_shape="[1, 28, [28]]"), "has no valid name of a network"),
+        (changed(FRESH.weights, input_shape="[3, 32, 32]"), "has no valid name of a network"),
         (changed(FRESH.weights, model="lenet"), "another model"),
-        (changed({**FRESH.weights, "more": torch.zeros(1)}), "another model: it has 'more'"),
+        (changed({**FRESH.weights, "more": torch.zeros(1)}), "an unexpected tensor 'more'"),
         (changed({**FRESH.weights, "0.bias": torch.zeros(3)}), r"another model: '0.bias' is torch.float32 of shape"),
         (changed({**FRESH.weights, "0.bias": torch.full((16,), torch.nan)}), "not finite"),
     ],

@@ -1,4 +1,4 @@
-"""Public transforms of single records, computed once: they have no parameters and cost no privacy."""
+"""Feature transforms without trained parameters. Each maps single examples, so they cost no privacy."""
 
 from sordino.models.features.cache import cached as cached
 from sordino.models.features.prepared import GroupedScattering as GroupedScattering

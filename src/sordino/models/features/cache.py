@@ -1,11 +1,8 @@
-"""Features computed once, in parallel, and cached on disk.
+"""Cache of features on disk, and parallel computation over rows.
 
-Work on rows that do not depend on each other, by as many threads as torch has.
-
-Features on disk, so that they are computed once. Features of private data are private: only their owner reads them.
-
-Blocks of rows are kept under a hash of the transform and of their own inputs. So other inputs are never mistaken for
-these, a stopped computation goes on where it was, and no more than a block is held twice.
+Features of private data are private: files are readable by their owner only. Each block of rows has a file named by a
+hash of the transform and of the block's inputs. So features of other inputs are never used by mistake, a stopped
+computation continues where it stopped, and at most one block is in memory twice.
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ from sordino.training.progress import progress_bar
 
 
 def side_by_side(work: Callable[[int], None], starts: Iterable[int]) -> None:
-    """Calls `work` with each number, every call on one thread alone.
+    """Calls `work` with each number, in parallel, each call on a single thread.
 
-    Threads that share one small product wait for each other at its end, and on a busy machine for long. And since no
-    product is ever shared, results are the same for any number of threads.
+    Splitting small matrix products over threads makes the threads wait for each other, long on a busy machine. Without
+    that, results are also the same for any number of threads.
 
     >>> squares = torch.zeros(4)
     >>> side_by_side(lambda i: squares[i].fill_(i * i), range(4))
@@ -43,7 +40,7 @@ def side_by_side(work: Callable[[int], None], starts: Iterable[int]) -> None:
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(work, starts):  # raises what a thread raised
+            for _ in pool.map(work, starts):  # re-raises exceptions of the threads
                 pass
     finally:
         torch.set_num_threads(threads)
@@ -54,7 +51,7 @@ _HEADER_BYTES = 1 << 16
 
 
 class FeatureTransform(Protocol):
-    """A frozen dataclass that maps rows to float16 features, each row on its own. Its `repr` is its configuration."""
+    """A frozen dataclass that maps each row to float16 features. Its `repr` is its configuration."""
 
     version: ClassVar[int]
 
@@ -65,9 +62,9 @@ class FeatureTransform(Protocol):
 
 
 def cached(transform: FeatureTransform, inputs: Tensor, folder: Path | None = None, *, progress: bool = True) -> Tensor:
-    """`transform(inputs)`, from disk where it was computed before. A damaged file is computed anew and replaced.
+    """Returns `transform(inputs)`, from disk if it was computed before. A damaged file is replaced.
 
-    The default folder is `features` where the standard data sets are. It may be deleted at any time.
+    The default folder is `features` in the folder of standard datasets. It may be deleted at any time.
 
     >>> import tempfile
     >>> from sordino.models.features import ScatteringFeatures
@@ -79,7 +76,7 @@ def cached(transform: FeatureTransform, inputs: Tensor, folder: Path | None = No
     """
     if not is_dataclass(transform):
         raise UsageError(
-            f"transform must be a dataclass, which names its configuration, got {type(transform).__name__}."
+            f"transform must be a dataclass, whose repr is its configuration, got {type(transform).__name__}."
         )
     folder = root() / "features" if folder is None else folder
     features = torch.empty(len(inputs), *transform.output_shape, dtype=torch.float16)
@@ -105,14 +102,14 @@ def _block(transform: FeatureTransform, inputs: Tensor, folder: Path) -> Tensor:
 
 def _key(transform: FeatureTransform, inputs: Tensor) -> str:
     kind = type(transform)
-    told = (kind.__module__, kind.__qualname__, transform.version, repr(transform), inputs.dtype, tuple(inputs.shape))
-    digest = hashlib.sha256(repr(told).encode())
+    about = (kind.__module__, kind.__qualname__, transform.version, repr(transform), inputs.dtype, tuple(inputs.shape))
+    digest = hashlib.sha256(repr(about).encode())
     digest.update(_bytes_of(inputs))
     return digest.hexdigest()
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """The features in a file, or None where it is missing or is not what was written."""
+    """Reads the features in a file. Returns None if it is missing, damaged or of another shape."""
     try:
         parts = load(read_bytes(path, at_most=2 * prod(shape) + _HEADER_BYTES))
     except (DataError, SafetensorError):
@@ -122,7 +119,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
         return None
     if digest.dtype != torch.uint8 or bytes(digest.flatten().tolist()) != _digest(features):
         return None
-    return features  # where a record is not finite its features are not, and count as absent with it
+    return features  # may have values that are not finite: those rows count as absent
 
 
 def _keep(path: Path, features: Tensor) -> None:
@@ -130,7 +127,7 @@ def _keep(path: Path, features: Tensor) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, content, private=True)
-    except OSError:  # a full disk or a folder that is not ours costs time, never a run
+    except OSError:  # without a cache (full disk, missing permission) the features are computed again next time
         return
 
 

@@ -1,20 +1,15 @@
-"""The scattering transform: wavelet coefficients of images, by matrix products.
+"""The scattering transform: wavelet features of images that change little under small shifts and deformations.
 
-Fourier transforms of many small pictures at once, as products with matrices of cosines and sines.
+Bruna and Mallat (2013), with the constants of Andreux et al., "Kymatio" (2020): a Morlet wavelet at scale 2^j has width
+0.8 * 2^j, frequency 3/4 pi / 2^j and is stretched by L / 4 along its crests; the Gaussian average has width
+0.8 * 2^(J-1). Grids are periodic. The transform has no trained parameters.
 
-At 40 places and less such products take half the time of a fast transform, and they leave all signals side by side in
-the last axis, where filters want them. Letters: `m`, `n` rows and columns, `k`, `l` their frequencies, `c` real and
-imaginary part, `p` signals. Transforms are not scaled; inverse ones are divided by the number of places.
+Fourier transforms of many small images are computed as products with matrices of cosines and sines. For sizes up to 40
+this takes half the time of an FFT, and it leaves all signals in the last axis, where the filters need them. Transforms
+are not scaled; inverse transforms are divided by the number of positions.
 
-The Morlet wavelets and the Gaussian average of the scattering transform, on a periodic grid.
-
-Bruna and Mallat (2013), with the constants of Andreux et al., "Kymatio" (2020): a wavelet at scale 2^j is as wide as
-0.8 * 2^j, oscillates at 3/4 pi / 2^j and is stretched by L / 4 along its crests; the average is 0.8 * 2^(J-1) wide.
-
-The scattering transform: what a picture looks like in wavelets, up to small shifts and bends. It has no parameters.
-
-Letters: `b` picture, `t` angle, `p` signal (a picture at an angle), `m`, `n` rows and columns, `k`, `l` frequencies,
-`c` real and imaginary part, `a` aliases. Signals lie side by side in the last axis: [m, n, p].
+Index letters: `b` image, `t` angle, `p` signal (an image at an angle), `m`, `n` rows and columns, `k`, `l` their
+frequencies, `c` real and imaginary part, `a` aliases. Signals are stored as [m, n, p].
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from sordino.models.features.cache import side_by_side
 
 @dataclass(frozen=True)
 class FourierGrid:
-    """Even numbers of rows and columns, with the transforms of signals on them.
+    """Fourier transforms of signals on a grid with even numbers of rows and columns.
 
     >>> signals = torch.rand(4, 6, 10)
     >>> spectra = FourierGrid(4, 6).half_spectra(signals).reshape(3, 2, 6, 10)
@@ -46,13 +41,13 @@ class FourierGrid:
     columns: int
 
     def half_spectra(self, signals: Tensor) -> Tensor:
-        """Real signals [m, n, p] to their spectra [k c l, p] with k up to rows / 2. The rest is their mirror image."""
+        """Spectra [k c l, p] of real signals [m, n, p], with k up to rows / 2. The rest follows by symmetry."""
         count = signals.shape[2]
         rows_done = self._row_analysis @ signals.reshape(self.rows, -1)  # [k c, n p]
         return torch.matmul(self._column_analysis, rows_done.reshape(-1, 2 * self.columns, count)).reshape(-1, count)
 
     def modulus(self, spectra: Tensor) -> Tensor:
-        """Whole spectra [k c l, p] to the absolute values of their signals [m, n, p]."""
+        """Absolute values [m, n, p] of the signals with full spectra [k c l, p]."""
         count = spectra.shape[1]
         rows_done = self._row_synthesis @ spectra.reshape(2 * self.rows, -1)  # [m c, l p]
         pairs = torch.matmul(self._column_synthesis, rows_done.reshape(self.rows, 2 * self.columns, count))
@@ -60,31 +55,31 @@ class FourierGrid:
         return torch.hypot(real, imaginary)
 
     def in_half(self, k: Tensor, c: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Where a half spectrum holds part `c` of frequency (k, l), and the sign that it has there."""
+        """Index of part `c` of frequency (k, l) in a half spectrum, and its sign there."""
         mirrored = k > self.rows // 2
         k, column = torch.where(mirrored, self.rows - k, k), torch.where(mirrored, -column % self.columns, column)
         return (2 * k + c) * self.columns + column, torch.where(mirrored & (c == 1), -1.0, 1.0)
 
     @cached_property
     def _row_analysis(self) -> Tensor:
-        """[k c, m]"""
+        """Matrix [k c, m] of the forward transform over rows."""
         angles = _angles(self.rows // 2 + 1, self.rows, -self.rows)
         return torch.stack([angles.cos(), angles.sin()], dim=1).flatten(0, 1).to(torch.float32)
 
     @cached_property
     def _column_analysis(self) -> Tensor:
-        """[c' l, c n]"""
+        """Matrix [c' l, c n] of the forward transform over columns."""
         return _turning(_angles(self.columns, self.columns, -self.columns)).to(torch.float32)
 
     @cached_property
     def _row_synthesis(self) -> Tensor:
-        """[m c', k c]"""
+        """Matrix [m c', k c] of the inverse transform over rows."""
         turning = _turning(_angles(self.rows, self.rows, self.rows)).reshape(2, self.rows, 2, self.rows)
         return (turning.permute(1, 0, 3, 2).reshape(2 * self.rows, 2 * self.rows) / self.rows).to(torch.float32)
 
     @cached_property
     def _column_synthesis(self) -> Tensor:
-        """[c' n, c l]"""
+        """Matrix [c' n, c l] of the inverse transform over columns."""
         return (_turning(_angles(self.columns, self.columns, self.columns)) / self.columns).to(torch.float32)
 
 
@@ -98,11 +93,11 @@ def _turning(angles: Tensor) -> Tensor:
     return torch.cat([torch.cat([cosines, -sines], dim=1), torch.cat([sines, cosines], dim=1)])
 
 
-_PERIODS = range(-2, 3)  # beyond two periods nothing is left of any filter
+_PERIODS = range(-2, 3)  # filters are negligible beyond two periods
 
 
 def morlet_wavelets(size: tuple[int, int], scale: int, angles: int) -> Tensor:
-    """The Fourier transforms of the wavelets at scale 2^`scale`, one per angle. They are real: [angle, row, column].
+    """Fourier transforms of the wavelets at scale 2^`scale`, one per angle. They are real: [angle, row, column].
 
     >>> morlet_wavelets((36, 36), scale=1, angles=8).shape
     torch.Size([8, 36, 36])
@@ -114,7 +109,7 @@ def morlet_wavelets(size: tuple[int, int], scale: int, angles: int) -> Tensor:
 
 
 def averaging_filter(length: int, scale: int) -> Tensor:
-    """The Fourier transform of a Gaussian in one dimension. The average is separable: rows, then columns."""
+    """Fourier transform of the Gaussian average in one dimension. It is applied to rows, then to columns."""
     width = 0.8 * 2 ** (scale - 1)
     places = torch.arange(length, dtype=torch.float64)
     bells = [torch.exp(-((places + period * length) ** 2) / (2 * width**2)) for period in _PERIODS]
@@ -123,13 +118,13 @@ def averaging_filter(length: int, scale: int) -> Tensor:
 
 
 def lowest_frequencies(spectrum: Tensor, length: int, axis: int) -> Tensor:
-    """The lowest `length` frequencies: the same filter for signals on a coarser grid."""
+    """The lowest `length` frequencies of a filter, which are its transform on a coarser grid."""
     half = length // 2
     return torch.cat([spectrum.narrow(axis, 0, length - half), spectrum.narrow(axis, -half, half)], dim=axis)
 
 
 def _morlet(size: tuple[int, int], width: float, turn: float, frequency: float, slant: float) -> Tensor:
-    """A wave under a Gaussian, less as much of the Gaussian as makes its mean zero."""
+    """A Morlet wavelet: a wave times a Gaussian, minus a multiple of the Gaussian that makes the mean zero."""
     wave, bell = torch.zeros(size, dtype=torch.complex128), torch.zeros(size, dtype=torch.complex128)
     for row_period in _PERIODS:
         for column_period in _PERIODS:
@@ -143,7 +138,7 @@ def _morlet(size: tuple[int, int], width: float, turn: float, frequency: float, 
     return (wave - wave.sum() / bell.sum() * bell) * slant / (2 * math.pi * width**2)
 
 
-_CHUNK = 16  # pictures of 40 by 40 pixels whose second order stays in cache
+_CHUNK = 16  # images of 40x40 pixels whose second-order coefficients fit into the processor's cache
 
 
 @dataclass(frozen=True)
@@ -151,8 +146,8 @@ class Scattering2D:
     """Scattering coefficients of order 0, 1 and 2 at scale 2^J with L angles: [..., M, N] -> [..., channels, M', N'].
 
     S0 = x * phi, S1 = |x * psi1| * phi and S2 = ||x * psi1| * psi2| * phi, with psi2 coarser than psi1, each kept at
-    every 2^J-th place. Channels are S0, then S1 by scale and angle, then S2 by first scale, first angle, second scale
-    and second angle, as in Kymatio. Pictures are continued by reflection at their borders, and never mix.
+    every 2^J-th position. Channels are S0, then S1 by scale and angle, then S2 by first scale, first angle, second
+    scale and second angle, as in Kymatio. Images are padded by reflection at their borders, and never mix.
 
     >>> transform = Scattering2D(J=2, L=8, shape=(28, 28))
     >>> transform(torch.zeros(5, 28, 28)).shape
@@ -174,7 +169,7 @@ class Scattering2D:
 
     @property
     def channels(self) -> int:
-        """How many coefficients there are at each place."""
+        """Number of coefficients at each position."""
         return 1 + self.L * self.J + self.L**2 * (self.J * (self.J - 1) // 2)
 
     @property
@@ -183,25 +178,25 @@ class Scattering2D:
         return self._padded[0] // 2**self.J - 2, self._padded[1] // 2**self.J - 2
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """The coefficients as float32. The number of threads does not change a bit of them."""
+        """Coefficients as float32. They do not depend on the number of threads."""
         if pictures.ndim < 2 or tuple(pictures.shape[-2:]) != self.shape:
-            raise UsageError(f"pictures must be of shape {self.shape}, got a tensor of shape {tuple(pictures.shape)}.")
+            raise UsageError(f"images must have shape {self.shape}, got a tensor of shape {tuple(pictures.shape)}.")
         flat = pictures.detach().reshape(-1, *self.shape)
         coefficients = torch.empty(len(flat), self.channels, *self.places)
         size = max(1, min(_CHUNK, _CHUNK * 1600 // (self._padded[0] * self._padded[1])))
 
         def scatter_chunk(start: int) -> None:
             chunk = flat[start : start + size].to(torch.float32)
-            full = F.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))  # products of one shape round alike for every row
+            full = F.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))  # rounding may depend on the shape of a product
             coefficients[start : start + size] = self._scatter(full)[: len(chunk)]
 
         side_by_side(scatter_chunk, range(0, len(flat), size))
         return coefficients.reshape(*pictures.shape[:-2], *coefficients.shape[1:])
 
-    def _scatter(self, pictures: Tensor) -> Tensor:
+    def _scatter(self, images: Tensor) -> Tensor:
         bank = _bank(self.J, self.L, self._padded)
-        count, angles, places = len(pictures), self.L, self.places
-        signals = F.pad(pictures, self._margins, mode="reflect").permute(1, 2, 0).contiguous()
+        count, angles, places = len(images), self.L, self.places
+        signals = F.pad(images, self._margins, mode="reflect").permute(1, 2, 0).contiguous()
         spectra = bank.grids[0].half_spectra(signals)
         zeroth, first, second = bank.average(signals, 0), [], []
         for j1 in range(self.J):
@@ -217,38 +212,38 @@ class Scattering2D:
 
     @property
     def _padded(self) -> tuple[int, int]:
-        """At least one coarse place more on each side, which is dropped from the coefficients."""
+        """Padded size: at least one more coarse position on each side, which is dropped from the coefficients."""
         step = 2**self.J
         return ((self.shape[0] + step) // step + 1) * step, ((self.shape[1] + step) // step + 1) * step
 
     @property
     def _margins(self) -> tuple[int, int, int, int]:
-        """Left, right, top, bottom."""
+        """Padding on the left, right, top and bottom."""
         rows, columns = self._padded[0] - self.shape[0], self._padded[1] - self.shape[1]
         return columns // 2, columns - columns // 2, rows // 2, rows - rows // 2
 
 
 @dataclass(frozen=True)
 class _Bank:
-    """The filters of one transform. Scale j lives on the grid of every 2^j-th place."""
+    """Filters of one transform. Signals at scale j are stored at every 2^j-th position."""
 
     grids: tuple[FourierGrid, ...]
     wavelets: dict[tuple[int, int], tuple[Tensor, Tensor]]  # by grid and scale: filters [k c l, t, a], and their inputs
-    averages: tuple[tuple[Tensor, Tensor], ...]  # by grid, for rows and columns, at the places kept
+    averages: tuple[tuple[Tensor, Tensor], ...]  # by grid, for rows and columns, at the final positions
 
     def wavelet_modulus(self, spectra: Tensor, grid: int, scale: int) -> Tensor:
-        """|x * psi| on the grid of `scale`, for signals x on `grid` given by half their spectra: [m, n, t p].
+        """|x * psi| [m, n, t p] on the grid of `scale`, for signals x on `grid` with the given half spectra.
 
-        To keep every s-th place is to add up the s * s aliases of each frequency, so the filter and the sum over
-        aliases are one small product of matrices for each frequency.
+        Subsampling by s sums the s * s aliases of each frequency. So the filter and this sum are one small matrix
+        product for each frequency.
         """
         filters, inputs = self.wavelets[grid, scale]
         aliases = spectra.index_select(0, inputs).reshape(len(filters), -1, spectra.shape[1])
-        filtered = filters * aliases if grid == scale else torch.bmm(filters, aliases)  # alone, it need not be added up
+        filtered = filters * aliases if grid == scale else torch.bmm(filters, aliases)  # no sum on the same grid
         return self.grids[scale].modulus(filtered.flatten(1))
 
     def average(self, signals: Tensor, grid: int) -> Tensor:
-        """[m, n, p] at the places kept."""
+        """Gaussian average of signals [m, n, p], at the final positions."""
         rows, columns = self.averages[grid]
         rows_done = rows @ signals.flatten(1)
         return torch.matmul(columns, rows_done.reshape(len(rows), *signals.shape[1:]))
@@ -268,7 +263,7 @@ def _bank(J: int, L: int, padded: tuple[int, int]) -> _Bank:
 
 
 def _aliased(spectra: Tensor, fine: FourierGrid, coarse: FourierGrid) -> tuple[Tensor, Tensor]:
-    """Filters [k c l, t, a] from one grid to the other, and the entries of a half spectrum that they multiply."""
+    """Filters [k c l, t, a] from one grid to the other, and the indices of the half spectrum that they multiply."""
     stride = fine.rows // coarse.rows
     k, column = (torch.arange(stride) * size + torch.arange(size)[:, None] for size in (coarse.rows, coarse.columns))
     k, column = k[:, None, None, :, None], column[None, None, :, None, :]  # [k, c, l, a, a]
@@ -278,7 +273,7 @@ def _aliased(spectra: Tensor, fine: FourierGrid, coarse: FourierGrid) -> tuple[T
 
 
 def _averaging(length: int, grid: int, scale: int) -> Tensor:
-    """The matrix that averages a signal on `grid` and keeps every 2^scale-th place but the first and the last."""
+    """Matrix that averages a signal on `grid` at every 2^scale-th position except the first and the last."""
     coarse = length >> grid
     kernel: Tensor = torch.fft.ifft(lowest_frequencies(averaging_filter(length, scale), coarse, 0)).real
     kept = torch.arange(length >> scale)[1:-1] * 2 ** (scale - grid)

@@ -1,12 +1,12 @@
-"""Pictures as frequencies, evened out: what a convex model on pixels needs to learn in few steps.
+"""`Spectrum`: weighted cosine coefficients of images, with which convex models on pixels learn in fewer steps.
 
-Neighbouring pixels are nearly equal, so most of a picture's length lies in a few slow waves, and descent sees the rest
-only after thousands of steps, each of which adds noise. In pictures of all kinds the amplitude of a wave falls about
-like 1 / frequency (Field 1987); raising it by a power of the frequency, and leaving out the mean, evens this out. The
-law is public, and so are all numbers here: nothing is fitted to the data at hand.
+Neighboring pixels are nearly equal, so a few low frequencies have most of the norm of an image, and gradient descent
+learns the others only after thousands of steps, each of which adds noise. In natural images the amplitude falls about
+like 1 / frequency (Field 1987). Multiplying by a power of the frequency and removing the mean compensates for this. All
+constants are public: nothing is fitted to the dataset.
 
-Colours of one pixel are nearly equal too. Their sum and two differences (red and blue, green against both) are not, and
-the differences are small, so they may be weighted.
+Color channels of one pixel are nearly equal too. So they are replaced by their sum and two differences (red - blue, and
+green against both), which may be weighted because they are small.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sordino.errors import UsageError
 from sordino.models.features.prepared import Pixels
 
 _ROWS = 4096
-_MIDDLE_GREY = 0.5
-_SMALLEST = 1e-3  # the length of waves that a picture has at least; one pixel that differs by one level has 4e-3
+_MIDDLE_GRAY = 0.5
+_SMALLEST = 1e-3  # smallest norm that is divided by; a single pixel that differs by one level has norm 4e-3
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Pictures [n, C, M, N] -> cosine coefficients of frequency below `below`, times frequency^`power`, of norm 1.
+    """Cosine coefficients of images [n, C, M, N] at frequencies below `below`, times frequency^`power`, of norm 1.
 
-    Frequencies are in half waves per picture. The mean, frequency 0, is that above or below middle grey, times
-    `mean_weight`. Of three channels the differences count `colour_weight` times. A picture without any wave is zero.
+    Frequencies are in half waves per image. The coefficient of frequency 0, the mean minus middle gray, is multiplied
+    by `mean_weight`. Differences of color channels are multiplied by `colour_weight`. A constant image becomes zero.
 
     >>> spectrum = Spectrum(input_shape=(1, 28, 28))
     >>> spectrum(torch.zeros(2, 1, 28, 28)).shape, spectrum.output_shape
@@ -55,7 +55,7 @@ class Spectrum:
         validate.between(0, 1e3, mean_weight=self.mean_weight, colour_weight=self.colour_weight)
         validate.positive(below=self.below)
         if not self.below > 1:
-            raise UsageError(f"below must be above 1 half wave per picture, got {validate.shown(self.below)}.")
+            raise UsageError(f"below must be above 1 half wave per image, got {validate.shown(self.below)}.")
 
     @property
     def output_shape(self) -> tuple[int]:
@@ -63,7 +63,7 @@ class Spectrum:
 
     @property
     def _squares(self) -> NDArray[np.int64]:
-        """Of the frequencies, [M, N]: whole numbers, so that a limit is exact."""
+        """Squared frequencies [M, N] as integers, so that the comparison with a limit is exact."""
         vertical, horizontal = (np.arange(size, dtype=np.int64) ** 2 for size in self.input_shape[1:])
         return np.add.outer(vertical, horizontal)
 
@@ -80,7 +80,7 @@ class Spectrum:
 
     @property
     def _opponents(self) -> NDArray[np.float64]:
-        """Brightness, red against blue, green against both: an orthonormal basis, with the differences weighted."""
+        """Orthonormal basis of brightness, red - blue, and green against both, with weighted differences."""
         basis = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]])
         basis /= np.linalg.norm(basis, axis=1, keepdims=True)
         basis[1:] *= self.colour_weight
@@ -94,7 +94,7 @@ class Spectrum:
         )
 
     def _prepare(self, inputs: Tensor) -> Tensor:
-        pixels = Pixels(self.input_range)(inputs).double().numpy() - _MIDDLE_GREY
+        pixels = Pixels(self.input_range)(inputs).double().numpy() - _MIDDLE_GRAY
         if self.input_shape[0] == 3:
             pixels = np.einsum("oc,ncij->noij", self._opponents, pixels)
         waves = dctn(pixels, axes=(-2, -1), norm="ortho")

@@ -1,4 +1,4 @@
-"""Public pictures made by a program, networks that have learnt from them, and what private rows train of those."""
+"""Pretraining on synthetic images, and private fine-tuning of pretrained networks."""
 
 from sordino.data.synthetic import DeadLeaves as DeadLeaves
 from sordino.training.transfer.embedding_perturbation import EmbeddingPerturbation as EmbeddingPerturbation

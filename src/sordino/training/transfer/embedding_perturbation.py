@@ -1,7 +1,7 @@
-"""Gradient embedding perturbation with the settings of its authors, and made-up pictures as its public rows.
+"""Gradient embedding perturbation with the settings of its authors, and synthetic images as public rows.
 
 Yu, Zhang, Chen and Liu, "Do not let privacy overbill utility: gradient embedding perturbation for private learning"
-(ICLR 2021), who take photographs from the internet. Labels of public rows are random there and here.
+(ICLR 2021). They use photographs from the internet as public rows. Labels of public rows are random there and here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from sordino.training.transfer.pretraining import made_up_rows
 
 @dataclass(frozen=True)
 class EmbeddingPerturbation:
-    """How a network is trained in the subspace of public gradients; the values are those published for ResNet-20.
+    """Settings of training in the subspace of public gradients. The defaults are those published for ResNet-20.
 
-    A basis has `directions` times as many numbers as the network has parameters, and is found anew in every step: with
-    fewer directions and public rows a step takes less, and more of a gradient is in the residual.
+    A basis has `directions` vectors of the size of the network, and is computed anew in every step. With fewer
+    directions and public rows a step is faster, and a larger part of a gradient is in the residual.
     """
 
     batch_size: int = 1000
@@ -51,9 +51,9 @@ class EmbeddingPerturbation:
         validate.between(0, 1, weight_decay=self.weight_decay)
 
     def encoding(self, built: Built, facts: Facts, *, seed: int) -> Project:
-        """Embedding and residual, by gradients of `public_rows` made-up pictures at the parameters of each step."""
+        """Encoding as embedding and residual, with gradients of `public_rows` synthetic images in each step."""
         if facts.num_classes is None:
-            raise UsageError(f"the labels of public rows are drawn from classes, and {facts.name!r} has none.")
+            raise UsageError(f"gradient embedding perturbation needs classes, but {facts.name!r} has none.")
         public = made_up_rows(built, facts, self.public_rows, seed=seed)
         anchors = PublicGradients(built.module, public, classes=facts.num_classes)
         return Project(Subspace(anchors, self.directions, self.groups), self.embedding_norm, self.residual_norm)
@@ -76,7 +76,7 @@ def fit_embedded(
     seed: int | None = None,
     progress: bool = True,
 ) -> Fitted:
-    """Trains `built.module` in place on prepared rows. With `sparsify` gradients are masked before they are projected.
+    """Trains `built.module` in place on prepared rows. With `sparsify`, gradients are masked before the projection.
 
     >>> from sordino import models
     >>> facts = Facts("pictures", (1, 28, 28), 10)
@@ -94,7 +94,7 @@ def fit_embedded(
         delta=delta,
         batch_size=settings.batch_size,
         epochs=settings.epochs,
-        clip=ClipPerLayer((1.0, 1.0)),  # the projection has divided both parts by their norms
+        clip=ClipPerLayer((1.0, 1.0)),  # the projection divides both parts by their clipping norms
         encoding=project if sparsify is None else Combined(sparsify, project),
         optimizer=settings.optimizer,
         schedule=Step(at=(0.5, 0.75), by=0.1),

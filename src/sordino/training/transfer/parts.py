@@ -1,16 +1,12 @@
-"""Parts of a pretrained network that are trained privately, and normalization of its inputs.
+"""Parts of a pretrained network to train privately (last layer, biases or all), and normalization of its inputs.
 
-What private rows train of a pre-trained network: its last layer, its biases, or all of it.
+Noise is added to trained parameters only, so with fewer of them there is less noise; with more of them the model can
+learn more. Other parameters have `requires_grad=False`, and are not part of a plan.
 
-Noise falls on what is trained and on nothing else, so fewer parameters get less of it; more of them can learn more. The
-rest has `requires_grad` off, and a plan does not see it.
-
-Inputs brought to mean 0 and variance 1 by channel, with moments that were released and paid for.
-
-Tramèr and Boneh (2021) normalise scattering features so, and clip what each row adds at the median of the private rows'
-norms. That median is itself a statistic of private rows, of which no noise hides anything, so the published method is
-not private. Here the bound is a public range: `release_moments` holds every input to it, and charges the budget before
-a row is read. The training that follows is charged to the same budget.
+`InputNormalisation` uses released means and variances by channel. Tramèr and Boneh (2021) normalize scattering features
+so, but clip each row's contribution to the median norm of the private rows. That median is released without noise, so
+the published method is not private. Here the bound is a public range: `release_moments` clamps inputs to it, and
+charges the budget before a row is read. The training is charged to the same budget.
 """
 
 from __future__ import annotations
@@ -28,20 +24,20 @@ from sordino.training.transfer.pretraining import PretrainedNetwork, head, made_
 
 _ROWS_AT_A_TIME = 500
 _MADE_UP_ROWS, _MADE_UP_SEED = 512, 20_251
-_SMALLEST_STD = 0.05  # over the mean one: a feature that hardly moves on made-up pictures is not blown up
+_SMALLEST_STD = 0.05  # relative to the mean one: features that hardly vary on synthetic images are not amplified
 
 
 class TrainedPart(Protocol):
-    """Which parameters are trained."""
+    """The part of a network to train."""
 
     def built(self, pretrained: PretrainedNetwork, facts: Facts, *, seed: int) -> Built:
-        """The network to train for data with these facts, and what it is given for raw rows."""
+        """Builds the network to train for data with these facts, with its feature transform."""
         ...
 
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """The last layer alone, which begins at zero. What comes before it is applied to every row once, beforehand.
+    """Trains the last layer only, from zero. The other layers are applied to every row once, before training.
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
     >>> built = LinearProbe().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0)
@@ -59,7 +55,7 @@ class LinearProbe:
 
 @dataclass(frozen=True)
 class BiasOnly:
-    """The biases of all layers, and the last layer.
+    """Trains the biases of all layers, and the last layer.
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
     >>> network = BiasOnly().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0).module
@@ -77,7 +73,7 @@ class BiasOnly:
 
 @dataclass(frozen=True)
 class AllParameters:
-    """All parameters: full fine-tuning.
+    """Trains all parameters (full fine-tuning).
 
     >>> facts = Facts("mnist", (1, 28, 28), 10)
     >>> network = AllParameters().built(PretrainedNetwork.fresh("lenet", (1, 28, 28)), facts, seed=0).module
@@ -91,10 +87,10 @@ class AllParameters:
 
 @dataclass(frozen=True)
 class Representation:
-    """What the last layer of a network is given for raw rows, less `mean` and over `std`.
+    """Inputs of the last layer of a network, normalized by `mean` and `std`.
 
-    Both are those of made-up pictures, and public. Without them rows would mostly be alike, and so would their clipped
-    gradients: little of the norm would be left for what tells them apart. Each row is prepared alone.
+    Both were computed from synthetic images, so they are public. Without them, rows and their gradients would be
+    similar, and clipping would leave little of the norm for their differences. Each row is prepared by itself.
     """
 
     whole: Built
@@ -126,9 +122,9 @@ _SMALLEST_VARIANCE = 1e-5
 
 
 class InputNormalisation(nn.Module):
-    """The first layer of a network: subtracts the released means and divides by the released deviations.
+    """First layer of a network: subtracts released means and divides by released standard deviations.
 
-    Both are constants: nothing of it is trained, and rows do not mix.
+    Both are constants, so nothing is trained, and rows do not mix.
 
     >>> layer = InputNormalisation(Moments(mean=(1.0, 0.0), std=(2.0, 1.0)))
     >>> layer(torch.tensor([[5.0, 3.0]]))
