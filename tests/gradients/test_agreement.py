@@ -231,7 +231,7 @@ def test_a_rule_that_fails_gives_the_tape_up(monkeypatch: pytest.MonkeyPatch) ->
     model, x = network("linear")
     GRADIENT.check(model, records_of(x))
     assert not isinstance(contributed(model, x), TapedGradients)
-    assert why_given_up(model) == "the tape cannot follow it"
+    assert why_given_up(model) == "the tape cannot record it"
 
 
 def test_mixed_precision_and_views_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ from sordino.kernel.clipping import Clip
 from sordino.kernel.encoding import Encoding
 from sordino.kernel.noise import Noise
 from sordino.kernel.sampling import Sampler
-from sordino.kernel.states import DenseFormat as DenseRows
+from sordino.kernel.states import Dense as DenseRows
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace

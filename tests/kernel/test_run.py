@@ -398,7 +398,7 @@ def test_a_run_that_is_continued_releases_what_it_would_have_released(sampler, s
 def test_a_run_that_has_begun_cannot_be_moved():
     run = so.PrivateRun(make_plan(), make_model(), DATA, seed=0)
     next(run)
-    with pytest.raises(so.UsageError, match="before its first step only"):
+    with pytest.raises(so.UsageError, match="before the first step of a run"):
         run.continue_at(0, {})
 
 
