@@ -21,7 +21,7 @@ def records_of(target: Tensor) -> Records:
 
 
 def test_floating_class_labels_are_refused() -> None:
-    with pytest.raises(DataError, match=r"class labels must be whole numbers, got torch\.float32"):
+    with pytest.raises(DataError, match=r"class labels must be integers, got torch\.float32"):
         LossGradient(F.cross_entropy).check(mlp(), records_of(torch.zeros(ROWS)))
 
 

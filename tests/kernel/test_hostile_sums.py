@@ -25,8 +25,8 @@ from sordino.gradients.convolution import GramPatches, Window, WindowBlock
 from sordino.gradients.layers import EmbeddingBlock
 from sordino.gradients.norms import squared_norms
 from sordino.gradients.projections import StackedBlocks
-from sordino.gradients.rounding import AT_ONCE, OF_A_SUM, TOGETHER
-from sordino.gradients.taped import TapedGradients, _counted
+from sordino.gradients.rounding import AT_ONCE, SUM_ERROR, TOGETHER
+from sordino.gradients.taped import TapedGradients, _zeroed
 from sordino.kernel.clipping import RELATIVE_ERROR, SCALED_TO
 from sordino.kernel.states import Layout
 from sordino.verification.synthetic import cancelling_places
@@ -223,7 +223,7 @@ def test_a_sum_is_that_of_the_clipped_rows_to_what_the_clip_has_paid_for(kind, r
     if "bfloat16" not in kind:
         exact = weights[0, 0] * KINDS[kind](g[:1].double(), x[:1].double()).dense()[0] * rows
     groups = -(-rows // TOGETHER)
-    assert float((total.double() - exact).norm()) <= OF_A_SUM * groups + 2e-6 * rows
+    assert float((total.double() - exact).norm()) <= SUM_ERROR * groups + 2e-6 * rows
 
 
 def test_absent_rows_change_nothing_about_the_others():
@@ -253,7 +253,7 @@ def test_absent_rows_change_nothing_about_the_others():
 )
 def test_whether_a_row_counts_does_not_decide_the_layout_of_the_others(gradients):
     everybody, all_but_one = torch.ones(6, dtype=torch.bool), torch.arange(6) != 2
-    whole, rest = _counted(gradients, everybody), _counted(gradients, all_but_one)
+    whole, rest = _zeroed(gradients, everybody), _zeroed(gradients, all_but_one)
     assert whole.stride() == rest.stride()
     assert (
         torch.equal(whole, gradients) and not rest[2].any() and torch.equal(rest[all_but_one], gradients[all_but_one])
@@ -274,8 +274,8 @@ def test_what_is_scaled_away_pays_for_all_that_is_rounded():
     for chunk in range(1, rows + 1):  # formed so many at a time: additions to what is there, and products
         chunks = -(-rows // chunk)
         there = sum(min(chunk, rows - chunk * k) * min(chunk * k, rows) for k in range(chunks))
-        assert (there + (chunk + 2) * rows) * unit <= rounding.OF_ROWS
-    assert 1 - SCALED_TO >= 2 * OF_A_SUM + RELATIVE_ERROR + unit
+        assert (there + (chunk + 2) * rows) * unit <= rounding.ROWS_ERROR
+    assert 1 - SCALED_TO >= 2 * SUM_ERROR + RELATIVE_ERROR + unit
     assert 1 - SCALED_TO < 0.0035
 
 

@@ -283,7 +283,7 @@ def test_what_a_model_keeps_in_its_attributes_is_gone_with_the_micro_batch(model
 
 @pytest.mark.parametrize("model", OUT_OF_REACH)
 def test_what_a_model_keeps_elsewhere_cannot_be_used_on_other_rows(model: type[Remembering]) -> None:
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         moved(model)
 
 
@@ -327,7 +327,7 @@ class PlainMapped(Plain):
 
 @pytest.mark.parametrize("model", [Plain, PlainMapped])
 def test_what_a_loss_keeps_cannot_be_used_on_other_rows(model: type[nn.Module]) -> None:
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         moved(model, remembering_loss)
 
 
@@ -364,7 +364,7 @@ def test_what_a_transform_keeps_cannot_be_used_on_other_rows() -> None:
 
     views = so.Views(1, (Mixing(),))
     views._made(torch.ones(3, 1, 2, 2), torch.arange(3))
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         views._made(torch.ones(3, 1, 2, 2), torch.arange(3))
 
 
@@ -373,7 +373,7 @@ def test_what_is_kept_while_scores_are_taken_cannot_be_used_in_training() -> Non
     MODULE_LEVEL["seen"] = PATIENCE, None
     batch = as_records(records(True)).gather(torch.arange(DECISIVE, DECISIVE + 1))
     evaluation._scores(model, batch)
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         so.LossGradient(F.cross_entropy).of(model, batch, torch.zeros(1, dtype=torch.int64))
 
 
@@ -496,7 +496,7 @@ def test_a_function_with_a_vmap_of_its_own_is_refused(base: type[nn.Module]) -> 
         def forward(self, x: Tensor) -> Any:
             return super().forward(Mixing.apply(x))  # type: ignore[no-untyped-call]
 
-    with pytest.raises(UsageError, match="Mixing has a vmap of its own"):
+    with pytest.raises(UsageError, match="Mixing has a vmap method of its own"):
         moved(Mixed)
 
 

@@ -4,7 +4,7 @@ Guarantee: replacing one unit by zero, in its place in the batch, moves the sum 
 float32 values that units may hold. Each weight is a function of that unit's own norms, and scales its vector to
 slightly less than the clip norm (to the fraction `SCALED_TO` of it). The rest is room for rounding errors:
 
-* of the sum of the other units, which may round differently: 2 `OF_A_SUM`, by the theorem in `gradients.rounding`;
+* of the sum of the other units, which may round differently: 2 `SUM_ERROR`, by the theorem in `gradients.rounding`;
 * of norms: `RELATIVE_ERROR`, and squares that underflow in float32, which are counted as 2^-126 each;
 * of weights, which are rounded to float32: 2^-24;
 * of sums in float64: up to 2^12 micro-batches are added to a sum of norm at most 2^20 times the bound, with an error of
@@ -24,10 +24,10 @@ from torch import Tensor
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.norms import LOST_SQUARE, RELATIVE_ERROR
-from sordino.gradients.rounding import OF_A_SUM
+from sordino.gradients.rounding import SUM_ERROR
 from sordino.kernel.states import BoundedSum, PerExample, WeightsOf
 
-SCALED_TO = 1 - (2 * OF_A_SUM + RELATIVE_ERROR + 2.0**-17)
+SCALED_TO = 1 - (2 * SUM_ERROR + RELATIVE_ERROR + 2.0**-17)
 _LARGEST_NORM = 2.0**80  # a unit with a larger gradient counts as absent
 _LARGEST_WEIGHT = 2.0**40  # bounds weights, absolutely and as a multiple of the clip norm
 _ROWS_AT_A_TIME = 16

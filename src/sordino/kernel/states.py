@@ -88,7 +88,7 @@ class PerExample(Protocol):
         One call, so that values computed for the norms can be used again for the sum. `weights_of` may be called for
         some units at a time, and computes each unit's weights from that unit's norms. The sum has the precision in
         which it was added up: if no unit adds more than `bound`, the rounding error is at most
-        `gradients.rounding.OF_A_SUM` times `bound`.
+        `gradients.rounding.SUM_ERROR` times `bound`.
         """
         ...
 
