@@ -11,7 +11,7 @@ from dp_accounting.dp_event import DpEvent
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sordino.accounting import View, opinions, privacy_of
+from sordino.accounting import View, all_answers, privacy_of
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.kernel.sampling import Sampler
@@ -73,7 +73,7 @@ def spent_by_accountant(question: Question) -> list[Spent]:
     said = [
         {
             answer.accountant: answer.epsilon
-            for answer in opinions(event, question.effective_adjacency, question.delta or 0.0)
+            for answer in all_answers(event, question.effective_adjacency, question.delta or 0.0)
         }
         for event in (sampler.compose(_release(question), step) for step in _marks(sampler))
     ]
