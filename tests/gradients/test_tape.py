@@ -1,4 +1,4 @@
-"""The lazy gradients of the tape are those of a loop over single examples, for every layer it knows."""
+"""The gradients of the tape equal those of a loop over single examples, for every layer that it knows."""
 
 import pytest
 import torch

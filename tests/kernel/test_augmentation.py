@@ -177,7 +177,7 @@ def test_a_run_with_views_is_the_same_in_micro_batches_of_any_size() -> None:
 
 @dataclass(frozen=True)
 class Deciding:
-    """Lets a value decide, which Python could only do for all rows at once."""
+    """Branches in Python on a value, which `vmap` does not allow."""
 
     def apply(self, picture: Tensor) -> Tensor:
         return picture if picture.mean() > 0 else -picture
@@ -185,7 +185,7 @@ class Deciding:
 
 @dataclass(frozen=True)
 class Looking:
-    """Fails on a picture that points outside a table."""
+    """Looks up a value of the image in a table, and fails on an index outside of it."""
 
     def apply(self, picture: Tensor) -> Tensor:
         return picture + torch.zeros(4, dtype=picture.dtype)[picture[0, 0, 0].abs().long()]

@@ -1,4 +1,4 @@
-"""One data set, one budget: everything released from it is composed."""
+"""A budget composes everything that is released from its dataset."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ from sordino.kernel.records import Batch, Records, as_records, by_user
 
 
 class Pairs(Dataset[tuple[Any, ...]]):
-    """A map-style data set that counts how often it is read."""
+    """A map-style dataset that counts how often it is read."""
 
     def __init__(self, *columns: Any) -> None:
         self.columns, self.read = columns, 0

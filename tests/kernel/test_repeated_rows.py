@@ -1,4 +1,4 @@
-"""Rows that are changed at random while they are read are the same rows when their step is taken again."""
+"""Rows that are changed at random while they are read are equal when their step is repeated."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_without_a_folder_rows_may_draw_from_wherever_they_like() -> None:
 
 
 def rows_are_read_as_they_should() -> bool:
-    """Each row of each step draws its own, whoever else is read, and whenever."""
+    """Each row of each step has its own draws, whichever other rows are read, and in any order."""
     records = as_records(Augmented())
     first, again, later = (records.gather(SOME, ReadAt(STREAM, step)).inputs[0] for step in (0, 0, 1))
     alone = records.gather(SOME[1:2], ReadAt(STREAM, 0)).inputs[0]

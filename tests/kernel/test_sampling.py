@@ -1,4 +1,4 @@
-"""Who joins each step, and what that is worth."""
+"""Samplers draw the units that join each step, and compose their event."""
 
 import numpy as np
 import pytest

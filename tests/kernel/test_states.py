@@ -135,7 +135,7 @@ def test_rows_beyond_the_bound_are_scaled_down_and_the_others_left_as_they_are()
 
 
 def test_a_sum_that_was_rounded_on_the_wire_is_within_the_bound_that_it_then_has():
-    """Two neighbours, each rounded to float32: all of 1000 units, and one less."""
+    """Two neighboring sums, each rounded to float32: of 1000 units, and of 999."""
     units = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     units = 100 * units / units.norm(dim=1, keepdim=True) * units[:1].sign()
     both = [

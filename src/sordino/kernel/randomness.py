@@ -133,12 +133,12 @@ class Stream:
         """Uniforms on [0, 1) with 53 bits. On a float32 grid, small sampling rates would be off by up to a percent."""
         return (self.words(number, step=step, block=block) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def chosen(self, number: int, chance: float, *, step: int) -> NDArray[np.int64]:
-        """The indices in 0..number-1 that are selected, each independently with probability `chance`.
+    def chosen(self, number: int, probability: float, *, step: int) -> NDArray[np.int64]:
+        """The indices in 0..number-1 that are selected, each independently with this probability.
 
         The probability is rounded down to a multiple of 2^-53, because epsilon rises with it.
         """
-        multiple = floor(chance * 2**53)
+        multiple = floor(probability * 2**53)
         if not multiple:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.words(number, step=step) <= np.uint64((multiple << 11) - 1))

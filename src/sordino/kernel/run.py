@@ -285,11 +285,11 @@ class PrivateRun:
         plan, nowhere = self.plan, key.stream("a step of nobody")  # no release draws from this stream
         state = StepState(plan.encoding.init(self.layout))
         streams = Streams(nowhere, nowhere, nowhere, nowhere)
-        nobody = sum_of_nobody(plan, self._model, self._records, state, streams)
+        empty = sum_of_nobody(plan, self._model, self._records, state, streams)
         if not isinstance(plan.noise, LearningNoise):
             return state
-        codec, known = plan.encoding.codec(state.encoding, 0, nowhere), plan.noise.init(nobody.layout)
-        expected = plan.noise.expected_norm(nobody.bound, NoiseAt(nowhere, 0, known, codec.encode))
-        dimension, batch_size = nobody.layout.size, self.expected_batch_size
-        warn_if_hopeless(expected, bound=nobody.bound, dimension=dimension, batch_size=batch_size)
+        codec, known = plan.encoding.codec(state.encoding, 0, nowhere), plan.noise.init(empty.layout)
+        expected = plan.noise.expected_norm(empty.bound, NoiseAt(nowhere, 0, known, codec.encode))
+        dimension, batch_size = empty.layout.size, self.expected_batch_size
+        warn_if_hopeless(expected, bound=empty.bound, dimension=dimension, batch_size=batch_size)
         return StepState(state.encoding, known)

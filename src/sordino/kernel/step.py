@@ -205,12 +205,12 @@ def clipped(plan: Plan, begun: BegunStep, each: PerExample) -> BoundedSum:
 
 def finish(begun: BegunStep, total: BoundedSum, state: StepState, release: Release) -> tuple[Private, StepState]:
     """Adds the step's noise to its sum, then decodes the release and learns from it, which costs no privacy."""
-    released, learnt = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
+    released, learned = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
     private, next_coding = begun.codec.decode(released)
-    return private, StepState(next_coding, learnt)
+    return private, StepState(next_coding, learned)
 
 
 def sum_of_nobody(plan: Plan, model: nn.Module, records: Records, state: StepState, streams: Streams) -> BoundedSum:
     """The sum of step 0 for an empty batch. Its layout has the coordinates to which noise is added."""
-    nobody = begin(plan, state, 0, torch.zeros(0, dtype=torch.int64), streams)
-    return bounded_sum(plan, model, records, nobody, streams, 1)
+    empty = begin(plan, state, 0, torch.zeros(0, dtype=torch.int64), streams)
+    return bounded_sum(plan, model, records, empty, streams, 1)
