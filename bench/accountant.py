@@ -13,7 +13,7 @@ from itertools import product
 
 from bench.step import origin
 from sordino import Adjacency, Gaussian, Poisson
-from sordino.accounting import opinions
+from sordino.accounting import all_answers
 
 RATES, MULTIPLIERS = (1e-5, 1e-3, 0.05, 0.5, 1.0), (0.3, 0.7, 1.5, 8.0, 100.0)
 STEPS, DELTAS = (1, 10**2, 10**4, 10**6), (1e-3, 1e-6, 1e-10, 1e-15)
@@ -24,7 +24,7 @@ def main() -> None:
     for rate, multiplier, steps, delta in product(RATES, MULTIPLIERS, STEPS, DELTAS):
         event = Poisson(rate, steps).compose(Gaussian(multiplier).event, steps)
         start = time.perf_counter()
-        best = opinions(event, Adjacency.ZERO_OUT, delta)[0]
+        best = all_answers(event, Adjacency.ZERO_OUT, delta)[0]
         seconds.append(time.perf_counter() - start)
         finite += math.isfinite(best.epsilon) and best.epsilon >= 0
         tight += best.accountant in ("pld", "exact-gaussian") or best.epsilon == 0

@@ -13,7 +13,7 @@ from dp_accounting.dp_event import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, opinions, privacy_of
+from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, all_answers, privacy_of
 from sordino.errors import UsageError
 
 rates = st.floats(1e-4, 0.9)
@@ -47,7 +47,9 @@ def test_epsilon_falls_with_noise_and_delta_and_grows_with_rate_and_steps(rate, 
 @given(rates, multipliers, steps, deltas)
 def test_pld_is_the_tighter_opinion(rate, multiplier, count, delta):
     for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE):
-        said = {each.accountant: each.epsilon for each in opinions(poisson(rate, multiplier, count), adjacency, delta)}
+        said = {
+            each.accountant: each.epsilon for each in all_answers(poisson(rate, multiplier, count), adjacency, delta)
+        }
         pld = said.pop("pld")
         assert all(pld <= other * (1 + 1e-3) for other in said.values())
 
@@ -107,7 +109,7 @@ def test_nothing_released_costs_nothing(event, adjacency):
 def test_a_release_without_noise_has_no_finite_epsilon(event):
     assert epsilon(event) == math.inf
     assert privacy_of(event, Adjacency.ZERO_OUT).delta(100.0) == 1
-    assert [each.epsilon for each in opinions(event, Adjacency.ZERO_OUT, 1e-5)] == [math.inf]
+    assert [each.epsilon for each in all_answers(event, Adjacency.ZERO_OUT, 1e-5)] == [math.inf]
 
 
 @pytest.mark.parametrize("delta", [0.0, -1e-5, 1.0, 2.0, 1e-301, float("nan"), float("inf"), "1e-5", None, True])
@@ -115,7 +117,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta):
     with pytest.raises(UsageError, match="delta"):
         epsilon(GaussianDpEvent(1.0), delta)
     with pytest.raises(UsageError, match="delta"):
-        opinions(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, delta)
+        all_answers(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, delta)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), None])
@@ -126,7 +128,7 @@ def test_delta_is_answered_for_a_finite_epsilon_only(value):
 
 def test_mixed_releases_are_composed_by_every_accountant_that_can():
     mixed = ComposedDpEvent([poisson(0.01, 1.0, 100), RandomAllocationDpEvent(2.0, 60, 5), LaplaceDpEvent(3.0)])
-    said = {each.accountant: each.epsilon for each in opinions(mixed, Adjacency.ZERO_OUT, 1e-5)}
+    said = {each.accountant: each.epsilon for each in all_answers(mixed, Adjacency.ZERO_OUT, 1e-5)}
     assert set(said) == {"pld", "random-allocation", "composition-without-amplification"}
     alone = max(epsilon(part, 1e-5) for part in mixed.events)
     assert all(value > alone for value in said.values())

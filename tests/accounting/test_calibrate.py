@@ -63,7 +63,7 @@ def test_a_target_that_something_else_has_spent_already_is_refused():
     def make_event(multiplier):
         return ComposedDpEvent([GaussianDpEvent(multiplier), GaussianDpEvent(1.0)])
 
-    with pytest.raises(UsageError, match="something else spends it"):
+    with pytest.raises(UsageError, match="other releases exceed it"):
         smallest(make_event, Adjacency.ZERO_OUT, epsilon=1.0, delta=1e-5)
 
 

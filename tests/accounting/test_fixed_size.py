@@ -1,4 +1,4 @@
-"""Batches of a fixed size: the dominating pair of sampling without replacement against explicit neighbours."""
+"""Batches of a fixed size: the dominating pair of sampling without replacement against explicit neighbors."""
 
 import itertools
 import math
@@ -9,8 +9,8 @@ from dp_accounting.dp_event import GaussianDpEvent, SampledWithoutReplacementDpE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.accounting import Adjacency, GaussianCurve, opinions, privacy_of
-from sordino.accounting.accountant_views import visible
+from sordino.accounting import Adjacency, GaussianCurve, all_answers, privacy_of
+from sordino.accounting.accountant_views import views_of
 from sordino.accounting.dominating_pairs import FixedSizeBatches, GaussianMixtures
 from sordino.accounting.pld import Direction, PldCurve
 
@@ -26,21 +26,21 @@ def epsilon(event, delta=1e-6):
 
 
 def pld_epsilon(examples, batch, multiplier, steps, delta):
-    sight = visible(
+    view = views_of(
         SampledWithoutReplacementDpEvent(examples, batch, GaussianDpEvent(multiplier)), Adjacency.REPLACE_ONE
     ).pld
-    return PldCurve.of([(sight, steps)]).epsilon(delta)
+    return PldCurve.of([(view, steps)]).epsilon(delta)
 
 
 def promised(multiplier, rate, alpha):
-    """The theorem: the hockey-stick divergence at any alpha >= 0, from the exact curve of a Gaussian."""
+    """The bound of the theorem on the hockey-stick divergence at any alpha >= 0, from the exact curve of a Gaussian."""
     if alpha < 1:
         return 1 - alpha + alpha * promised(multiplier, rate, 1 / alpha)
     return rate * GaussianCurve(2 / multiplier).delta(math.log1p((alpha - 1) / rate))
 
 
 def divergence(pair, alpha, interval=1e-3):
-    """Hockey-stick divergence of a pair from its losses; precise where log(alpha) is a multiple of the interval."""
+    """The hockey-stick divergence of a pair from its losses, accurate if log(alpha) is a multiple of the interval."""
     losses = pair.losses(-60.0, interval)
     return float((losses.mass * np.maximum(1 - alpha * np.exp(-losses.loss), 0)).sum()) + losses.infinite
 
@@ -55,7 +55,7 @@ def test_the_pair_has_the_divergences_of_the_theorem_on_both_sides_of_one(multip
 
 
 def density_of_sum(data, batch, std, x):
-    """The density, at `x`, of the noisy sum of a uniform subset, by going through all subsets."""
+    """The density at `x` of the noisy sum of a uniform subset, by enumeration of all subsets."""
     sums = np.array([sum(chosen) for chosen in itertools.combinations(data, batch)])
     return np.exp(-(((x[:, None] - sums) / std) ** 2) / 2).mean(axis=1) / (std * math.sqrt(2 * math.pi))
 
@@ -63,7 +63,7 @@ def density_of_sum(data, batch, std, x):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(records, min_size=5, max_size=5), records, st.integers(1, 3), st.sampled_from([0.3, 0.8, 2.0, 6.0]))
 def test_no_neighbours_are_easier_to_tell_apart_than_the_dominating_pair(data, replacement, batch, multiplier):
-    """For every alpha, also below 1, which composition needs."""
+    """Tested for every alpha, also below 1, because composition needs these."""
     x = np.linspace(-6 - 9 * multiplier, 6 + 9 * multiplier, 40_001)
     here = density_of_sum(data, batch, multiplier, x)
     there = density_of_sum([replacement, *data[1:]], batch, multiplier, x)
@@ -87,7 +87,7 @@ def test_one_record_against_all_others_attains_it_on_either_side_of_one(batch, m
 
 @pytest.mark.parametrize("log_alphas", [(0.05, 0.5, 3.0), (-3.0, -0.5, -0.05)])
 def test_neither_of_the_two_mixtures_dominates_by_itself(log_alphas):
-    """Lebeda et al. (2024): the pair that is the worst above 1 is not the worst below 1, and the other way round."""
+    """Lebeda et al. (2024): the pair that is the worst above 1 is not the worst below 1, and the reverse."""
     one_way = GaussianMixtures(1.0, ((0.9, 0.0), (0.1, 1.0)), ((1.0, 0.0),))
     back = GaussianMixtures(1.0, ((1.0, 0.0),), ((0.9, 0.0), (0.1, -1.0)))
 
@@ -109,7 +109,7 @@ def test_one_step_is_the_amplified_gaussian(examples, batch, multiplier, at):
 
 
 def test_two_steps_in_the_plane_reveal_no_more_than_is_promised():
-    """Neighbours may be worse in one step the one way, and in the next the other way: data may be chosen on the way."""
+    """Neighbors may be worse in one direction in the first step, and in the other one in the second."""
     multiplier, batch = 1.5, 2
     x = np.linspace(-14, 14, 1401)
     alone = density_of_sum([1.0, -1.0, -1.0, -1.0, -1.0], batch, multiplier, x)
@@ -144,7 +144,7 @@ def test_the_bound_lies_between_concrete_neighbours_and_renyi(examples, batch, m
     lower = max(Direction((pair,), (steps,)).epsilon(delta) for pair in neighbours)
     said = {
         each.accountant: each.epsilon
-        for each in opinions(fixed_size(examples, batch, multiplier, steps), Adjacency.REPLACE_ONE, delta)
+        for each in all_answers(fixed_size(examples, batch, multiplier, steps), Adjacency.REPLACE_ONE, delta)
     }
     assert lower <= said["pld"] <= ratio * lower
     assert said["pld"] < min(said["rdp"], said["composition-without-amplification"])

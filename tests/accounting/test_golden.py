@@ -1,4 +1,4 @@
-"""Epsilons known from elsewhere: exact values, rigorous intervals of prv_accountant, and dp_accounting's answers."""
+"""Epsilons known from other sources: exact values, rigorous intervals of prv_accountant, and those of dp_accounting."""
 
 import pytest
 from dp_accounting.dp_event import (
@@ -8,7 +8,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from sordino.accounting import Adjacency, GaussianCurve, opinions, privacy_of
+from sordino.accounting import Adjacency, GaussianCurve, all_answers, privacy_of
 
 # rate, multiplier, steps, delta | rigorous interval (prv_accountant, eps_error 0.01) | dp_accounting 0.6: PLD, RDP
 POISSON = [
@@ -41,7 +41,7 @@ def test_poisson_sampling_agrees_with_three_other_accountants(
     rate, multiplier, steps, delta, interval, pld, rdp, adjacency
 ):
     event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps)
-    said = {answer.accountant: answer.epsilon for answer in opinions(event, adjacency, delta)}
+    said = {answer.accountant: answer.epsilon for answer in all_answers(event, adjacency, delta)}
     assert said["pld"] == pytest.approx(pld, rel=1e-3)
     assert interval[0] <= said["pld"] <= interval[1]
     # More orders than dp_accounting's help a little, and never hurt.
@@ -61,7 +61,7 @@ def test_a_hundred_gaussians_are_one():
 
 
 def test_ten_gaussians_under_replace_one_cost_what_a_doubled_sensitivity_costs():
-    said = opinions(SelfComposedDpEvent(GaussianDpEvent(5.0), 10), Adjacency.REPLACE_ONE, 1e-5)
+    said = all_answers(SelfComposedDpEvent(GaussianDpEvent(5.0), 10), Adjacency.REPLACE_ONE, 1e-5)
     assert {answer.accountant for answer in said} == {"exact-gaussian", "pld", "rdp"}
     assert min(answer.epsilon for answer in said) >= 5.75
 
@@ -72,5 +72,5 @@ def test_batches_of_a_fixed_size_use_the_doubled_sensitivity():
     answer = privacy_of(event, Adjacency.REPLACE_ONE).answer(1e-5)
     assert answer.accountant == "pld"
     assert answer.epsilon == pytest.approx(18.454, rel=1e-3)
-    rdp = next(each for each in opinions(event, Adjacency.REPLACE_ONE, 1e-5) if each.accountant == "rdp")
+    rdp = next(each for each in all_answers(event, Adjacency.REPLACE_ONE, 1e-5) if each.accountant == "rdp")
     assert rdp.epsilon == pytest.approx(24.08, abs=0.01)

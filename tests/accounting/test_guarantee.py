@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from sordino.accounting import Adjacency, GaussianCurve, Guarantee, RandomAllocationDpEvent, Unit, View
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.curves import best_true_positive_rate
 from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.guarantee import rounded_up
@@ -73,7 +73,7 @@ def test_a_group_of_gaussians_divides_the_noise_by_its_size():
 
 def test_a_group_under_poisson_sampling_pays_less_than_the_generic_conversion():
     tight = epsilon_for_group(POISSON, Adjacency.ZERO_OUT, 4, 1e-5)
-    generic = by_hybrids(PldCurve.of([(Sight(POISSON.event), POISSON.count)]), 4, 1e-5)
+    generic = by_hybrids(PldCurve.of([(AccountantView(POISSON.event), POISSON.count)]), 4, 1e-5)
     single = epsilon_for_group(POISSON, Adjacency.ZERO_OUT, 1, 1e-5)
     assert single < tight < generic < math.inf
 

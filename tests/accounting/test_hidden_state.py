@@ -105,7 +105,7 @@ def test_a_diameter_helps_a_cycle_as_published(diameter: float, batches: int, ep
 
 
 def quadratic_program(steps: Steps, uses: list[int], diameter: float | None = None) -> float:
-    """The same optimum over the distances z themselves, which only may not be negative: a least-squares problem."""
+    """The optimum over the distances z, which must not be negative: a least-squares problem."""
     owes = np.zeros(len(steps))
     owes[uses] = steps.shift[uses]
     starts = [(0, 0.0)] if diameter is None else [(0, 0.0), *((start, diameter) for start in range(len(steps)))]
@@ -113,7 +113,7 @@ def quadratic_program(steps: Steps, uses: list[int], diameter: float | None = No
 
 
 def _least_squares(steps: Steps, owes: np.ndarray, start: int, distance: float) -> float:
-    """Paid in step k: contraction times z_k, plus what is owed, less z_(k+1). The first z is known, the last is 0."""
+    """Residuals: in step k, contraction times z_k, plus shift, minus z_(k+1). The first z is known, the last is 0."""
     number = len(steps) - start
     paid, known = np.zeros((number, number - 1)), owes[start:].copy()
     known[0] += steps.contraction[start] * distance
@@ -212,7 +212,7 @@ def test_fewer_steps_than_a_cycle_has_are_refused() -> None:
 
 @pytest.mark.parametrize("position", [0, 2])
 def test_the_last_iterate_reveals_no_more_than_the_bound_and_nearly_as_much(position: int) -> None:
-    """Linear maps: the end points are normal with the same variance, and mu is their distance in deviations."""
+    """For linear maps, end points are normal with equal variance. mu is their distance in standard deviations."""
     c, batches, epochs, sigma = 0.95, 3, 4, 1.3
     number = batches * epochs
     weight = c ** np.arange(number - 1, -1, -1)
@@ -244,5 +244,5 @@ def test_a_hidden_state_composes_with_other_releases() -> None:
 
 
 def test_a_hidden_state_has_no_bound_where_places_are_secret() -> None:
-    with pytest.raises(UnsupportedEvent, match="places of units as public"):
+    with pytest.raises(UnsupportedEvent, match="public positions of units"):
         Guarantee.of(HiddenStateDpEvent(2.0, 100), Adjacency.ADD_OR_REMOVE, delta=1e-5)

@@ -14,13 +14,13 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from oracles import epsilon_by_convolution, hockey_stick
 
 from sordino.accounting import GaussianCurve
-from sordino.accounting.accountant_views import REPLACE_ONE, REPLACE_SPECIAL, Sight
+from sordino.accounting.accountant_views import REPLACE_ONE, REPLACE_SPECIAL, AccountantView
 from sordino.accounting.pld import PldCurve, dominating_pairs
 
 
 def poisson(rate, multiplier, relation=None):
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier))
-    return Sight(event, relation) if relation else Sight(event)
+    return AccountantView(event, relation) if relation else AccountantView(event)
 
 
 @pytest.mark.parametrize(("rate", "multiplier"), [(0.5, 1.0), (0.01, 0.5), (1e-4, 3.0), (0.9, 0.3)])
@@ -73,14 +73,14 @@ def test_no_two_records_are_easier_to_tell_apart_than_opposite_ones(angle, norms
 @pytest.mark.parametrize(("multiplier", "steps"), [(5.0, 10), (0.5, 1), (100.0, 10**6), (30.0, 7)])
 def test_composed_gaussians_come_out_just_above_the_exact_curve(multiplier, steps, delta):
     exact = GaussianCurve(math.sqrt(steps) / multiplier).epsilon(delta)
-    found = PldCurve.of([(Sight(GaussianDpEvent(multiplier)), steps)]).epsilon(delta)
+    found = PldCurve.of([(AccountantView(GaussianDpEvent(multiplier)), steps)]).epsilon(delta)
     assert exact <= found <= exact * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0, 20.0])
 def test_delta_of_composed_gaussians_comes_out_just_above_the_exact_one(epsilon):
     exact = GaussianCurve(math.sqrt(10) / 5).delta(epsilon)
-    assert exact <= PldCurve.of([(Sight(GaussianDpEvent(5.0)), 10)]).delta(epsilon) <= exact * 1.06
+    assert exact <= PldCurve.of([(AccountantView(GaussianDpEvent(5.0)), 10)]).delta(epsilon) <= exact * 1.06
 
 
 @pytest.mark.parametrize(("rate", "multiplier", "steps"), [(0.01, 0.5, 3), (1e-4, 0.6, 4), (0.3, 0.8, 3)])
@@ -105,25 +105,25 @@ def test_epsilon_lies_above_what_an_optimistic_grid_proves_to_be_needed(rate, mu
 
 
 @pytest.mark.parametrize(
-    ("sight", "steps"),
+    ("view", "steps"),
     [
-        (Sight(LaplaceDpEvent(5.0)), 20),
-        (Sight(PoissonSampledDpEvent(0.2, LaplaceDpEvent(1.5))), 20),
+        (AccountantView(LaplaceDpEvent(5.0)), 20),
+        (AccountantView(PoissonSampledDpEvent(0.2, LaplaceDpEvent(1.5))), 20),
         (poisson(0.05, 1.0, REPLACE_ONE), 20),
-        (Sight(TruncatedSubsampledGaussianDpEvent(1000, 0.05, 60, 2.0), REPLACE_SPECIAL), 20),
-        (Sight(TruncatedSubsampledGaussianDpEvent(1000, 0.05, 60, 2.0), REPLACE_ONE), 20),
-        (Sight(MixtureOfGaussiansDpEvent(3.0, (0.0, 1.0, 2.0), (0.5, 0.3, 0.2))), 20),
+        (AccountantView(TruncatedSubsampledGaussianDpEvent(1000, 0.05, 60, 2.0), REPLACE_SPECIAL), 20),
+        (AccountantView(TruncatedSubsampledGaussianDpEvent(1000, 0.05, 60, 2.0), REPLACE_ONE), 20),
+        (AccountantView(MixtureOfGaussiansDpEvent(3.0, (0.0, 1.0, 2.0), (0.5, 0.3, 0.2))), 20),
     ],
 )
-def test_every_pair_agrees_with_dp_accounting(sight, steps):
-    theirs = PLDAccountant(sight.relation, value_discretization_interval=1e-3)
-    theirs.compose(SelfComposedDpEvent(sight.event, steps))
-    assert PldCurve.of([(sight, steps)]).epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=2e-3)
+def test_every_pair_agrees_with_dp_accounting(view, steps):
+    theirs = PLDAccountant(view.relation, value_discretization_interval=1e-3)
+    theirs.compose(SelfComposedDpEvent(view.event, steps))
+    assert PldCurve.of([(view, steps)]).epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=2e-3)
 
 
 def test_probabilities_add_up_to_one():
-    for sight in (poisson(0.01, 0.3), poisson(0.5, 50.0, REPLACE_ONE), Sight(LaplaceDpEvent(0.7))):
-        for pair in dominating_pairs(sight):
+    for view in (poisson(0.01, 0.3), poisson(0.5, 50.0, REPLACE_ONE), AccountantView(LaplaceDpEvent(0.7))):
+        for pair in dominating_pairs(view):
             for interval in (None, 1e-3):
                 losses = pair.losses(-40.0, interval)
                 assert losses.mass.sum() + losses.infinite == pytest.approx(1.0, abs=1e-12)

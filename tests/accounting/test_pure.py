@@ -1,4 +1,4 @@
-"""Pure differential privacy: sums of epsilons, randomized response, and what a delta of 0 is worth."""
+"""Pure differential privacy: sums of epsilons, randomized response, and guarantees with delta 0."""
 
 import json
 import math
@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, rates, sampled, steps
 
-from sordino.accounting import Adjacency, Guarantee, PureDpEvent, opinions, privacy_of, smallest
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting import Adjacency, Guarantee, PureDpEvent, all_answers, privacy_of, smallest
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.group import by_hybrids, epsilon_for_group
 from sordino.accounting.pure import is_pure
 from sordino.accounting.rdp import RdpCurve
@@ -41,7 +41,7 @@ def test_epsilon_grows_with_rate_steps_and_epsilon_of_a_step(epsilon, rate, coun
 @quickly
 @given(epsilons, rates, steps, deltas, st.sampled_from([ZERO_OUT, REPLACE_ONE]))
 def test_privacy_losses_are_tighter_than_both_theorems_about_sums(epsilon, rate, count, delta, adjacency):
-    said = {each.accountant: each.epsilon for each in opinions(sampled(epsilon, rate, count), adjacency, delta)}
+    said = {each.accountant: each.epsilon for each in all_answers(sampled(epsilon, rate, count), adjacency, delta)}
     assert set(said) == {
         "pld",
         "rdp",
@@ -53,7 +53,7 @@ def test_privacy_losses_are_tighter_than_both_theorems_about_sums(epsilon, rate,
 
 
 def test_advanced_composition_is_the_published_formula():
-    said = {each.accountant: each.epsilon for each in opinions(sampled(0.1, 1.0, 100), ZERO_OUT, 1e-5)}
+    said = {each.accountant: each.epsilon for each in all_answers(sampled(0.1, 1.0, 100), ZERO_OUT, 1e-5)}
     formula = 0.1 * math.sqrt(200 * math.log(1e5)) + 100 * 0.1 * math.expm1(0.1) / (math.exp(0.1) + 1)
     assert said["advanced-composition"] == pytest.approx(formula, rel=1e-9)
 
@@ -83,7 +83,7 @@ def test_pure_noise_has_a_pure_guarantee():
 def test_pure_epsilons_add_up(event, adjacency, total):
     assert is_pure(event)
     assert Guarantee.of(event, adjacency, delta=0.0).epsilon == pytest.approx(total)
-    assert [each.accountant for each in opinions(event, adjacency, 0.0)] == ["pure-composition"]
+    assert [each.accountant for each in all_answers(event, adjacency, 0.0)] == ["pure-composition"]
     assert privacy_of(event, adjacency).delta(total * (1 + 1e-9)) == 0
 
 
@@ -100,7 +100,7 @@ def test_a_delta_of_zero_is_for_what_is_pure_as_a_whole(event):
     assert not is_pure(event)
     for question in (
         lambda: Guarantee.of(event, ZERO_OUT, delta=0.0),
-        lambda: opinions(event, ZERO_OUT, 0.0),
+        lambda: all_answers(event, ZERO_OUT, 0.0),
         lambda: epsilon_for_group(event, ZERO_OUT, 4, 0.0),
         lambda: smallest(lambda m: ComposedDpEvent([event, PureDpEvent(m)]), ZERO_OUT, epsilon=1.0, delta=0.0),
     ):
@@ -153,14 +153,14 @@ def test_a_group_under_sampling_has_a_bound():
 
 
 def test_the_best_attack_on_randomized_response_is_to_believe_it():
-    """At a false alarm rate of 1 / (1 + e) it finds e / (1 + e) of those present."""
+    """At a false positive rate of 1 / (1 + e) its true positive rate is e / (1 + e)."""
     guarantee = Guarantee.of(PureDpEvent(1.0), ZERO_OUT, delta=0.0)
     lie = 1 / (1 + math.e)
     assert guarantee.best_true_positive_rate(lie) == pytest.approx(1 - lie, abs=1e-4)
 
 
 def test_the_best_of_several_pure_trials_costs_more_than_one():
-    one = RdpCurve.of([(Sight(PureDpEvent(4.0)), 1)]).epsilon(1e-5)
+    one = RdpCurve.of([(AccountantView(PureDpEvent(4.0)), 1)]).epsilon(1e-5)
     best = cost(RepeatAndSelectDpEvent(PureDpEvent(4.0), 8.0, 0.0), 1e-5)
     assert one < best < 1.0
 

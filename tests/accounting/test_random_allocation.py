@@ -6,8 +6,8 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 from oracles import allocation_hockey_stick, moment_by_partitions
 
-from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, balls_in_bins, opinions, privacy_of
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, all_answers, balls_in_bins, privacy_of
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.balls_in_bins import AllocatedGaussian, mean_ratio, renyi_of_adding, renyi_of_removing
 from sordino.accounting.pld import Direction, PldCurve
 from sordino.accounting.rdp import ORDERS as RDP_ORDERS
@@ -47,7 +47,7 @@ def test_moments_of_adding_equal_a_quadrature_over_the_plane(order):
 @pytest.mark.parametrize(("bins", "multiplier"), [(2, 0.6), (2, 2.0), (3, 0.7), (3, 1.5)])
 @pytest.mark.parametrize("delta", [1e-2, 1e-4, 1e-6])
 def test_epsilon_of_one_epoch_is_never_below_the_true_one(bins, multiplier, delta):
-    said = opinions(RandomAllocationDpEvent(multiplier, bins, 1), Adjacency.ZERO_OUT, delta)
+    said = all_answers(RandomAllocationDpEvent(multiplier, bins, 1), Adjacency.ZERO_OUT, delta)
 
     def true_delta(epsilon):
         return max(allocation_hockey_stick(multiplier, bins, epsilon, removing=removing) for removing in (True, False))
@@ -66,8 +66,8 @@ def test_more_epochs_cost_more():
 
 def test_the_shift_of_jensens_bound_is_paid_in_every_epoch():
     """Above the orders computed exactly there is Jensen's bound alone: (order / bins + 1 - 1 / bins) / (2 s^2)."""
-    sight = Sight(RandomAllocationDpEvent(1.0, 50, 1))
-    ten_epochs = RdpCurve.of([(sight, 10)]).adding[-1]
+    view = AccountantView(RandomAllocationDpEvent(1.0, 50, 1))
+    ten_epochs = RdpCurve.of([(view, 10)]).adding[-1]
     assert ten_epochs == pytest.approx(10 * (RDP_ORDERS[-1] / 50 + 1 - 1 / 50) / 2)
 
 
@@ -84,7 +84,7 @@ def test_each_direction_of_the_pair_comes_out_just_above_a_quadrature(bins, mult
 @pytest.mark.parametrize("multiplier", [0.05, 0.8, 100.0])
 @pytest.mark.parametrize("log_tail", [-50.0, -750.0])
 def test_the_ratio_keeps_its_probability_and_its_mean(bins, multiplier, log_tail):
-    """The splitting may spread the ratio, and not move it: that is what makes the bound hold."""
+    """The bound holds because splitting spreads the ratio without moving its mean."""
     ratio = mean_ratio(multiplier, bins, log_tail)
     assert (ratio.mass >= 0).all()
     assert ratio.mass.sum() + ratio.zero == pytest.approx(1.0, rel=1e-11)
@@ -127,7 +127,7 @@ def test_several_epochs_agree_with_random_draws(multiplier, bins, epochs, epsilo
 def test_the_answer_lies_in_the_certified_interval_and_the_closed_form_little_above(
     multiplier, bins, epochs, lower, upper
 ):
-    best, *others = opinions(RandomAllocationDpEvent(multiplier, bins, epochs), Adjacency.ADD_OR_REMOVE, 1e-5)
+    best, *others = all_answers(RandomAllocationDpEvent(multiplier, bins, epochs), Adjacency.ADD_OR_REMOVE, 1e-5)
     assert best.accountant == "pld"
     assert lower <= best.epsilon <= upper
     assert others[0].accountant == "random-allocation"
@@ -137,7 +137,7 @@ def test_the_answer_lies_in_the_certified_interval_and_the_closed_form_little_ab
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-30])
 def test_epsilon_falls_with_bins_and_noise_and_grows_with_epochs(delta):
     def epsilon(multiplier, bins, epochs):
-        return PldCurve.of([(Sight(RandomAllocationDpEvent(multiplier, bins, 1)), epochs)]).epsilon(delta)
+        return PldCurve.of([(AccountantView(RandomAllocationDpEvent(multiplier, bins, 1)), epochs)]).epsilon(delta)
 
     for falling in ([(1.5, bins, 3) for bins in (1, 2, 3, 7, 8, 9, 100)], [(s, 9, 3) for s in (0.3, 1.0, 1.1, 20.0)]):
         found = [epsilon(*setting) for setting in falling]

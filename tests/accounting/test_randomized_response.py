@@ -1,4 +1,4 @@
-"""Randomized response is the worst case of everything pure, and composes exactly."""
+"""Randomized response is the worst case of pure mechanisms, and composes exactly."""
 
 import math
 
@@ -19,8 +19,8 @@ from oracles import two_point_delta, two_point_renyi
 from pure_steps import REPLACE_ONE, ZERO_OUT, cost, deltas, epsilons, quickly, rates, sampled, steps
 from scipy.special import ndtr
 
-from sordino.accounting import PureDpEvent, opinions, privacy_of
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting import PureDpEvent, all_answers, privacy_of
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.pld import Direction, PldCurve, dominating_pairs
 from sordino.accounting.pure import MOST_EXACT_STEPS, Binomial
 from sordino.accounting.randomized_response import RandomizedResponse, epsilon_of_replacing, log_mixed
@@ -30,7 +30,7 @@ from sordino.accounting.rdp import ORDERS, renyi
 @pytest.mark.parametrize(("epsilon", "rate", "count"), [(1.0, 1.0, 1), (0.5, 0.1, 12), (3.0, 0.01, 40), (0.1, 1.0, 60)])
 @pytest.mark.parametrize("delta", [0.1, 1e-5, 1e-15, 1e-60])
 def test_a_composition_of_equal_steps_is_exact(epsilon, rate, count, delta):
-    found = PldCurve.of([(Sight(sampled(epsilon, rate).event), count)]).epsilon(delta)
+    found = PldCurve.of([(AccountantView(sampled(epsilon, rate).event), count)]).epsilon(delta)
     assert two_point_delta(epsilon, rate, count, found) <= delta
     if found > 0:
         assert two_point_delta(epsilon, rate, count, found * (1 - 1e-6)) > delta
@@ -40,7 +40,7 @@ def test_a_composition_of_equal_steps_is_exact(epsilon, rate, count, delta):
 @pytest.mark.parametrize("at", [0.0, 0.2, 1.0])
 def test_delta_of_equal_steps_is_exact(epsilon, rate, count, at):
     exact = two_point_delta(epsilon, rate, count, at)
-    found = PldCurve.of([(Sight(sampled(epsilon, rate).event), count)]).delta(at)
+    found = PldCurve.of([(AccountantView(sampled(epsilon, rate).event), count)]).delta(at)
     assert exact <= found <= exact * (1 + 1e-8)
 
 
@@ -48,7 +48,7 @@ def test_delta_of_equal_steps_is_exact(epsilon, rate, count, at):
 @pytest.mark.parametrize("order", [1.1, 2.0, 7.5, 64.0, 16384.0])
 def test_divergences_equal_their_definition_in_high_precision(epsilon, rate, order):
     at = int(np.argmin(abs(ORDERS - order)))
-    found = renyi(Sight(sampled(epsilon, rate).event))
+    found = renyi(AccountantView(sampled(epsilon, rate).event))
     for ours, exact in zip(found, two_point_renyi(epsilon, rate, ORDERS[at]), strict=True):
         assert exact <= ours[at] <= exact * (1 + 1e-4)
 
@@ -62,9 +62,9 @@ def test_a_grid_comes_out_just_above_the_exact_composition(epsilon, count, delta
 
 
 def test_a_grid_takes_over_where_there_are_too_many_steps_to_count():
-    pairs = dominating_pairs(Sight(sampled(0.5, 1e-3).event))
+    pairs = dominating_pairs(AccountantView(sampled(0.5, 1e-3).event))
     exact = max(Binomial(pair, MOST_EXACT_STEPS).epsilon(1e-5) for pair in pairs)
-    on_a_grid = PldCurve.of([(Sight(sampled(0.5, 1e-3).event), MOST_EXACT_STEPS + 1)]).epsilon(1e-5)
+    on_a_grid = PldCurve.of([(AccountantView(sampled(0.5, 1e-3).event), MOST_EXACT_STEPS + 1)]).epsilon(1e-5)
     assert exact < on_a_grid < exact * 1.001
 
 
@@ -88,7 +88,7 @@ def test_one_pure_step_beside_a_gaussian_is_a_mixture_of_two_gaussian_curves(at)
 
 def test_steps_of_every_kind_compose_with_gaussian_ones():
     mixed = ComposedDpEvent([sampled(0.5, 0.1, 30), PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), PureDpEvent(9.0)])
-    said = {each.accountant: each.epsilon for each in opinions(mixed, ZERO_OUT, 1e-5)}
+    said = {each.accountant: each.epsilon for each in all_answers(mixed, ZERO_OUT, 1e-5)}
     assert set(said) == {"pld", "rdp", "composition-without-amplification"}
     assert said["pld"] > max(cost(part, 1e-5) for part in mixed.events)
 
@@ -96,15 +96,15 @@ def test_steps_of_every_kind_compose_with_gaussian_ones():
 @settings(max_examples=8)
 @given(st.floats(0.05, 3.0), rates, st.integers(1, 50), st.sampled_from([1e-2, 1e-5, 1e-12]))
 def test_no_noise_of_the_same_epsilon_costs_more(epsilon, rate, count, delta):
-    laplace = PldCurve.of([(Sight(PoissonSampledDpEvent(rate, LaplaceDpEvent(1 / epsilon))), count)])
-    pure = PldCurve.of([(Sight(sampled(epsilon, rate).event), count)])
+    laplace = PldCurve.of([(AccountantView(PoissonSampledDpEvent(rate, LaplaceDpEvent(1 / epsilon))), count)])
+    pure = PldCurve.of([(AccountantView(sampled(epsilon, rate).event), count)])
     assert laplace.epsilon(delta) <= pure.epsilon(delta) * 1.01  # a grid is a little above the truth
 
 
 @quickly
 @given(epsilons, rates, st.integers(0, 2**32))
 def test_no_mechanism_that_is_pure_tells_more_than_its_sight(epsilon, rate, seed):
-    """Random outcomes without the unit, and with it or another in its place as far away from these as is allowed."""
+    """Random distributions without the unit, and with it or its replacement, as different as epsilon allows."""
     generator = np.random.default_rng(seed)
     without, outcomes = generator.dirichlet(np.ones(6)), generator.permutation(6)
     joined = _raised(without, outcomes[: generator.integers(1, 5)], epsilon)
@@ -118,7 +118,7 @@ def test_no_mechanism_that_is_pure_tells_more_than_its_sight(epsilon, rate, seed
 
 
 def _raised(without, outcomes, epsilon):
-    """These outcomes as likely, and the others as unlikely, as an epsilon allows."""
+    """The distribution in which these outcomes are as likely, and the others as unlikely, as an epsilon allows."""
     chosen = np.isin(np.arange(len(without)), outcomes)
     mass = without[chosen].sum()
     up = min(math.exp(epsilon), (1 - math.exp(-epsilon) * (1 - mass)) / mass)
@@ -126,7 +126,7 @@ def _raised(without, outcomes, epsilon):
 
 
 def test_the_bounds_of_replacing_are_attained():
-    """P is exp(epsilon) R on one outcome, Q is exp(-epsilon) R on the same one, which R seldom has."""
+    """P is exp(epsilon) R and Q is exp(-epsilon) R on one outcome, which is rare under R."""
     epsilon, rate = 1.3, 0.2
     rare = 1e-3
     here = rate * math.exp(epsilon) * rare + (1 - rate) * rare
@@ -153,7 +153,7 @@ def test_unsampled_steps_agree_with_dp_accounting():
 
 
 def test_a_setting_of_a_small_network_costs_what_is_known_of_it():
-    """1171 steps of epsilon 0.478 at a rate of 0.034: just below 3 by the looser composition, 2.28 by two losses."""
+    """1171 steps of epsilon 0.478 at a rate of 0.034: just below 3 by the looser composition, 2.28 by the pair."""
     assert cost(sampled(log_mixed(0.034, 0.478), 1.0, 1171), 1e-5) == pytest.approx(2.9331, abs=1e-4)
     assert cost(sampled(0.478, 0.034, 1171), 1e-5) == pytest.approx(2.2846, abs=1e-3)
 

@@ -1,4 +1,4 @@
-"""Four hundred settings from the harmless to the absurd: every one is answered, tightly, within a second and 500 MB."""
+"""Four hundred settings from usual to extreme: each has a tight answer within a second and 500 MB."""
 
 import itertools
 import math
@@ -19,8 +19,8 @@ from dp_accounting.dp_event import (
     TruncatedSubsampledGaussianDpEvent,
 )
 
-from sordino.accounting import Adjacency, Guarantee, opinions, privacy_of
-from sordino.accounting.accountant_views import visible
+from sordino.accounting import Adjacency, Guarantee, all_answers, privacy_of
+from sordino.accounting.accountant_views import views_of
 from sordino.accounting.pld import PldCurve
 
 RATES = (1e-5, 1e-3, 0.05, 0.5, 1.0)
@@ -31,12 +31,12 @@ GRID = list(itertools.product(RATES, MULTIPLIERS, STEPS, DELTAS))
 
 
 def answered(points):
-    """Answers each point and returns the seconds of the slowest, and the share that is tight."""
+    """Computes each point, and returns the time of the slowest in seconds and the fraction that is tight."""
     slowest, tight = 0.0, 0
     for rate, multiplier, steps, delta in points:
         event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps)
         start = time.process_time()
-        said = opinions(event, Adjacency.ZERO_OUT, delta)
+        said = all_answers(event, Adjacency.ZERO_OUT, delta)
         slowest = max(slowest, time.process_time() - start)
         best = said[0]
         assert 0 <= best.epsilon < math.inf, (rate, multiplier, steps, delta, said)
@@ -71,7 +71,7 @@ def test_epsilon_is_monotone_along_every_axis_of_the_grid():
     def epsilon(point):
         rate, multiplier, steps, delta = point
         event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps)
-        return opinions(event, Adjacency.ZERO_OUT, delta)[0].epsilon
+        return all_answers(event, Adjacency.ZERO_OUT, delta)[0].epsilon
 
     known = {point: epsilon(point) for point in itertools.product(*axes)}
     for point, value in known.items():
@@ -83,7 +83,7 @@ def test_epsilon_is_monotone_along_every_axis_of_the_grid():
 
 
 def of_odd_parameters(number):
-    """Curves of settings that nobody would choose, with a delta and an epsilon to ask each for; always the same."""
+    """Curves of unusual settings, each with a delta and an epsilon. Equal at every call."""
     random = Random(28)
     for _ in range(number):
         rate, multiplier = 10 ** random.uniform(-9, 0), 10 ** random.uniform(-1.3, 4)
@@ -96,13 +96,13 @@ def of_odd_parameters(number):
                 SampledWithoutReplacementDpEvent(10**9, max(1, round(rate * 10**9)), GaussianDpEvent(multiplier)),
             ]
         )
-        seen = visible(event, Adjacency.REPLACE_ONE)
+        seen = views_of(event, Adjacency.REPLACE_ONE)
         curve = PldCurve.of([(seen.pld or seen.plain, int(10 ** random.uniform(0, 7)))])
         yield curve, 10 ** random.uniform(-100, -0.5), 10 ** random.uniform(-8, 3)
 
 
 def answer_all_that_is_odd(number):
-    """Runs in a process of its own that may not have more than 3 GiB of addresses."""
+    """Runs in a process with at most 3 GiB of address space."""
     resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
     # Adding a unit to the second step reveals at most 0.0003, so that a strong tilt leaves a sliver of the losses.
     weak = SelfComposedDpEvent(PoissonSampledDpEvent(30 / 100_000, GaussianDpEvent(0.5)), 2)

@@ -200,7 +200,7 @@ ROWS = [
     Row(71, "layers that keep statistics",
         refuses(running(nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True),
                                       nn.Flatten(), nn.Linear(4, 3))), saying="running statistics"),
-        refuses(running(nn.Sequential(spectral_norm(nn.Linear(4, 3)))), saying="changes its own")),
+        refuses(running(nn.Sequential(spectral_norm(nn.Linear(4, 3)))), saying="changes its buffer")),
     Row(72, "a model that learns in its forward pass",
         refuses(running(nn.Sequential(Shifting(), nn.Linear(4, 3))), saying="'0' .* changes its own 'mean'")),
     Row(73, "sparse gradients", refuses(lambda data: running(sparse_embedding())(ids), saying="sparse=False")),

@@ -209,7 +209,7 @@ def test_a_single_picture_has_nobody_to_hide_among(tmp_path):
     save(tmp_path / "cat" / "1.png")
     (tmp_path / "dog").mkdir()
     train = load(tmp_path).train
-    with pytest.raises(DataError, match="none to hide among"):
+    with pytest.raises(DataError, match="has a single example"):
         as_records((train.inputs, train.target))
 
 

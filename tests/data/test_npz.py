@@ -154,7 +154,7 @@ def test_another_number_of_units_than_declared_is_refused(saved):
 
 def test_a_single_row_has_nobody_to_hide_among(saved):
     train = load(saved(inputs=rows(1), target=np.zeros(1, int))).train
-    with pytest.raises(DataError, match="none to hide among"):
+    with pytest.raises(DataError, match="has a single example"):
         as_records((train.inputs, train.target))
 
 

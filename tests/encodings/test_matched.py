@@ -160,7 +160,7 @@ def test_plans_with_other_weights_have_other_texts() -> None:
 def test_a_scale_behind_a_projection_is_refused_before_any_charge() -> None:
     model, budget = make_model(), so.Budget((INPUTS, LABELS))
     subspace = Subspace(PublicGradients(model, PUBLIC, classes=3), directions=9)
-    with pytest.raises(UsageError, match="an encoding that changes the coordinates comes last"):
+    with pytest.raises(UsageError, match="put an encoding that changes the coordinates last"):
         so.PrivateRun(make_plan(Combined(ProjectBiased(subspace), Matched(Flat()))), model, budget)
     assert budget.releases == ()
 

@@ -120,7 +120,7 @@ BEHIND = [
 
 def refused_before_any_charge(encoding, model) -> None:
     budget = so.Budget((INPUTS, LABELS))
-    with pytest.raises(UsageError, match="an encoding that changes the coordinates comes last"):
+    with pytest.raises(UsageError, match="put an encoding that changes the coordinates last"):
         so.PrivateRun(make_plan(encoding), model, budget)
     assert budget.releases == ()
 

@@ -1,4 +1,4 @@
-"""The tape is compared with autograd before it is used for a model, and given up where it is wrong."""
+"""The tape is compared with autograd before it is used for a model, and not used if it is wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GRADIENT = so.LossGradient(F.cross_entropy)
 
 
 class Pooled(nn.Module):
-    """Layers, the mean over the places of what they give, and a classifier."""
+    """Layers, the mean of their outputs over places, and a classifier."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ RULES = {
 
 
 def plant(rule: Any, monkeypatch: pytest.MonkeyPatch, factor: float = 0.9) -> None:
-    """The gradient of the output reaches the parameters of this operation too short."""
+    """Plants a bug: the rule of this operation gets an output gradient that is multiplied by a factor."""
     honest = rule.blocks
     monkeypatch.setattr(rule, "blocks", lambda self, saved, gradient: honest(self, saved, factor * gradient))
 
@@ -231,7 +231,7 @@ def test_a_rule_that_fails_gives_the_tape_up(monkeypatch: pytest.MonkeyPatch) ->
     model, x = network("linear")
     GRADIENT.check(model, records_of(x))
     assert not isinstance(contributed(model, x), TapedGradients)
-    assert why_given_up(model) == "the tape cannot follow it"
+    assert why_given_up(model) == "the tape cannot record it"
 
 
 def test_mixed_precision_and_views_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_mixed_precision_and_views_are_compared_too(monkeypatch: pytest.MonkeyPa
 def test_a_model_is_told_again_by_its_gradients_whether_it_was_checked_before_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that goes on rehearses before anything was compared, and one that begins after."""
+    """A resumed run computes the fingerprint of its gradients before any comparison, a new run after it."""
     plant(LinearOperation, monkeypatch)
     (one, x), (other, _) = network("linear"), network("linear")
     with warnings.catch_warnings():

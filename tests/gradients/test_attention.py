@@ -1,4 +1,4 @@
-"""Attention of every kind is taped, agrees with a loop over single examples, and is fused wherever torch's own is."""
+"""Attention of every kind is taped, agrees with a loop over single examples, and is fused if torch's own is."""
 
 from functools import cache
 
@@ -24,7 +24,7 @@ FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class Using(nn.Module):
-    """A layer, and how it is called."""
+    """A layer with a function that calls it."""
 
     def __init__(self, layer, call):
         super().__init__()
@@ -35,7 +35,7 @@ class Using(nn.Module):
 
 
 class Own(nn.Module):
-    """Attention as people write it themselves: a projection, and torch's function."""
+    """User-written attention: a projection, and torch's function."""
 
     def __init__(self, mask=lambda x: None, key_heads=HEADS, value_width=WIDTH // HEADS, **settings):
         super().__init__()
@@ -52,7 +52,7 @@ class Own(nn.Module):
 
 
 class LearnedMask(nn.Module):
-    """A learned number for each pair of places."""
+    """A learned value for each pair of places, as an additive mask."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class LearnedMask(nn.Module):
 
 
 class LearnedQuery(nn.Module):
-    """A learned query that looks at all places, given to torch's function as it is."""
+    """A learned query that attends to all places, passed to torch's function directly."""
 
     def __init__(self):
         super().__init__()
@@ -103,14 +103,14 @@ def decoding(layer, **settings):
 
 
 def from_padded(layer):
-    """The first places are made from the last ones, of which some are padding."""
+    """A model whose first places attend to the last ones, of which some are padding."""
     masks = ("src_key_padding_mask", "memory_key_padding_mask")
     call = lambda layer, x: layer(x[:, 1:], x[:, :4], tgt_mask=causal(4), **dict.fromkeys(masks, padding(x[:, 1:])))  # noqa: E731
     return Using(layer, call)
 
 
 def padding(x):
-    """A mask of its own for each row, which leaves the first place."""
+    """A padding mask for each row, in which the first place is never padding."""
     return (x[..., 0] > 0.3) & (torch.arange(x.shape[1]) > 0)
 
 
@@ -119,7 +119,7 @@ def causal(places):
 
 
 def seen(x):
-    """Which pairs of places see each other: another answer for each row and head. Each place sees itself."""
+    """An attention mask for each row and head. Each place attends to itself."""
     higher = x[:, :, None, :HEADS] > x[:, None, :, :HEADS] - 0.5
     return higher.permute(0, 3, 1, 2) | torch.eye(x.shape[1], dtype=torch.bool)
 
@@ -273,7 +273,7 @@ class TestEveryKind:
 
 
 class Seen(TorchDispatchMode):
-    """The operations that ran below `vmap`, and the largest result of any."""
+    """Records the operations that ran below `vmap`, and the size of the largest result."""
 
     def __init__(self):
         super().__init__()

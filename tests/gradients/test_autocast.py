@@ -1,4 +1,4 @@
-"""Mixed precision in the two passes, full precision in norms and sums."""
+"""Mixed precision in forward and backward pass, full precision in norms and sums."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def as_linear(model):
 
 @pytest.mark.parametrize("name", ["sequence", "sliding conv", "many channels", "self-attention"])
 def test_products_in_half_precision_are_clipped_as_they_are_added(name):
-    """Norms of exact products would not bound the sum of rounded ones, nor the other way round."""
+    """Norms of exact products would not bound a sum of rounded products, and the reverse."""
     model, inputs = make(name)
     each = gradients(model, inputs, torch.bfloat16)
     rounded = [block for block in leaves(each.blocks) if isinstance(block, (RoundedProducts, RoundedPatches))]

@@ -1,4 +1,4 @@
-"""Every form of the gradients of rows by one parameter answers as the matrix of those gradients would."""
+"""Each form of a block gives the same results as the matrix of its gradients."""
 
 from dataclasses import replace
 from functools import cache
@@ -61,7 +61,7 @@ def masked_outer():
 
 
 def scattered():
-    """Tokens that repeat in a row, and one that every row has."""
+    """Tokens that repeat in a row, and one that all rows have."""
     tokens = torch.tensor([[0, 3, 3], [0, 1, 2], [0, 0, 0], [5, 5, 0], [4, 0, 4], [0, 6, 1]])
     g = random(ROWS, 3, 4)
     one_hot = F.one_hot(tokens, 7)
@@ -95,7 +95,7 @@ def by_offset_channels_last():
 
 
 def several():
-    """A table that is looked up and is a layer too."""
+    """A table that is used for lookups and as a linear layer."""
     (one, rows), g, x = scattered(), random(ROWS, 7, seed=4), random(ROWS, 4, seed=5)
     other, uses = Outer(g, x), sum_of_outer_products(g[:, None], x[:, None])
     return Several((one, other, one)), 2 * rows + uses
@@ -114,7 +114,7 @@ def of_units(make, starts=(0, 1, 4, 6)):
 
 
 def units_of(make, starts=(0, 2, 4, 6)):
-    """What a block makes of units by itself."""
+    """A block whose rows are summed by unit by the block itself."""
     block, rows = make()
     return block.of_units(starts), torch.stack([rows[a:b].sum(dim=0) for a, b in pairwise(starts)])
 
@@ -188,7 +188,7 @@ def made(name):
 
 
 class LargestMade(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made meanwhile; a view is not made."""
+    """Records the size of the largest tensor that is made while it is active. Views do not count."""
 
     numbers = 0
 
@@ -202,10 +202,10 @@ class LargestMade(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", BLOCKS)
 class TestBlock:
-    """The contract: `dense` is the gradients, and everything else follows from it."""
+    """The contract of blocks: `dense` has the gradients, and all other methods must agree with it."""
 
     def agree(self, block, rows):
-        """Size, gradients, norms and sums. A sum is added to what was there."""
+        """Compares size, gradients, norms and sums. A sum is added to the values that were there."""
         assert block.size == rows.shape[1]
         torch.testing.assert_close(block.dense().double(), rows, rtol=1e-5, atol=1e-5)
         squares = block.squared_norms()
@@ -274,7 +274,7 @@ class TestBlock:
 
 
 def cancelling(residue, scale, places=6):
-    """Pairs of places that cancel but for `residue` of them, in an order that no pair survives."""
+    """Pairs of places that cancel except for a relative `residue`, in an order that separates the pairs."""
     g, x = random(ROWS, places, 5), scale * random(ROWS, places, 8, seed=2)
     order = torch.randperm(2 * places, generator=torch.Generator().manual_seed(3))
     g, x = torch.cat([g, -g], dim=1)[:, order], torch.cat([x, (1 + residue) * x], dim=1)[:, order]
@@ -286,13 +286,13 @@ def gram_of_places(g, x):
 
 
 def gram_of_patches(g, x):
-    """The same places as pixels under a kernel of one pixel."""
+    """The places as pixels under a kernel of one pixel."""
     window = Window((1,), (1,), ((0, 0),), (1,), 1)
     return GramPatches(window, x.transpose(1, 2), g.transpose(1, 2)), sum_of_outer_products(g, x)
 
 
 def gram_of_tokens(g, x):
-    """The same vectors, all of one token."""
+    """The vectors as gradients of one token."""
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
     moved = x * g[:, :, :1].sign()
     return EmbeddingBlock(tokens, moved, (1, x.shape[2])), moved.double().sum(dim=1)
@@ -305,7 +305,7 @@ GRAMS = pytest.mark.parametrize("form", [gram_of_places, gram_of_patches, gram_o
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e8])
 @pytest.mark.parametrize("residue", [1.0, 1e-1, 1e-2])
 def test_places_that_nearly_cancel_have_the_norm_of_what_is_left(form, residue, scale):
-    """And never less: what is added for what rounding leaves is 2^-16 of what cancels, in squares."""
+    """It is never below: the margin for rounding is 2^-16 of the magnitude that cancels, added in squares."""
     block, rows = form(*cancelling(residue, scale))
     norms, truth = block.squared_norms().sqrt(), rows.norm(dim=1)
     g, x = cancelling(residue, scale)
@@ -317,7 +317,7 @@ def test_places_that_nearly_cancel_have_the_norm_of_what_is_left(form, residue, 
 
 
 def added_alone(block, row):
-    """What a sum of this row only adds, in the float32 of plain training."""
+    """The sum of this row alone, in the float32 arithmetic of plain training."""
     total = torch.zeros(block.size)
     block.take(slice(row, row + 1)).add_to(total, torch.ones(1))
     return total.double()
@@ -356,7 +356,7 @@ def test_a_huge_number_under_the_mask_does_not_hide_the_others():
 
 @given(st.lists(st.integers(-38, 38), min_size=5, max_size=5), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_a_masked_norm_is_never_below_the_truth(exponents, keep):
-    """Whatever the sizes of the numbers: a clip that is too strong costs accuracy, one too weak costs privacy."""
+    """For values of any size. A norm that is too large costs accuracy, one that is too small costs privacy."""
     numbers = torch.tensor([10.0**exponent for exponent in exponents])
     block = MaskedOuter(Outer(numbers[None, :2], numbers[None, 2:]), torch.tensor(keep).reshape(2, 3).float())
     truth = (numbers[:2, None].double() * numbers[2:].double() * block.mask).norm()

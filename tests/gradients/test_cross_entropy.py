@@ -1,4 +1,4 @@
-"""Cross-entropy of all rows at once is that of the rows one by one, whatever its settings."""
+"""Cross-entropy of all rows at once equals that of the rows one by one, for all settings."""
 
 import pytest
 import torch

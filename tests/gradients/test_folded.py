@@ -21,7 +21,7 @@ ROWS, FRAMES, CLASSES = 5, 4, 3
 
 
 class InOrder(nn.Module):
-    """(B, T, ...) -> (B T, ...) and back: the frames of an example lie together."""
+    """(B, T, ...) -> (B T, ...) and back: the frames of an example are adjacent."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Interleaved(InOrder):
 
 
 class Siamese(InOrder):
-    """Both pictures of an example through one network, one batch behind the other."""
+    """Both images of an example through one network, as one batch after the other."""
 
     def forward(self, x: Tensor) -> Tensor:
         one, other = self.layers(torch.cat([x[:, 0], x[:, 1]])).flatten(1).chunk(2)
@@ -49,7 +49,7 @@ class Siamese(InOrder):
 
 
 class Shuffled(InOrder):
-    """Folded, and put in another order within the batch axis before the layers see it."""
+    """Folds, and permutes the batch axis before the layers."""
 
     def forward(self, x: Tensor) -> Tensor:
         order = torch.arange(x.shape[1]).flip(0)
@@ -57,7 +57,7 @@ class Shuffled(InOrder):
 
 
 class Last(InOrder):
-    """Features last, places folded: what einops writes as b t h w c -> (b t h w) c."""
+    """Features last, places folded: b t h w c -> (b t h w) c in the notation of einops."""
 
     def forward(self, x: Tensor) -> Tensor:
         each = self.layers(x.reshape(-1, x.shape[-1]))
@@ -65,7 +65,7 @@ class Last(InOrder):
 
 
 class First(nn.Module):
-    """A layer that gives several tensors, of which the first one is wanted."""
+    """A layer with several outputs, of which the first one is used."""
 
     def __init__(self, layer: nn.Module, **arguments: object) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Max pooling in pieces, with places in few bytes, is torch's own."""
+"""Max pooling in chunks, with indices of few bytes, equals torch's."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ SETTINGS = [
 @pytest.mark.parametrize("shape", [(5, 2, 9, 8), (3, 1, 200, 170)])
 @pytest.mark.parametrize("numbers", [1, 300, 1 << 19])
 def test_values_and_gradients_are_torchs_whatever_the_pieces(settings, shape, numbers, monkeypatch):
-    """A picture of 200 by 170 pixels has places that two bytes do not hold."""
-    monkeypatch.setattr(fused_kernels, "_NUMBERS_AT_A_TIME", numbers)
+    """An image of 200 by 170 pixels has indices that do not fit into two bytes."""
+    monkeypatch.setattr(fused_kernels, "_VALUES_AT_A_TIME", numbers)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
     of_rows = vmap(lambda row: fused_kernels.max_pool(F.max_pool2d, (row[None],), settings)[0])
     ours, torchs = of_rows(x), F.max_pool2d(x, **settings)

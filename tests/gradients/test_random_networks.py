@@ -1,4 +1,4 @@
-"""The clipped sum of a random small network is that of a loop over single examples, however the batch is split."""
+"""The clipped sum of a random small network equals that of a loop over examples, for any split into micro-batches."""
 
 import copy
 from math import prod
@@ -35,7 +35,7 @@ class Twice(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers with one weight and a bias each, and the same weight once more the other way round."""
+    """Two layers with one weight and a bias each, and a use of the transposed weight."""
 
     def __init__(self, features, hidden):
         super().__init__()
@@ -47,7 +47,7 @@ class Tied(nn.Module):
 
 
 class TiedOnly(nn.Module):
-    """Two layers with one weight and a bias each, and nothing else that uses it."""
+    """Two layers with one weight and a bias each, and no other use of the weight."""
 
     def __init__(self, features, hidden):
         super().__init__()
@@ -79,7 +79,7 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 class Folded(nn.Module):
-    """Layers on the frames of all examples as one batch, in an order of its own."""
+    """Layers on the frames of all examples as one batch, in a permuted order."""
 
     def __init__(self, layers, interleaved):
         super().__init__()
@@ -104,7 +104,7 @@ class TiedTable(nn.Module):
 
 
 def by_matrix_product(x, weight):
-    """A layer that the tape takes for something unknown."""
+    """A linear layer written as a matrix product, which the tape does not know."""
     return x @ weight.T
 
 
@@ -112,7 +112,7 @@ MULTIPLICATIONS = None, F.linear, by_matrix_product
 
 
 def convolution(draw, shape, most_outputs=3):
-    """Any settings for which the kernel fits into the padded picture."""
+    """Random settings for which the kernel fits into the padded image."""
     channels, *sizes = shape
     groups = draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
     dilation, padding, stride = (tuple(draw(st.integers(low, 2)) for _ in sizes) for low in (1, 0, 1))
@@ -161,7 +161,7 @@ LAYERS = FOR_ANY_SHAPE | FOR_PICTURES | FOR_FLAT_PICTURES
 
 
 def fitting(shape):
-    """The layers for one example of this shape. Statistics need more than one number, and a window room."""
+    """The layers that accept an example of this shape. Normalization needs several values, a window enough room."""
     fits = dict(FOR_ANY_SHAPE)
     if shape[-1] == 1:
         del fits["layer norm"]
@@ -175,7 +175,7 @@ def fitting(shape):
 
 
 def shapes(name):
-    """Vectors, sequences, pictures and volumes, as far as the layer takes them."""
+    """Shapes of vectors, sequences, images and volumes that the layer accepts."""
     ranks = (3,) if name in FOR_FLAT_PICTURES else (2, 3, 4) if name in FOR_PICTURES else (1, 2, 3, 4)
     sizes = {1: st.tuples(st.integers(2, 8)), 2: st.tuples(st.integers(2, 6), st.integers(2, 9))}
     sizes[3] = st.tuples(st.integers(2, 4), st.integers(2, 7), st.integers(2, 6))
@@ -184,9 +184,9 @@ def shapes(name):
 
 
 def layers_from(draw, shape, names):
-    """Layers that fit onto each other with something smooth between them, and the shape of what comes out.
+    """Layers that fit together, with smooth functions between them, and the shape of the output.
 
-    A name of None stands for any layer that fits.
+    None stands for any layer that fits.
     """
     layers = []
     for name in names:
@@ -198,7 +198,7 @@ def layers_from(draw, shape, names):
 
 
 def network(draw, name):
-    """A layer by this name under up to two others, and how to draw its inputs."""
+    """A layer with this name below up to two others, and a function that draws its inputs."""
     torch.manual_seed(draw(st.integers(0, 10**6)))
     start = draw(shapes(name))
     layers, shape = layers_from(draw, start, [name] + [None] * draw(st.integers(0, 2)))
@@ -206,7 +206,7 @@ def network(draw, name):
 
 
 def network_of_tokens(draw, multiply):
-    """A table, with a token that is not trained or without. With `multiply` it is the output layer too."""
+    """A network with an embedding table, with or without padding. With `multiply`, it is the output layer too."""
     torch.manual_seed(draw(st.integers(0, 10**6)))
     tokens, places, features = draw(st.integers(CLASSES, 9)), draw(st.integers(1, 6)), draw(st.integers(2, 6))
     padding = draw(st.sampled_from([None, 0, tokens - 1, -1]))
@@ -223,9 +223,9 @@ def network_of_tokens(draw, multiply):
 
 
 def of_a_loop(model, batch, dtype):
-    """The gradients of units by plain autograd in `dtype`, one example at a time, and the sums over rows in float64.
+    """The gradients of units by plain autograd in `dtype`, one example at a time, with sums over rows in float64.
 
-    Beside them the sums of absolute values: what there was before the rows of a user cancelled.
+    Also the sums of absolute values, which show how much the rows of a user cancel.
     """
     model = copy.deepcopy(model).to(dtype)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -247,7 +247,7 @@ def clipped_sum(rows, norm):
 
 
 def check(draw, model, records):
-    """For every size of micro-batch, with and without a mask, and for every clip norm; always on the tape."""
+    """Compares for each size of micro-batch, with and without a mask, and for each clip norm. All use the tape."""
     model = model.to(records.dtype)
     units = torch.arange(records.num_units)
     whole = records.gather(units)
@@ -264,12 +264,12 @@ def check(draw, model, records):
 
 
 def agree(clip, parts, exact, rounded, residue):
-    """To 1e-5, and where a network is so badly conditioned that the loop itself rounds more, to what that does.
+    """Compares to 1e-5, or to the rounding error of the loop if this is larger in a badly conditioned network.
 
-    Where rows of a user cancel to nothing or nearly so, up to `residue` of each coordinate is left of them.
+    If the rows of a user cancel, up to `residue` of each coordinate may be left of them.
 
-    Where gradients of places or of a user's rows cancel, their norm is raised by the rounding of the sum, so that it is
-    clipped a little more than the loop would: then the sum may be shorter by ten times as much, and never longer.
+    If gradients of places or of a user's rows cancel, their norm is raised by the rounding error of the sum, so that
+    they are clipped slightly more than in the loop. The sum may be shorter by ten times as much, but never longer.
     """
     first, *others = (clip(part) for part in parts)
     total = sum(others, start=first)
@@ -324,7 +324,7 @@ def test_a_network_on_folded_frames_agrees_with_the_loop(name, data):
 @settings(max_examples=20)
 @given(st.data())
 def test_random_convolutions_agree_with_the_loop(data):
-    """Pictures large enough for offsets to slide."""
+    """Images are so large that the kernel has several positions."""
     shape = data.draw(st.integers(1, 18)), *data.draw(st.sampled_from([(47,), (13, 10), (6, 5, 6)]))
     check_convolution(data.draw, shape, most_outputs=3)
 
@@ -332,7 +332,7 @@ def test_random_convolutions_agree_with_the_loop(data):
 @settings(max_examples=20)
 @given(st.data())
 def test_random_convolutions_of_few_pixels_and_many_channels_agree_with_the_loop(data):
-    """Whose norms come from Gram matrices."""
+    """Their norms come from Gram matrices."""
     shape = data.draw(st.integers(20, 40)), *data.draw(st.sampled_from([(4,), (3, 2), (2, 2, 2)]))
     check_convolution(data.draw, shape, most_outputs=60)
 

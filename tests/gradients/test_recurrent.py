@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarnin
 
 
 class Reader(nn.Module):
-    """Everything that a layer answers is read: all outputs, and the last states."""
+    """Uses all results of a layer: outputs and last states."""
 
     def __init__(self, layer, state=lambda x: None):
         super().__init__()
@@ -54,7 +54,7 @@ class Reader(nn.Module):
 
 
 class Using(nn.Module):
-    """A recurrent layer, and how it is called: what `call` answers goes through a linear layer."""
+    """A recurrent layer with a function `call` that calls it, followed by a linear layer."""
 
     def __init__(self, layer, call):
         super().__init__()
@@ -65,7 +65,7 @@ class Using(nn.Module):
 
 
 class TrainedStart(nn.Module):
-    """An initial state that is trained, and given as it is."""
+    """An initial state that is a trained parameter."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class TrainedStart(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Only the initial state belongs to the row; the input is the same for all of them."""
+    """A model in which only the initial state depends on the row; the input is the same for all rows."""
 
     def __init__(self, inputs):
         super().__init__()
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
 
 
 class Stepping(nn.Module):
-    """A cell in a loop, as people write it themselves."""
+    """A user-written loop over a cell."""
 
     def __init__(self, cell):
         super().__init__()
@@ -307,7 +307,7 @@ def test_only_a_trained_initial_state_is_differentiated_directly():
 def test_a_layer_of_one_direction_is_one_linear_layer_and_one_recurrence():
     build, inputs = MODELS["gru, both ways"]
     rules = [type(use.rule).__name__ for use in survey(built(build, inputs), (inputs[:1],)).uses]
-    assert rules == ["Linear", "Recurrence"] * 4 + ["Linear"]
+    assert rules == ["LinearOperation", "Recurrence"] * 4 + ["LinearOperation"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A user's own layer with a gradient that its author wrote down."""
+"""Layers of users with a registered gradient."""
 
 import pytest
 import torch

@@ -139,7 +139,7 @@ def test_other_random_operations_draw_from_the_seed_of_the_row(function: Callabl
         (lambda x: x[:, torch.randperm(3)], "randperm cannot be drawn separately"),
         (lambda x: x * torch.randint(2, (3,)), "randint cannot be drawn separately"),
         (lambda x: x * torch.empty(3).bernoulli_(0.5), "draws into a tensor that all examples share"),
-        (nn.RReLU(), r"layer 'function' \(RReLU\) draws its slopes"),
+        (nn.RReLU(), r"layer 'function' \(RReLU\) draws random slopes"),
         (lambda x: x if x.isfinite().all() else -x, r"the model \(Randomly\) cannot be differentiated"),
     ],
 )

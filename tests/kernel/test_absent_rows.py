@@ -1,4 +1,4 @@
-"""A row that cannot be used contributes exact zeros and leaves the others alone; a model that cannot be used raises."""
+"""A row that cannot be used contributes exact zeros and changes no other row. A model that cannot be used raises."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_a_run_with_views_is_the_same_in_micro_batches_of_any_size() -> None:
 
 @dataclass(frozen=True)
 class Deciding:
-    """Lets a value decide, which Python could only do for all rows at once."""
+    """Branches in Python on a value, which `vmap` does not allow."""
 
     def apply(self, picture: Tensor) -> Tensor:
         return picture if picture.mean() > 0 else -picture
@@ -185,7 +185,7 @@ class Deciding:
 
 @dataclass(frozen=True)
 class Looking:
-    """Fails on a picture that points outside a table."""
+    """Looks up a value of the image in a table, and fails on an index outside of it."""
 
     def apply(self, picture: Tensor) -> Tensor:
         return picture + torch.zeros(4, dtype=picture.dtype)[picture[0, 0, 0].abs().long()]
@@ -213,7 +213,7 @@ def test_a_view_that_fails_counts_as_absent() -> None:
         (Deciding(), "a transform cannot be applied to one input at a time"),
         (Flip, "transform 0 must be a Transform, got type"),  # the class, not a value
         (Shrinking(), r"must keep the shape \(2, 6, 6\) of an input, got \(2, 5, 6\)"),
-        (Crop(6), "padding must be less than the picture's 6 x 6, got 6"),
+        (Crop(6), "padding must be less than height and width of the image, 6 x 6, got 6"),
     ],
 )
 def test_a_transform_that_cannot_be_used_is_refused_on_synthetic_rows(transform: Transform, message: str) -> None:
@@ -224,7 +224,7 @@ def test_a_transform_that_cannot_be_used_is_refused_on_synthetic_rows(transform:
 @pytest.mark.parametrize("transform", [Flip(), Crop(1)])
 def test_pictures_are_asked_for_by_name(transform: Transform) -> None:
     table = as_records((torch.zeros(9, 4), torch.zeros(9, dtype=torch.int64)))
-    message = rf"{type(transform).__name__} needs pictures .* got inputs of shape \(4,\)"
+    message = rf"{type(transform).__name__} needs images .* got inputs of shape \(4,\)"
     with pytest.raises(UsageError, match=message):
         LossGradient(F.cross_entropy, views=Views(2, (transform,))).check(nn.Linear(4, 3), table)
 

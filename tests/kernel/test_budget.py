@@ -1,4 +1,4 @@
-"""One data set, one budget: everything released from it is composed."""
+"""A budget composes everything that is released from its dataset."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_calibrating_within_a_budget_leaves_room_for_what_it_holds():
 def test_one_budget_has_one_adjacency():
     budget = so.Budget(DATA)
     so.PrivateRun(plan(), nn.Linear(4, 2), budget)
-    with pytest.raises(so.UsageError, match="it holds zero-out, got replace-one"):
+    with pytest.raises(so.UsageError, match="this one has zero-out, got replace-one"):
         so.PrivateRun(plan(adjacency=so.Adjacency.REPLACE_ONE), nn.Linear(4, 2), budget)
 
 

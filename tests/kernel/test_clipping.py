@@ -1,4 +1,4 @@
-"""From what each unit would add to a sum to which each adds a bounded vector."""
+"""Clips bound what each unit adds to a sum."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Taking gradients leaves model and generator as they were, and does not depend on what is set around."""
+"""Computing gradients leaves model and generator unchanged, and does not depend on torch's global settings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def told_to_round() -> Iterator[None]:
 
 
 def test_norms_and_sums_are_of_unrounded_products_whatever_torch_is_told(told_to_round: None) -> None:
-    """Where products are rounded, a sum is longer than the norms that it was clipped by."""
+    """If products were rounded, a sum could be longer than the norms by which it was clipped."""
     seen = []
 
     class Looking:

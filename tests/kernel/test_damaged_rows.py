@@ -1,4 +1,4 @@
-"""A row of a map-style data set that cannot be used counts as absent: no error, no word, and no other row changes."""
+"""A row of a map-style dataset that cannot be used counts as absent: no error, no message, and no other row changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS, LABELS = torch.randn(60, 4, generator=GENERATOR), torch.randint(0, 3, (6
 
 
 class Damaged(Dataset[Any]):
-    """Sound rows, but for those that are given here: a row, or an exception that reading it raises."""
+    """A dataset of usable rows, except for the given ones: a row, or an exception that reading the row raises."""
 
     def __init__(self, rows: dict[int, object], *, labels: Any = None) -> None:
         self.rows, self.labels = rows, LABELS.tolist() if labels is None else labels

@@ -1,4 +1,4 @@
-"""The one gate for releases: what it charges, how it numbers, and that no two sums ever get the same noise."""
+"""The gate for releases: what it charges, how it numbers releases, and that no two sums get the same noise."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def hidden_plan() -> NoisyCGD:
 
 
 def room(budget: so.Budget) -> dict[str, object]:
-    """A target for all that the budget holds, and something more."""
+    """A target epsilon for all that the budget holds, plus some room."""
     spent = budget.guarantee(delta=1e-3).epsilon if budget.releases else 0.0
     return {"epsilon": spent + 4.0, "delta": 1e-3, "allow_weak": True}
 
@@ -136,7 +136,7 @@ RELEASES: dict[str, Callable[[so.Budget], object]] = {
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """How often each address was used for noise."""
+    """The number of times that each address was used for noise."""
     addresses: Counter = Counter()
     add = so.Gaussian.add
 
@@ -178,7 +178,7 @@ def test_two_runs_of_one_seed_share_neither_batches_nor_masks_nor_dropout() -> N
 
 
 def test_the_difference_of_two_runs_with_one_seed_has_noise() -> None:
-    """With everybody in each batch and the same noise it would be that of two sums, here zero."""
+    """With all units in each batch and equal noise, it would be the difference of two sums, which is zero here."""
     budget, everybody = budget_of(), so.Plan(so.Poisson(1.0, 1), plan().contribution, plan().clip, NOISE)
     one, other = (next(so.PrivateRun(everybody, linear(), budget, seed=0)).value for _ in range(2))
     assert float((one - other).norm()) > 8.0  # of 15 coordinates, each with a standard deviation of 11
@@ -268,7 +268,7 @@ def test_a_refusal_says_what_is_spent_and_what_would_fit() -> None:
 
 
 class Ending(so.Gaussian):
-    """Somebody's own noise, whose generator ends where it may be seen."""
+    """A user-defined noise whose finite range may be seen."""
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
         return 1e-6
@@ -318,7 +318,7 @@ def trained(data: object, out: Path, **changes) -> so.Fitted:
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch, data: object, out: Path, *, at: int = 3, **changes) -> None:
-    """Somebody asks to stop after step `at`."""
+    """Training is asked to stop after step `at`."""
     before_step = RunWriter.before_step
 
     def interrupted(self, training):
@@ -394,7 +394,7 @@ def test_a_stopped_run_keeps_its_number_in_a_budget_that_holds_other_releases(
 
 
 def test_a_run_whose_address_another_release_has_used_is_refused() -> None:
-    """Both would be release 0 of one seed: the one in this budget, the other in that in which it began."""
+    """Both would be release 0 of one seed: one in this budget, the other in the budget in which it began."""
     for seed in (7, 8):
         budget, run = budget_of(), RunIdentity("begun elsewhere", 0)
         so.PrivateRun(plan(), linear(), budget, seed=7)
@@ -462,7 +462,7 @@ def test_a_finished_hidden_run_is_charged_unless_the_budget_holds_it(tmp_path: P
 
 
 class Asked:
-    """Somebody asks to stop between two trials."""
+    """The tuning is asked to stop between two trials."""
 
     to_stop = False
 
@@ -506,7 +506,7 @@ def test_a_budget_counts_another_event_of_a_run_that_it_holds() -> None:
 
 
 def in_children(work: Callable[[], object], children: int = 4) -> list[str]:
-    """What comes of `work` in each of several forked processes: the name of its error, or "" if there is none."""
+    """The result of `work` in several forked processes: the name of its error, or "" if there is none."""
     found = []
     for _ in range(children):
         reading, writing = os.pipe()

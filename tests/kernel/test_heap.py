@@ -1,4 +1,4 @@
-"""What a step frees stays with the process: on Linux, steps of a small network fetch no pages."""
+"""The process keeps memory that a step frees: on Linux, steps of a small network fetch no pages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What one row moves the clipped sum by is at most the clip norm, for the arithmetic that runs and whatever rows hold.
+"""One row moves the clipped sum by at most the clip norm, in the arithmetic that runs and for any values of the rows.
 
-A row that is replaced by nothing keeps its place, so that only its own numbers change.
+A row that is replaced by zero keeps its place, so that only its own values change.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sordino.gradients.convolution import GramPatches, Window, WindowBlock
 from sordino.gradients.layers import EmbeddingBlock
 from sordino.gradients.norms import squared_norms
 from sordino.gradients.projections import StackedBlocks
-from sordino.gradients.rounding import AT_ONCE, OF_A_SUM, TOGETHER
-from sordino.gradients.taped import TapedGradients, _counted
+from sordino.gradients.rounding import AT_ONCE, SUM_ERROR, TOGETHER
+from sordino.gradients.taped import TapedGradients, _zeroed
 from sordino.kernel.clipping import RELATIVE_ERROR, SCALED_TO
 from sordino.kernel.states import Layout
 from sordino.verification.synthetic import cancelling_places
@@ -38,7 +38,7 @@ Make = Callable[[Tensor, Tensor], Block]  # of output gradients and inputs, (r, 
 
 
 def tokens(g: Tensor, x: Tensor) -> EmbeddingBlock:
-    """Every place has the same token; a factor of the output gradient is what the model multiplies it with."""
+    """All places have the same token, and the model multiplies it with a factor of the output gradient."""
     return EmbeddingBlock(torch.zeros(x.shape[:2], dtype=torch.int64), g[..., :1] * x, (3, x.shape[2]))
 
 
@@ -53,7 +53,7 @@ def kept(block: Block) -> Block:
 
 
 def two_by_two(block: Block) -> Block:
-    """Units of two rows: of the first two rows, and so on."""
+    """Units of two rows each, in order."""
     return block.of_units(tuple(range(0, 2 * (len(block.dense()) // 2) + 1, 2)))
 
 
@@ -88,7 +88,7 @@ def taped(*blocks: Block) -> TapedGradients:
 
 
 def without(g: Tensor, row: int) -> Tensor:
-    """The row is replaced by nothing: it has no gradient."""
+    """The gradients with row `row` replaced by zero."""
     return g.index_fill(0, torch.tensor([row]), 0.0)
 
 
@@ -100,7 +100,7 @@ def moved_by(make: Make, g: Tensor, x: Tensor, row: int = 0, clip: so.Clip | Non
 
 
 def among_others(hostile: Tensor, rows: int, features: int) -> Tensor:
-    """A row with `hostile` numbers at its places, and ordinary rows."""
+    """A row with `hostile` values at its places, and ordinary rows."""
     x = torch.randn(rows, len(hostile), features, generator=torch.Generator().manual_seed(0))
     x[0] = hostile[:, None]
     return x
@@ -110,7 +110,7 @@ def among_others(hostile: Tensor, rows: int, features: int) -> Tensor:
 @pytest.mark.parametrize("places", [64, 128, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_whose_places_cancel_moves_the_sum_by_no_more_than_the_clip_norm(kind, places, rows):
-    """It moved it by 2.5 (linear on 64 places), 5.3 (128), 10.5 (256), and by as much in convolutions and tables."""
+    """Before this was fixed, it moved the sum by 2.5 (linear on 64 places), 5.3 (128) and 10.5 (256) clip norms."""
     rows *= 2 if KINDS[kind] is users else 1
     x, g = among_others(cancelling_places(places), rows, 6), torch.ones(rows, places, 4)
     assert moved_by(KINDS[kind], g, x) <= 1
@@ -134,7 +134,7 @@ def test_a_row_whose_places_cancel_all_but_something_is_still_clipped_to_the_nor
     rows=st.integers(2, 80).map(lambda half: 2 * half),
 )
 def test_no_row_moves_the_rounding_of_others_whose_places_cancel(kind, scale, residue, rows):
-    """All rows are hostile. Between what is surely float32 and what is surely float64, none decides for the others."""
+    """All rows are hostile. At magnitudes between float32 and float64 sums, no row decides how others are summed."""
     x = 2.0**scale * cancelling_places(32)[None, :, None].expand(rows, 32, 6).clone()
     x[:, 3] += 2.0 ** (scale + residue) * torch.randn(rows, 6, generator=torch.Generator().manual_seed(rows))
     assert max(moved_by(KINDS[kind], torch.ones(rows, 32, 4), x, row) for row in (0, rows - 1)) <= 1
@@ -159,7 +159,7 @@ EXPONENTS = st.lists(st.integers(-44, 38), min_size=3 * PLACES, max_size=3 * PLA
 
 
 def numbers(exponents: list[int], seed: int, features: int) -> Tensor:
-    """Numbers of these sizes, nine in a row, of which the first and the last cancel."""
+    """Values of these sizes, nine in a row, of which the first and the last cancel."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.tensor([10.0**exponent for exponent in exponents], dtype=torch.float64).reshape(-1, PLACES, 1)
     drawn = sizes * torch.randn(len(sizes), PLACES, features, generator=generator, dtype=torch.float64)
@@ -215,7 +215,7 @@ def exact_square(g: Tensor, x: Tensor) -> Fraction:
 @pytest.mark.parametrize("rows", [1, TOGETHER, TOGETHER + 1, 300, AT_ONCE + 5])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("users with two rows", "linear")])
 def test_a_sum_is_that_of_the_clipped_rows_to_what_the_clip_has_paid_for(kind, rows):
-    """Also where all rows are the same, whose roundings add up: 512 equal ones are off by the most."""
+    """Also if all rows are equal, so that rounding errors add up: 512 equal rows have the largest error."""
     x, g = (torch.randn(1, 5, n, generator=torch.Generator().manual_seed(n)).expand(rows, 5, n) for n in (6, 4))
     each = taped(KINDS[kind](g.contiguous(), x.contiguous()))
     total, weights = each.sum_weighted_by(lambda squares: SCALED_TO / squares.sum(dim=1).sqrt(), 1.0)
@@ -223,11 +223,11 @@ def test_a_sum_is_that_of_the_clipped_rows_to_what_the_clip_has_paid_for(kind, r
     if "bfloat16" not in kind:
         exact = weights[0, 0] * KINDS[kind](g[:1].double(), x[:1].double()).dense()[0] * rows
     groups = -(-rows // TOGETHER)
-    assert float((total.double() - exact).norm()) <= OF_A_SUM * groups + 2e-6 * rows
+    assert float((total.double() - exact).norm()) <= SUM_ERROR * groups + 2e-6 * rows
 
 
 def test_absent_rows_change_nothing_about_the_others():
-    """A row that is not finite made everybody's sum another one: float64, row by row."""
+    """Before this was fixed, a row that is not finite changed the sum of all others, to float64 row by row."""
     g, x = torch.ones(6, 5, 4), torch.randn(6, 5, 6, generator=torch.Generator().manual_seed(0))
     for kind, make in KINDS.items():
         row = 0 if "users" in kind else 2
@@ -253,7 +253,7 @@ def test_absent_rows_change_nothing_about_the_others():
 )
 def test_whether_a_row_counts_does_not_decide_the_layout_of_the_others(gradients):
     everybody, all_but_one = torch.ones(6, dtype=torch.bool), torch.arange(6) != 2
-    whole, rest = _counted(gradients, everybody), _counted(gradients, all_but_one)
+    whole, rest = _zeroed(gradients, everybody), _zeroed(gradients, all_but_one)
     assert whole.stride() == rest.stride()
     assert (
         torch.equal(whole, gradients) and not rest[2].any() and torch.equal(rest[all_but_one], gradients[all_but_one])
@@ -269,19 +269,19 @@ def test_rows_are_grouped_by_their_number_alone():
 
 
 def test_what_is_scaled_away_pays_for_all_that_is_rounded():
-    """The parts of the theorem, from their definitions."""
+    """The constants of the theorem follow from their definitions."""
     unit, rows = 2.0**-24, TOGETHER
     for chunk in range(1, rows + 1):  # formed so many at a time: additions to what is there, and products
         chunks = -(-rows // chunk)
         there = sum(min(chunk, rows - chunk * k) * min(chunk * k, rows) for k in range(chunks))
-        assert (there + (chunk + 2) * rows) * unit <= rounding.OF_ROWS
-    assert 1 - SCALED_TO >= 2 * OF_A_SUM + RELATIVE_ERROR + unit
+        assert (there + (chunk + 2) * rows) * unit <= rounding.ROWS_ERROR
+    assert 1 - SCALED_TO >= 2 * SUM_ERROR + RELATIVE_ERROR + unit
     assert 1 - SCALED_TO < 0.0035
 
 
 @pytest.mark.parametrize("size", [1_000, 1_024, 5_000, 300_000])
 def test_norms_of_long_vectors_are_not_low(size):
-    """A large number in front of many whose squares are less than half a unit in its last place: 6e-5 low before."""
+    """A large value before many whose squares are below half a unit in its last place. Too low by 6e-5 before."""
     row = torch.full((1, size), 2.0**-12.6)
     row[0, :: 1 << 14] = 1.0
     exact = float(row.double().square().sum().sqrt())
@@ -306,7 +306,7 @@ def test_squares_that_vanish_in_float32_do_not_make_a_row_shorter():
 
 @pytest.mark.parametrize("size", [1_000, 20_000, 3_000_000])
 def test_features_of_a_convex_model_are_no_longer_than_one(size):
-    """By 6e-5 they were."""
+    """They were longer by 6e-5 before this was fixed."""
     row = torch.full((1, size), 2.0**-12.6)
     row[0, :: 1 << 14] = 1.0
     generator = torch.Generator().manual_seed(0)
@@ -325,7 +325,7 @@ def test_a_huge_number_leaves_a_feature_that_is_finite():
 
 
 class Failing(nn.Module):
-    """Tokens in a small table; an id outside of it raises."""
+    """A lookup of tokens in a small table, in which an id outside of the table raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class Failing(nn.Module):
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_a_row_on_which_the_model_fails_changes_nothing_about_the_others(autocast):
-    """It made all others go through other kernels: 1,024 equal rows moved by 3.6 clip norms in bfloat16."""
+    """Before this was fixed, all others used other kernels: 1,024 equal rows moved by 3.6 clip norms in bfloat16."""
     torch.manual_seed(0)
     model, rows = Failing(), 200
     tokens, labels = torch.tensor([[1, 2, 2, 5]]).repeat(rows, 1), torch.full((rows,), 3)
@@ -354,7 +354,7 @@ def test_a_row_on_which_the_model_fails_changes_nothing_about_the_others(autocas
 
 
 def test_rows_fail_alone_also_without_a_tape():
-    """A linear system that has no solution, in a model that nothing records."""
+    """A linear system without a solution, in a model that the tape cannot record."""
 
     class Solving(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The page beside the kernel says what is there: its files, their imports, and the seven files of the reading order."""
+"""The README of the kernel is true: its files, their imports, and the seven files of the reading order."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def callees(caller: Path, work: Callable[[], object]) -> set[str]:
 
 
 def test_a_step_of_a_linear_model_and_its_guarantee_call_the_files_of_the_reading_order() -> None:
-    """All that the step calls is in the reading order, apart from the gate, the codec, and the values passed along."""
+    """All files that the step calls are in the reading order, except the gate, the codec, and values passed on."""
     plan = so.Plan(so.Poisson(0.5, 9), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0))
     run = so.PrivateRun(plan, nn.Linear(4, 3), (torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64)), seed=0)
     next(run)

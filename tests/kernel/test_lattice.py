@@ -1,5 +1,5 @@
-"""A release is the real sum plus real noise, rounded exactly: errors of float64 change nothing, and no cell is likelier
-for one sum than for another.
+"""A release is the sum plus real-valued noise, rounded exactly: float64 errors change nothing, and a cell has the
+probability that real-valued noise gives it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_cosines_that_are_looked_up_are_right():
 
 
 def test_logarithms_are_right_to_the_last_bits():
-    """The rounding takes 2^-47 for granted; here are 1,000 of the uniforms that are used, near both ends too."""
+    """Exact rounding assumes an error of at most 2^-47. Tested for 1,000 uniforms, also near both ends."""
     drawn = stream().uniforms(1000, step=0)
     uniforms = np.concatenate([drawn, 2.0 ** -np.arange(1, 22), 1 - 2.0 ** -np.arange(2, 22)])
     exact = mpmath.mp.clone()
@@ -96,7 +96,7 @@ def test_logarithms_are_right_to_the_last_bits():
 
 
 class Rare(Stream):
-    """Every uniform of a radius is the word that is given, and its further bits are those of another stream."""
+    """A stream in which each uniform of a radius is the given word, with further bits from another stream."""
 
     word = 0
 
@@ -153,9 +153,9 @@ def test_a_sum_that_is_not_finite_stays_so_and_ends():
 
 
 def log_chance_of_cell(released, total, std, spacing):
-    """The logarithm of the chance of a cell if normals are float32 numbers, over what it is if they are real numbers.
+    """The log-ratio of the probabilities of a cell for float32 normals and for real normals.
 
-    Cells that reach across a power of two, where the spacing of float32 numbers changes, count as if they were equal.
+    It is 0 for cells that contain a power of two, where the spacing of float32 changes.
     """
     low, high = (np.abs(released - total) + side * spacing / 2 for side in (-1, 1))
     low, high = low / std, high / std
@@ -166,9 +166,9 @@ def log_chance_of_cell(released, total, std, spacing):
 
 
 def attack(size=3_000_000):
-    """How sure an attacker is of the truth who counts the generator values that explain a release, in standard scores.
+    """The standard score of an attacker who counts the generator values that explain a release.
 
-    The record moves every coordinate a little, as one of a batch does. What normal noise tells anyway is left out.
+    The record moves each coordinate slightly, as one of a batch does. The evidence in exact normal noise is left out.
     """
     noise = so.Gaussian(1.37)
     std, spacing = noise.std(1.0), spacing_of(noise.std(1.0))

@@ -1,4 +1,4 @@
-"""What a model or a loss keeps of a batch cannot be used on another, where one row would move the rows of others."""
+"""A model or a loss cannot use what it kept of an earlier batch: one row would change what others contribute."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _forgotten() -> None:
 
 
 class Remembering(nn.Module):
-    """Flips its inputs by the sign of the sum of all that it has seen. It begins to remember after a while."""
+    """Multiplies its inputs by the sign of the sum of all that it has seen. It begins to remember after some calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Remembering(nn.Module):
         self.layer = nn.Linear(4, 3, bias=False)
 
     def kept(self) -> Any:
-        """(number, sum) of what was seen before, or None where nothing was. The sum may be None too."""
+        """(number, sum) of what was seen before, or None if nothing was seen. The sum may be None too."""
         raise NotImplementedError
 
     def keep(self, number: int, total: Tensor | None) -> None:
@@ -157,7 +157,7 @@ class Slots(Remembering):
 
 
 class InALayer(Remembering):
-    """Keeps it in a dictionary of a layer of torch."""
+    """Keeps the sum in a dictionary of a torch layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class InALayer(Remembering):
 
 
 class Buffer(Remembering):
-    """Replaces a buffer behind the back of torch."""
+    """Replaces a buffer directly in `_buffers`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class Class(Remembering):
 
 
 class Mapped(Global):
-    """Uses a parameter in a way that the tape does not follow."""
+    """Uses a parameter in a way that the tape cannot record."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(torch.vmap(lambda row: row + 0 * self.layer.weight.sum())(x))
@@ -249,14 +249,14 @@ OUT_OF_REACH = [Closure, DefaultArgument, Global, GlobalName, Class, Mapped]
 
 
 def records(decisive: bool) -> tuple[Tensor, Tensor]:
-    """Rows of which the first decides the sign of everything, or is absent."""
+    """Rows of which the first decides the sign of the sum, or is absent."""
     inputs, labels = torch.full((ROWS, 4), 0.1), torch.zeros(ROWS, dtype=torch.int64)
     inputs[DECISIVE], labels[DECISIVE] = (-1e6, 0) if decisive else (0.0, 99)
     return inputs, labels
 
 
 def moved(make_model: Callable[[], nn.Module], loss: Any = None) -> float:
-    """How far one row moves the clipped sum, in clip norms, one row at a time."""
+    """The distance by which one row moves the clipped sum, in clip norms, with micro-batches of one row."""
     sums = []
     for decisive in (True, False):
         _forgotten_by_hand()
@@ -283,7 +283,7 @@ def test_what_a_model_keeps_in_its_attributes_is_gone_with_the_micro_batch(model
 
 @pytest.mark.parametrize("model", OUT_OF_REACH)
 def test_what_a_model_keeps_elsewhere_cannot_be_used_on_other_rows(model: type[Remembering]) -> None:
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         moved(model)
 
 
@@ -299,7 +299,7 @@ def test_a_memory_beside_dropout_is_gone_as_well(model: type[Remembering]) -> No
 
 
 def remembering_loss() -> Callable[[Tensor, Tensor], Tensor]:
-    """A bank of outputs, as contrastive losses keep."""
+    """A loss with a memory bank of outputs, as contrastive losses have."""
     bank: list[Tensor] = []
 
     def loss(outputs: Tensor, target: Tensor) -> Tensor:
@@ -327,12 +327,12 @@ class PlainMapped(Plain):
 
 @pytest.mark.parametrize("model", [Plain, PlainMapped])
 def test_what_a_loss_keeps_cannot_be_used_on_other_rows(model: type[nn.Module]) -> None:
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         moved(model, remembering_loss)
 
 
 class Counting(Plain):
-    """Keeps a Python number of its rows."""
+    """Keeps a Python float computed from its rows."""
 
     def __init__(self, read: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -364,7 +364,7 @@ def test_what_a_transform_keeps_cannot_be_used_on_other_rows() -> None:
 
     views = so.Views(1, (Mixing(),))
     views._made(torch.ones(3, 1, 2, 2), torch.arange(3))
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         views._made(torch.ones(3, 1, 2, 2), torch.arange(3))
 
 
@@ -373,7 +373,7 @@ def test_what_is_kept_while_scores_are_taken_cannot_be_used_in_training() -> Non
     MODULE_LEVEL["seen"] = PATIENCE, None
     batch = as_records(records(True)).gather(torch.arange(DECISIVE, DECISIVE + 1))
     evaluation._scores(model, batch)
-    with pytest.raises(UsageError, match="kept from rows that it saw before"):
+    with pytest.raises(UsageError, match="kept from earlier rows"):
         so.LossGradient(F.cross_entropy).of(model, batch, torch.zeros(1, dtype=torch.int64))
 
 
@@ -403,7 +403,7 @@ def test_what_a_script_changes_between_passes_stays() -> None:
 
 
 class Seldom:
-    """An object of somebody else, which nobody may write to without need."""
+    """An object that refuses to be written to."""
 
     def __init__(self) -> None:
         vars(self)["writes"] = 0
@@ -423,7 +423,7 @@ CONSTANTS: dict[int, Tensor] = {}
 
 
 class Positions(Plain):
-    """Keeps constants of a shape, as rotary embeddings are kept: no row has touched them."""
+    """Keeps constants that depend on a shape only, like rotary embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -439,7 +439,7 @@ class Positions(Plain):
 
 
 class Dense(Plain):
-    """Keeps what it computes in a list of its own, and begins anew each time."""
+    """Keeps what it computes in a list, and clears the list at each call."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.features = [x]
@@ -496,7 +496,7 @@ def test_a_function_with_a_vmap_of_its_own_is_refused(base: type[nn.Module]) -> 
         def forward(self, x: Tensor) -> Any:
             return super().forward(Mixing.apply(x))  # type: ignore[no-untyped-call]
 
-    with pytest.raises(UsageError, match="Mixing has a vmap of its own"):
+    with pytest.raises(UsageError, match="Mixing has a vmap method of its own"):
         moved(Mixed)
 
 
@@ -507,7 +507,7 @@ def test_a_model_that_keeps_nothing_of_rows_is_trained(model: type[nn.Module]) -
 
 
 def test_a_model_with_a_memory_is_not_slower_to_put_back_than_a_walk_of_its_modules() -> None:
-    """Nothing is copied where nothing has changed: what is held is remembered."""
+    """If nothing has changed, nothing is copied."""
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(50)))
     with attributes_kept(model):
         first = torch_state._known[model]

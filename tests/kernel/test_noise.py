@@ -1,4 +1,4 @@
-"""Noise reads the bound from the sum, comes from an address, and goes on far enough."""
+"""Noise reads the bound from the sum, depends on its address, and has a long enough tail."""
 
 import math
 from fractions import Fraction
@@ -65,7 +65,7 @@ def test_the_release_is_the_sum_and_the_noise_rounded_once(multiplier, bound):
 
 
 class FixedWords(Stream):
-    """A stream whose words are chosen, to walk to the end of the tail: those of radii, and their further bits."""
+    """A stream with chosen words for radii and their further bits, to reach the end of the tail."""
 
     def words(self, number, *, step, block=0):
         return np.full(number, 0 if block % 2 else WORDS[0], np.uint64)
@@ -97,7 +97,7 @@ def test_the_tail_goes_on_without_a_gap_and_without_an_end():
 
 
 class Ending(Gaussian):
-    """Somebody's own noise, whose generator ends with a chance of 1e-9 a step."""
+    """A user-defined noise whose finite range is seen with probability 1e-9 per step."""
 
     def tail_risk(self, sensitivity, steps):
         return 1e-9 * steps

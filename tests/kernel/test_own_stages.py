@@ -1,4 +1,4 @@
-"""The stages of the page about own stages keep the contracts, and their plan keeps its promise."""
+"""The stages in docs/own-stages.md pass the contract tests, and verification does not refute their plan."""
 
 import pytest
 from contracts import ClipContract, EncodingContract, NoiseContract

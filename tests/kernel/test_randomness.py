@@ -1,4 +1,4 @@
-"""What is drawn depends on its address and on nothing else: not on threads, processes or how much is asked for."""
+"""Draws depend on their address only: not on threads, processes or the number of values requested."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Told(Stream):
 
 
 def meeting(threads):
-    """Lets each thread go on only once so many have come."""
+    """A function that blocks each thread until so many have called it."""
     everybody, here = threading.Barrier(threads), threading.local()
 
     def meet(block):

@@ -17,7 +17,7 @@ from sordino.kernel.records import Batch, Records, as_records, by_user
 
 
 class Pairs(Dataset[tuple[Any, ...]]):
-    """A map-style data set that counts how often it is read."""
+    """A map-style dataset that counts how often it is read."""
 
     def __init__(self, *columns: Any) -> None:
         self.columns, self.read = columns, 0
@@ -159,11 +159,11 @@ def test_a_unit_joins_a_batch_at_most_once() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        ((X[:0], Y[:0]), DataError, "the data set is empty"),
-        (Pairs(X[:0], Y[:0]), DataError, "the data set is empty"),
-        ((X[:1], Y[:1]), DataError, "1 example and none to hide among"),
-        ((X, Y[:9]), DataError, "n of inputs 10, n of targets 9"),
-        ((X, X, Y[:9]), DataError, r"n of inputs\[0\] 10, n of inputs\[1\] 10, n of targets 9"),
+        ((X[:0], Y[:0]), DataError, "the dataset is empty"),
+        (Pairs(X[:0], Y[:0]), DataError, "the dataset is empty"),
+        ((X[:1], Y[:1]), DataError, "has a single example"),
+        ((X, Y[:9]), DataError, "inputs 10, targets 9"),
+        ((X, X, Y[:9]), DataError, r"inputs\[0\] 10, inputs\[1\] 10, targets 9"),
         ((X,), DataError, r"inputs and a target, got 1 part"),
         ((np.array([{}] * 10), Y), DataError, "inputs must hold numbers, got an array of dtype object"),
         ((X, np.array(["a"] * 10)), DataError, "targets must hold numbers, got an array of dtype <U1"),
@@ -271,12 +271,12 @@ def test_the_bound_on_rows_per_user_has_no_default() -> None:
 
 @pytest.mark.parametrize("owners", [OWNERS[:9], OWNERS.float(), OWNERS[:, None], OWNERS > 4])
 def test_owners_must_be_one_whole_number_per_row(owners: Tensor) -> None:
-    with pytest.raises(DataError, match="owners must be one whole number for each of the 10 rows"):
+    with pytest.raises(DataError, match="owners must be one integer for each of the 10 rows"):
         by_user((X, Y), owners, rows_per_user=3)
 
 
 def test_a_single_user_is_refused_unless_asked_for() -> None:
-    with pytest.raises(DataError, match="1 user and none to hide among"):
+    with pytest.raises(DataError, match="has a single user"):
         by_user((X, Y), torch.zeros(10, dtype=torch.int64), rows_per_user=3)
     assert by_user((X, Y), torch.zeros(10, dtype=torch.int64), rows_per_user=3, allow_single=True).num_units == 1
 

@@ -1,4 +1,4 @@
-"""Releases for given keys do not change: whoever repeats an experiment by its seed gets the same numbers."""
+"""Releases for given keys do not change: an experiment that is repeated with its seed gives equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are changed at random while they are read are the same rows when their step is taken again."""
+"""Rows that are changed at random while they are read are equal when their step is repeated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_run_that_is_killed_and_resumed_releases_the_same_steps_from_rows_that
 
 def test_rows_that_draw_from_a_generator_of_their_own_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
     budget = so.Budget(Augmented(np.random.default_rng()))
-    with pytest.raises(UsageError, match=r"not the same when they are read twice.*Views"):
+    with pytest.raises(UsageError, match=r"differ when they are read twice.*Views"):
         trained(tmp_path / "run", data=budget)
     assert budget.releases == () and not list(tmp_path.iterdir())
 
@@ -81,7 +81,7 @@ def test_without_a_folder_rows_may_draw_from_wherever_they_like() -> None:
 
 
 def rows_are_read_as_they_should() -> bool:
-    """Each row of each step draws its own, whoever else is read, and whenever."""
+    """Each row of each step has its own draws, whichever other rows are read, and in any order."""
     records = as_records(Augmented())
     first, again, later = (records.gather(SOME, ReadAt(STREAM, step)).inputs[0] for step in (0, 0, 1))
     alone = records.gather(SOME[1:2], ReadAt(STREAM, 0)).inputs[0]
@@ -107,8 +107,8 @@ def seeding_torch_alone() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
-        (rows_module, "_generators_as_they_were", seeding_nothing),
-        (rows_module, "_generators_as_they_were", seeding_torch_alone),
+        (rows_module, "_restored_generators", seeding_nothing),
+        (rows_module, "_restored_generators", seeding_torch_alone),
         (ReadAt, "seed", lambda at, row: at.step),
         (ReadAt, "seed", lambda at, row: row),
         (ReadAt, "seed", lambda at, row: at.step + row),

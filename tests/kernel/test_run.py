@@ -1,4 +1,4 @@
-"""The step and the run around it: what a run hands out, and what it does not let anybody do."""
+"""The step and the run: what a run returns, and what it refuses."""
 
 import copy
 import os
@@ -251,7 +251,7 @@ def test_the_user_is_protected_as_a_whole():
 
 
 class KeepHalf:
-    """An encoding that keeps every other coordinate, in the way of all codecs to come."""
+    """An encoding that keeps every other coordinate."""
 
     def init(self, layout):
         self.layout = layout
@@ -294,7 +294,7 @@ def test_noise_falls_only_on_kept_coordinates():
 
 
 def test_an_encoding_learns_from_released_gradients_only():
-    """Each step's codec is made from the state that the codec before handed on."""
+    """Each step's codec is made from the state that the codec of the step before returned."""
 
     class Learning:
         def init(self, layout):
@@ -320,7 +320,7 @@ def test_an_encoding_learns_from_released_gradients_only():
 
 
 def carried_out(plan, model, *, seed=0):
-    """The releases of a run, each by one call of the function, with all that it uses as an argument."""
+    """The releases of a run, each computed by one call of the function `step`."""
     budget = so.Budget(DATA)
     key = so.Key.from_seed(seed)
     release = budget.open("steps", noise=plan.noise, adjacency=plan.adjacency, key=key, steps=plan.steps)
@@ -398,7 +398,7 @@ def test_a_run_that_is_continued_releases_what_it_would_have_released(sampler, s
 def test_a_run_that_has_begun_cannot_be_moved():
     run = so.PrivateRun(make_plan(), make_model(), DATA, seed=0)
     next(run)
-    with pytest.raises(so.UsageError, match="before its first step only"):
+    with pytest.raises(so.UsageError, match="before the first step of a run"):
         run.continue_at(0, {})
 
 

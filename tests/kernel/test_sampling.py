@@ -1,4 +1,4 @@
-"""Who joins each step, and what that is worth."""
+"""Samplers draw the units that join each step, and compose their event."""
 
 import numpy as np
 import pytest
@@ -103,14 +103,14 @@ def test_under_add_or_remove_the_divisor_does_not_follow_the_data():
 
 
 def test_under_add_or_remove_a_public_size_must_be_said():
-    with pytest.raises(UsageError, match="say a public expected_examples"):
+    with pytest.raises(UsageError, match="pass a public expected_examples"):
         Poisson(0.1, 5, Adjacency.ADD_OR_REMOVE)
 
 
 def test_a_sampler_whose_event_names_the_size_refuses_another_size():
-    with pytest.raises(DataError, match="declared for 100 examples, got 99"):
+    with pytest.raises(DataError, match="made for 100 examples, got a dataset of 99"):
         FixedSize(10, 100, 5).check(99)
-    with pytest.raises(DataError, match="declared for 100 examples, got 99"):
+    with pytest.raises(DataError, match="made for 100 examples, got a dataset of 99"):
         TruncatedPoisson(0.1, 5, 100, 20).check(99)
 
 

@@ -31,10 +31,10 @@ def test_a_sum_can_grow_in_its_own_memory():
 
 
 def test_sums_with_different_bounds_do_not_add_up():
-    with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
+    with pytest.raises(UsageError, match=r"different bounds cannot be added: 1.0 and 2.0"):
         bounded(1.0) + bounded(2.0)
     total = bounded(1.0)
-    with pytest.raises(UsageError, match=r"different bounds do not add up: 1.0 and 2.0"):
+    with pytest.raises(UsageError, match=r"different bounds cannot be added: 1.0 and 2.0"):
         total += bounded(2.0)
     assert total.value.tolist() == [1.0, 1.0]
 
@@ -135,7 +135,7 @@ def test_rows_beyond_the_bound_are_scaled_down_and_the_others_left_as_they_are()
 
 
 def test_a_sum_that_was_rounded_on_the_wire_is_within_the_bound_that_it_then_has():
-    """Two neighbours, each rounded to float32: all of 1000 units, and one less."""
+    """Two neighboring sums, each rounded to float32: of 1000 units, and of 999."""
     units = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     units = 100 * units / units.norm(dim=1, keepdim=True) * units[:1].sign()
     both = [
@@ -151,7 +151,7 @@ def test_a_map_of_a_release_has_a_layout_of_its_own_and_keeps_no_noise_that_nobo
     lifted = released.divide(2).lift(lambda value: value.sum()[None], one)
     assert lifted.value.tolist() == [1.5] and lifted.layout == one and lifted.noise_square == 0.0
     assert type(lifted) is type(released.divide(2)) is Private
-    with pytest.raises(UsageError, match=r"mapped must give a vector of 2 numbers, got one of shape \(1,\)"):
+    with pytest.raises(UsageError, match=r"mapped must return a vector of length 2, got shape \(1,\)"):
         released.lift(lambda value: value.sum()[None])
 
 

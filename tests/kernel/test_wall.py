@@ -32,7 +32,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 
 
 def made_in(source: str) -> Iterator[tuple[int, str]]:
-    """Where a module makes what the kernel makes: calls and subclasses. Doctests and comments are not calls."""
+    """The lines in which a module makes a type of the kernel, by a call or a subclass. Doctests do not count."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             yield from ((node.lineno, _name(base)) for base in node.bases if _name(base) in MADE_IN_THE_KERNEL)
@@ -44,7 +44,7 @@ def made_in(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _adds_noise(call: ast.Call) -> bool:
-    """A noise adds to a total, at an address; a `Release` knows the address, and adds at a step."""
+    """Whether a call adds noise. The `add` of a noise has a total and an address, a `Release` a total and a step."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("add", "add_and_learn"):
         return False
     receiver = _name(call.func.value).lower()

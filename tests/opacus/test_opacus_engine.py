@@ -126,7 +126,7 @@ def test_a_target_is_kept_and_steps_beyond_it_are_refused():
     assert engine.get_epsilon(1e-3) < 1.9 < engine.guarantee(1e-3).epsilon <= 2.0
     train(module, optimizer, loader)
     assert engine.get_epsilon(1e-3) == engine.guarantee(1e-3).epsilon
-    with pytest.raises(UsageError, match="the plan has 10 steps and all have been taken"):
+    with pytest.raises(UsageError, match="all 10 steps of the plan have been taken"):
         train(module, optimizer, loader)
 
 

@@ -220,7 +220,7 @@ def test_hopeless_noise_is_said_before_the_budget_is_charged() -> None:
     budget = so.Budget((INPUTS, LABELS))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(HopelessNoise, match=r"expected norm of 3\.5, and gradients are clipped to 1: 10 coord"):
+        with pytest.raises(HopelessNoise, match=r"expected norm of 3\.5, and gradients are clipped to norm 1: 10"):
             so.PrivateRun(make_plan(OptimizedNoise(100.0, Flat(), fit=isotropic)), make_model(), budget)
     assert budget.releases == ()
 

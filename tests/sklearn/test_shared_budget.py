@@ -85,7 +85,7 @@ def test_clones_and_deep_copies_spend_from_the_same_budget():
 
 @pytest.mark.parametrize("leave", [copy.copy, pickle.dumps, lambda budget: pickle.dumps(private(budget))])
 def test_a_budget_does_not_leave_its_process(leave):
-    with pytest.raises(UsageError, match="another process, where what is spent would be forgotten"):
+    with pytest.raises(UsageError, match="another process, because what is spent there"):
         leave(so.Budget((X, Y)))
 
 

@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from sordino.accounting import Adjacency, GaussianCurve, Guarantee, View, opinions, privacy_of
+from sordino.accounting import Adjacency, GaussianCurve, Guarantee, View, all_answers, privacy_of
 from sordino.accounting.dominating_pairs import ProfilePair
 from sordino.accounting.pld import Direction
 from sordino.accounting.rdp import ORDERS
@@ -152,7 +152,7 @@ def test_the_curve_is_nearly_reached_by_a_score_that_surprises(shape):
 @pytest.mark.parametrize(("std", "mean"), [(4.0, 4.0), (2.0, 30.0), (1.0, 8.0)])
 def test_by_itself_a_selection_costs_less_by_the_curve_than_by_renyi_divergences(std, mean, shape):
     event = RepeatAndSelectDpEvent(GaussianDpEvent(std), mean, shape)
-    said = {each.accountant: each.epsilon for each in opinions(event, Adjacency.ZERO_OUT, 1e-5)}
+    said = {each.accountant: each.epsilon for each in all_answers(event, Adjacency.ZERO_OUT, 1e-5)}
     assert said["repeat-and-select-curve"] < 0.9 * said["repeat-and-select"]
 
 
@@ -199,7 +199,7 @@ def test_two_stages_reveal_no_more_than_their_pairs_promise(shape):
 def test_two_stages_cost_more_than_one_and_less_than_by_renyi_divergences(shape):
     stage = RepeatAndSelectDpEvent(GaussianDpEvent(4.0), 6.0, shape)
     one = privacy_of(stage, Adjacency.ZERO_OUT).epsilon(1e-5)
-    said = opinions(ComposedDpEvent([stage, stage]), Adjacency.ZERO_OUT, 1e-5)
+    said = all_answers(ComposedDpEvent([stage, stage]), Adjacency.ZERO_OUT, 1e-5)
     assert [each.accountant for each in said] == ["repeat-and-select-curve", "repeat-and-select"]
     assert one < said[0].epsilon < 2 * one
     assert said[0].epsilon < 0.95 * said[1].epsilon
@@ -217,7 +217,7 @@ def test_two_stages_of_a_single_trial_cost_what_two_trials_cost(std, mean, shape
 
 def test_what_has_no_pair_is_left_to_renyi_divergences():
     stage = RepeatAndSelectDpEvent(GaussianDpEvent(4.0), 6.0, 0.0)
-    said = opinions(ComposedDpEvent([stage, GaussianDpEvent(0.01)]), Adjacency.ZERO_OUT, 1e-5)
+    said = all_answers(ComposedDpEvent([stage, GaussianDpEvent(0.01)]), Adjacency.ZERO_OUT, 1e-5)
     assert [each.accountant for each in said] == ["repeat-and-select"]
 
 

@@ -1,4 +1,4 @@
-"""Known bugs, planted one at a time: a check must notice each, and notice nothing in a clean kernel."""
+"""Known bugs, planted one at a time: a check must find each, and find nothing in the correct kernel."""
 
 import pytest
 from mutants import MUTANTS, OF_OPTIMIZED_NOISE, OF_PLACES, Mutant, planted

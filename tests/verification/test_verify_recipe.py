@@ -104,7 +104,7 @@ def test_what_cannot_be_checked_of_a_hidden_state_is_said():
 
 @dataclass(frozen=True)
 class Understated:
-    """Features that are longer than they say."""
+    """Features whose norm is above the bound that they state."""
 
     model: ConvexModel
     feature_bound: float
@@ -121,7 +121,7 @@ def test_features_that_are_longer_than_they_say_are_noticed():
 
 def test_noise_that_fades_cannot_be_verified():
     fading = NoisyCGD(Cyclic(4, 2), GatedReLU(8), 1.0, 4.0, 1.0, noise_schedule=Cosine(final=0.5))
-    with pytest.raises(UsageError, match="must be constant"):
+    with pytest.raises(UsageError, match="constant noise schedule"):
         verify_hidden_state(fading, ROWS, outputs=3)
 
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.rdp import ORDERS, renyi
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Poisson
@@ -27,7 +27,9 @@ def epsilon_of_2016(sampler: Poisson, noise_multiplier: float, delta: float) -> 
     1.26
     """
     release = GaussianDpEvent(noise_multiplier)
-    divergences, _ = renyi(Sight(release if sampler.rate == 1 else PoissonSampledDpEvent(sampler.rate, release)))
+    divergences, _ = renyi(
+        AccountantView(release if sampler.rate == 1 else PoissonSampledDpEvent(sampler.rate, release))
+    )
     moments = np.arange(1, LARGEST_MOMENT + 1)
     per_step = moments * divergences[np.searchsorted(ORDERS, moments + 1)]
     return float(((sampler.steps * per_step - math.log(delta)) / moments).min())

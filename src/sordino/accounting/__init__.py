@@ -1,4 +1,4 @@
-"""From what was released to what is proved: events, accountants, guarantees. Nothing in here imports torch."""
+"""Privacy accounting: events, accountants, guarantees. Imports no torch. README.md says what each accountant proves."""
 
 from sordino.accounting.adjacency import Adjacency as Adjacency
 from sordino.accounting.calibrate import smallest as smallest
@@ -11,5 +11,5 @@ from sordino.accounting.guarantee import Guarantee as Guarantee
 from sordino.accounting.guarantee import Unit as Unit
 from sordino.accounting.guarantee import View as View
 from sordino.accounting.tightest import Answer as Answer
-from sordino.accounting.tightest import opinions as opinions
+from sordino.accounting.tightest import all_answers as all_answers
 from sordino.accounting.tightest import privacy_of as privacy_of

@@ -1,8 +1,8 @@
-"""What each accountant may see of a mechanism under an adjacency: the one place where the two meet.
+"""Which event each accountant may read for a mechanism under an adjacency. No other file combines the two.
 
-An accountant handed the wrong pair answers without complaint: asked for ten Gaussians of multiplier 5 under
-replace-one, dp_accounting's RDP ignores the relation and says 2.81 where 5.76 is right. The whole table is in
-docs/accounting.md.
+An accountant that gets the wrong pair returns a wrong epsilon without an error. For example, for ten Gaussians of
+multiplier 5 under replace-one, dp_accounting's RDP accountant ignores the relation and returns 2.81 instead of 5.76.
+docs/accounting.md has the whole table.
 """
 
 from __future__ import annotations
@@ -35,132 +35,143 @@ PlainNoise = GaussianDpEvent | LaplaceDpEvent | PureDpEvent
 
 
 @dataclass(frozen=True)
-class Sight:
-    """An event, and the relation under which an accountant may read it."""
+class AccountantView:
+    """An event, and the neighboring relation under which an accountant may read it."""
 
     event: DpEvent
     relation: NeighboringRelation = ADD_OR_REMOVE
 
 
 @dataclass(frozen=True)
-class Plain(Sight):
-    """Noise without sampling."""
+class PlainView(AccountantView):
+    """The view of a mechanism as noise without sampling."""
 
     event: PlainNoise
 
 
 @dataclass(frozen=True)
-class Visible:
-    """One mechanism as the accountants see it.
+class MechanismViews:
+    """The views of one mechanism by accountant.
 
-    `plain` is the mechanism with its sampling forgotten: always valid, and what an accountant without a sight of its
-    own falls back to.
+    `plain` is the mechanism without its sampling, and so without amplification. It is always valid, and used by an
+    accountant that has no view of its own.
     """
 
-    plain: Plain
-    pld: Sight | None = None
-    rdp: Sight | None = None
+    plain: PlainView
+    pld: AccountantView | None = None
+    rdp: AccountantView | None = None
 
     @property
     def is_sampled(self) -> bool:
         return self.plain != self.pld
 
 
-def visible(mechanism: DpEvent, adjacency: Adjacency) -> Visible:
-    """The sights of one mechanism, or `UnsupportedEvent`.
+def views_of(mechanism: DpEvent, adjacency: Adjacency) -> MechanismViews:
+    """The views of one mechanism under an adjacency. Raises `UnsupportedEvent` if no accountant covers it.
 
-    >>> visible(GaussianDpEvent(5.0), Adjacency.REPLACE_ONE).rdp.event
+    >>> views_of(GaussianDpEvent(5.0), Adjacency.REPLACE_ONE).rdp.event
     GaussianDpEvent(noise_multiplier=2.5)
     """
-    # Under replace-one a neighbour moves the sum by two norms, which is as if the noise were half as large.
-    share = 0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    # Under replace-one a neighbor moves the sum by two norms, which is equivalent to half of the noise.
+    factor = 0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
     amplifies_absence = adjacency in (Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE)
     match mechanism:
         case NonPrivateDpEvent():
             return _bare(GaussianDpEvent(0.0))
         case GaussianDpEvent(noise_multiplier=multiplier):
-            return _bare(_gaussian(multiplier, share))
+            return _bare(_gaussian(multiplier, factor))
         case HiddenStateDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
-                raise UnsupportedEvent(f"a hidden state takes the places of units as public, got {adjacency}.")
-            return _bare(_gaussian(multiplier, share))
+                raise UnsupportedEvent(
+                    f"a hidden-state guarantee needs public positions of units, got {adjacency}: "
+                    "use zero-out or replace-one."
+                )
+            return _bare(_gaussian(multiplier, factor))
         case LaplaceDpEvent(noise_multiplier=multiplier):
-            return _bare(_laplace(multiplier, share))
+            return _bare(_laplace(multiplier, factor))
         case PureDpEvent(noise_multiplier=multiplier):
-            return _bare(_pure(multiplier, share))
+            return _bare(_pure(multiplier, factor))
         case PoissonSampledDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
-            # The replace-one pair of the PLD is q N(-1) + (1-q) N(0) against q N(1) + (1-q) N(0): it doubles the
-            # distance itself, so that the multiplier stays. RDP has no such pair.
-            plain = Plain(_gaussian(multiplier, share))
-            both = Sight(mechanism)
-            return Visible(plain, both, both) if amplifies_absence else Visible(plain, Sight(mechanism, REPLACE_ONE))
+            # The replace-one pair of the PLD is q N(-1) + (1-q) N(0) against q N(1) + (1-q) N(0). The pair doubles the
+            # distance, so the multiplier is not halved. RDP has no such pair.
+            plain = PlainView(_gaussian(multiplier, factor))
+            both = AccountantView(mechanism)
+            return (
+                MechanismViews(plain, both, both)
+                if amplifies_absence
+                else MechanismViews(plain, AccountantView(mechanism, REPLACE_ONE))
+            )
         case PoissonSampledDpEvent(event=LaplaceDpEvent(noise_multiplier=multiplier)):
-            return Visible(Plain(_laplace(multiplier, share)), Sight(mechanism) if amplifies_absence else None)
+            return MechanismViews(
+                PlainView(_laplace(multiplier, factor)), AccountantView(mechanism) if amplifies_absence else None
+            )
         case PoissonSampledDpEvent(sampling_probability=rate, event=PureDpEvent(noise_multiplier=multiplier)):
-            pure = _pure(multiplier, share)
+            pure = _pure(multiplier, factor)
             if pure.noise_multiplier == 0:
                 return _bare(pure)
             if amplifies_absence:
-                return Visible(Plain(pure), Sight(mechanism), Sight(mechanism))
+                return MechanismViews(PlainView(pure), AccountantView(mechanism), AccountantView(mechanism))
             return _amplified(pure, epsilon_of_replacing(rate, 1 / multiplier))
         case TruncatedSubsampledGaussianDpEvent(noise_multiplier=multiplier):
             if adjacency is Adjacency.ADD_OR_REMOVE:
                 raise UnsupportedEvent(
-                    f"truncated Poisson sampling takes the number of units as public, got adjacency {adjacency}."
+                    f"truncated Poisson sampling needs a public number of units, got {adjacency}: "
+                    "use zero-out or replace-one."
                 )
             validate.between(0, 1, sampling_probability=mechanism.sampling_probability)
             relation = REPLACE_ONE if adjacency is Adjacency.REPLACE_ONE else REPLACE_SPECIAL
-            return Visible(Plain(_gaussian(multiplier, share)), Sight(mechanism, relation))
+            return MechanismViews(PlainView(_gaussian(multiplier, factor)), AccountantView(mechanism, relation))
         case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=multiplier)):
             _refuse_unless_replaced(adjacency)
-            halved = _gaussian(multiplier, share)
+            halved = _gaussian(multiplier, factor)
             if mechanism.sample_size == mechanism.source_dataset_size:
                 return _bare(halved)
             sampled = SampledWithoutReplacementDpEvent(mechanism.source_dataset_size, mechanism.sample_size, halved)
-            sight = Sight(sampled, REPLACE_ONE)
-            return Visible(Plain(halved), sight, sight)
+            view = AccountantView(sampled, REPLACE_ONE)
+            return MechanismViews(PlainView(halved), view, view)
         case SampledWithoutReplacementDpEvent(event=PureDpEvent(noise_multiplier=multiplier)):
             _refuse_unless_replaced(adjacency)
-            pure, rate = _pure(multiplier, share), mechanism.sample_size / mechanism.source_dataset_size
+            pure, rate = _pure(multiplier, factor), mechanism.sample_size / mechanism.source_dataset_size
             if pure.noise_multiplier == 0 or rate == 1:
                 return _bare(pure)
             return _amplified(pure, log_mixed(rate, 2 / multiplier))
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             if bins == 1:
-                return _bare(_gaussian(multiplier, share))
-            allocated = Sight(mechanism) if amplifies_absence else None
-            return Visible(Plain(_gaussian(multiplier, share)), allocated, allocated)
+                return _bare(_gaussian(multiplier, factor))
+            allocated = AccountantView(mechanism) if amplifies_absence else None
+            return MechanismViews(PlainView(_gaussian(multiplier, factor)), allocated, allocated)
         case _:
             raise UnsupportedEvent(f"no accountant covers {named(mechanism)} under {adjacency}.")
 
 
-def _bare(event: PlainNoise) -> Visible:
-    sight = Plain(event)
-    return Visible(sight, sight, sight)
+def _bare(event: PlainNoise) -> MechanismViews:
+    """The views of noise without sampling: all accountants read it."""
+    view = PlainView(event)
+    return MechanismViews(view, view, view)
 
 
-def _amplified(plain: PureDpEvent, epsilon: float) -> Visible:
-    """A sampled step that is pure itself, of this epsilon, which is rounded up before it is inverted."""
-    sight = Sight(PureDpEvent(1 / (epsilon * (1 + 1e-14))))
-    return Visible(Plain(plain), sight, sight)
+def _amplified(plain: PureDpEvent, epsilon: float) -> MechanismViews:
+    """The views of a sampled step that is itself pure with this epsilon, which is rounded up before it is inverted."""
+    view = AccountantView(PureDpEvent(1 / (epsilon * (1 + 1e-14))))
+    return MechanismViews(PlainView(plain), view, view)
 
 
 def _refuse_unless_replaced(adjacency: Adjacency) -> None:
     if adjacency is not Adjacency.REPLACE_ONE:
-        raise UnsupportedEvent(f"batches of a fixed size are covered under replace-one only, got {adjacency}.")
+        raise UnsupportedEvent(f"batches of a fixed size have a bound under replace-one only, got {adjacency}.")
 
 
-def _gaussian(multiplier: object, share: float) -> GaussianDpEvent:
-    return GaussianDpEvent(_multiplier(multiplier) * share)
+def _gaussian(multiplier: object, factor: float) -> GaussianDpEvent:
+    return GaussianDpEvent(_multiplier(multiplier) * factor)
 
 
-def _laplace(multiplier: object, share: float) -> LaplaceDpEvent:
-    return LaplaceDpEvent(_multiplier(multiplier) * share)
+def _laplace(multiplier: object, factor: float) -> LaplaceDpEvent:
+    return LaplaceDpEvent(_multiplier(multiplier) * factor)
 
 
-def _pure(multiplier: object, share: float) -> PureDpEvent:
-    halved = _multiplier(multiplier) * share
-    return PureDpEvent(halved if halved > 1e-100 else 0.0)  # of which the inverse is no epsilon
+def _pure(multiplier: object, factor: float) -> PureDpEvent:
+    halved = _multiplier(multiplier) * factor
+    return PureDpEvent(halved if halved > 1e-100 else 0.0)  # the inverse of a smaller value would not be finite
 
 
 def _multiplier(value: object) -> float:

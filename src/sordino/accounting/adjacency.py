@@ -1,4 +1,4 @@
-"""Which two data sets count as neighbours. An epsilon means nothing without it, so it is printed with every one."""
+"""Adjacency: which two datasets count as neighbors. It is printed with every epsilon, which has no meaning without."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Adjacency(StrEnum):
-    """How one privacy unit may differ between two neighbouring data sets.
+    """The way in which one privacy unit may differ between two neighboring datasets.
 
     >>> Adjacency("zero-out").in_words
     "one unit's data is replaced by nothing, while the number of units and their positions are public"
@@ -23,6 +23,7 @@ class Adjacency(StrEnum):
 
     @property
     def in_words(self) -> str:
+        """The adjacency as part of a sentence."""
         return _IN_WORDS[self]
 
 

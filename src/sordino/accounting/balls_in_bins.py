@@ -1,30 +1,26 @@
-"""Accounting of balls in bins: each unit joins exactly one of several Gaussian steps per epoch, chosen at random.
+"""Accounting of balls in bins (random allocation): each unit joins one of `bins` Gaussian steps per epoch, at random.
 
-Balls in bins: each unit joins exactly one of `bins` Gaussian steps per epoch, chosen at random.
+In each epoch, a unit turns `lower` = N(0, s^2 I) into `upper`, an even mixture of N(e_t, s^2 I) over the steps t (Chua
+et al. 2024). Let x be a draw from `lower`, and y_t = exp((x_t - 1/2) / s^2). The ratio of the two densities at x is the
+mean R of the y_t, which are independent. There are three accountants:
 
-Per epoch a unit turns N(0, s^2 I) into an even mixture of N(e_t, s^2 I) over the steps t (Chua et al. 2024). With x
-from N(0, s^2 I) and y_t = exp((x_t - 1/2) / s^2), the ratio of the two densities is the mean of the y_t, which are
-independent: its moments give the Renyi divergences of both directions (Feldman and Shenfeld 2025). Epochs add up.
+* Renyi divergences (`renyi_of_removing`, `renyi_of_adding`): the moments of R give the divergences of both directions
+  (Feldman and Shenfeld 2025). Divergences of epochs add up.
 
-The worst-case pair of one epoch of balls in bins, with its privacy loss by sums of log-normal variables.
+* The dominating pair of one epoch (`AllocatedGaussian`). The hockey-stick divergences are E[(R - a)+] for data with the
+  unit against data without it, and E[(1 - a R)+] in reverse. Both are expectations of convex functions of R. So if R is
+  spread without moving its mean, the pair becomes less private, for every a and in both directions: the pair of the
+  spread ratio dominates this one. A mean of independent variables is spread if one of them is. So each value is split
+  between the two nearest points of a grid such that its mean stays ("connect the dots"), first for each y, then for
+  each mean of two means. The grid is even in log y: if y is k grid points above y', their mean is above y' by a number
+  of grid points that depends on k alone.
 
-Per epoch a unit turns `lower` = N(0, s^2 I) into `upper`, an even mixture of N(e_t, s^2 I) over the steps t (see
-`random_allocation`). Their ratio at a draw from `lower` is the mean R of independent y_t = exp((x_t - 1/2) / s^2), and
-all that matters: the hockey-stick divergences are E[(R - a)+] with the unit against without it, E[(1 - a R)+] back.
+* `TightAllocation`: the numerical bound of the optional package `PLD_accounting`, which takes minutes for one epsilon.
+  `AllocatedGaussian` is as tight and takes less than a second. The two share no code, and so check each other. Results
+  are cached in the user's cache directory, one small JSON file each.
 
-Both are expectations of convex functions of R. So whatever spreads R without moving its mean makes the pair less
-private, for every a and in both directions: a pair with the spread ratio dominates this one. Means of independent
-variables are spread where a variable is. So everything is split between its neighbours on a grid such that its mean
-stays ("connect the dots"), first each y, then each mean of two means. The grid is even in log y: where y lies above y'
-by k places, their mean lies above y' by a number of places that depends on k alone.
-
-Index letters: `i` a place of the grid, at the ratio exp((lowest + i) * interval); `k` a distance in places.
-
-The numerical bound for random allocation of the optional package `PLD_accounting`, which takes minutes per answer.
-
-`allocation_pair` is as tight and takes less than a second; this one shares no line with it.
-
-Answers are kept in the user's cache directory, one small JSON file each.
+Index letters: `i` is a point of the grid ("place"), at the ratio exp((lowest + i) * interval); `k` is a distance in
+places.
 """
 
 from __future__ import annotations
@@ -58,9 +54,9 @@ def renyi_of_removing(multiplier: float, bins: int, orders: Reals) -> Reals:
     """
     log_moment = _log_moments(multiplier, bins)
     below = np.floor(orders).clip(1, LARGEST_ORDER - 1).astype(np.int64)
-    # The logarithm of a moment is convex in the order, so the straight line between whole orders lies above it.
-    share = orders - below
-    between = (1 - share) * log_moment[below] + share * log_moment[below + 1]
+    # The logarithm of a moment is convex in the order, so linear interpolation of integer orders is an upper bound.
+    fraction = orders - below
+    between = (1 - fraction) * log_moment[below] + fraction * log_moment[below + 1]
     return np.where(orders <= LARGEST_ORDER, (between + ROUNDING_OF_LOG) / (orders - 1), math.inf)
 
 
@@ -70,7 +66,7 @@ def _log_moments(multiplier: float, bins: int) -> Reals:
 
     By the multinomial theorem the moment is order! / bins^order times the coefficient of z^order in f(z)^bins, where
     f(z) is the sum over j of E[y^j] z^j / j!, and E[y^j] = exp((j^2 - j) / (2 s^2)). This is the sum over partitions of
-    Feldman and Shenfeld, gathered by powers. All coefficients are positive, so that logarithms lose nothing.
+    Feldman and Shenfeld, collected by powers. All coefficients are positive, so logarithms lose no accuracy.
     """
     j = np.arange(LARGEST_ORDER + 1)
     power = (j * j - j) / (2 * multiplier**2) - gammaln(j + 1)
@@ -100,7 +96,7 @@ def renyi_of_adding(multiplier: float, bins: int, orders: Reals) -> Reals:
     if multiplier < SMALLEST_MULTIPLIER_FOR_QUADRATURE:
         return np.asarray(by_jensen)
     highest = 1 + min(255.0, 60 * multiplier)
-    # Divergences grow with the order, so that the lowest order computed serves those below it.
+    # Divergences increase with the order, so the lowest computed order is an upper bound for those below it.
     computed = np.clip(orders, 1.5, highest)
     exact = _exact_renyi_of_adding(multiplier, bins, tuple(np.unique(computed)))
     by_quadrature = np.array([exact[order] for order in computed])
@@ -109,10 +105,10 @@ def renyi_of_adding(multiplier: float, bins: int, orders: Reals) -> Reals:
 
 @lru_cache(maxsize=64)
 def _exact_renyi_of_adding(multiplier: float, bins: int, orders: tuple[float, ...]) -> dict[float, float]:
-    """From E[mean^-b] = (integral of u^(b - 1) E[exp(-u y / bins)]^bins du) / Gamma(b), where b = order - 1.
+    """Divergences from E[mean^-b] = (integral of u^(b - 1) E[exp(-u y / bins)]^bins du) / Gamma(b), b = order - 1.
 
-    The integral runs over log u, the expectation over x, both by the trapezoid rule, whose error is below rounding for
-    integrands that are analytic and vanish at both ends. The ends follow from b: x is drawn as far down as -b / s.
+    The integral is over log u and the expectation over x, both by the trapezoid rule. Its error is below rounding for
+    analytic integrands that vanish at both ends. The ends depend on b: x is needed down to about -b / s.
     """
     b = np.array(orders) - 1
     lowest = -(14 + b.max() / multiplier)
@@ -130,21 +126,21 @@ def _exact_renyi_of_adding(multiplier: float, bins: int, orders: tuple[float, ..
 
 
 def _log_sum(logarithms: Reals) -> float:
-    """The logarithm of a sum; scipy's takes ten times as long over a few hundred numbers."""
+    """The logarithm of a sum. SciPy's `logsumexp` takes ten times as long for a few hundred values."""
     top = float(logarithms.max())
     return top + math.log(float(np.exp(logarithms - top).sum()))
 
 
 MOST_PLACES = 4096
-_LARGEST_LOG = 650.0  # of a ratio, so that it and its inverse are numbers; what is larger counts as infinite
-_COARSE_TAIL = 50.0  # logarithms of tails are rounded down to its multiples, so that few grids serve all questions
+_LARGEST_LOG = 650.0  # largest logarithm of a ratio, so that it and its inverse are finite; larger ones are infinite
+_COARSE_TAIL = 50.0  # logarithms of tails are rounded down to multiples of this, so that few grids are computed
 
 
 @dataclass(frozen=True)
 class AllocatedGaussian:
-    """One epoch in which a unit joins one of `bins` steps with Gaussian noise, against one without it.
+    """The pair of one epoch in which a unit joins one of `bins` steps with Gaussian noise.
 
-    `present_above` says which of the two is `upper`.
+    If `present_above`, `upper` is the distribution for data with the unit, otherwise `lower` is.
 
     >>> nodes = AllocatedGaussian(multiplier=1.0, bins=2, present_above=True).losses(log_tail=-40.0)
     >>> round(float(nodes.mass.sum()), 6), bool(nodes.infinite < 1e-17)
@@ -161,14 +157,17 @@ class AllocatedGaussian:
         mass = ratio.mass * ratio.ratios if self.present_above else ratio.mass
         infinite = ratio.escaped if self.present_above else ratio.zero
         loss = np.maximum(loss, least)
-        # Far more than the roundings of sums of positive numbers; those of the first one count once for every bin.
+        # Far more than the rounding errors of sums of positive terms. Those of a single y count once for each bin.
         rounded_up = 1 + 1e-10 + 1e-14 * self.bins
         return Losses(loss, mass * rounded_up, infinite * rounded_up, float(loss.max()))
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A random ratio of mean 1: `mass[i]` at place `i`, `zero` at 0, and `escaped` of its mean at infinity."""
+    """A random ratio of mean 1 on a grid: probability `mass[i]` at place `i`, and `zero` at 0.
+
+    `escaped` is the part of its mean that is at infinity.
+    """
 
     interval: float
     lowest: int
@@ -185,10 +184,13 @@ class Ratio:
         return np.asarray(np.exp(self.log_ratios))
 
     def trimmed(self, tail: float) -> Ratio:
-        """Without ends that weigh at most `tail`: from below split between 0 and the end, from above with infinity."""
+        """The ratio without ends of weight at most `tail`, which are split such that its mean stays.
+
+        The lower end is split between 0 and the first place that is kept, the upper one between the last and infinity.
+        """
         ratios = self.ratios
         joined = self.mass * ratios
-        # The cumulative sums from each end, so that they keep their digits where they are small.
+        # Cumulative sums from each end are accurate where they are small.
         low = int(np.searchsorted(np.cumsum(self.mass), tail, side="right"))
         high = len(self.mass) - int(np.searchsorted(np.cumsum(joined[::-1]), tail, side="right"))
         low, high = min(low, len(self.mass) - 1), max(high, 1)
@@ -210,10 +212,10 @@ class Ratio:
 
 @lru_cache(maxsize=64)
 def mean_ratio(multiplier: float, bins: int, log_tail: float) -> Ratio:
-    """The mean of `bins` independent y, from the means of half as many, and of one more where the number is odd."""
+    """The mean of `bins` independent y, by repeated doubling."""
     tail = math.exp(log_tail) / 64
     one = _log_normal(multiplier, log_tail)
-    # After each binary digit of `bins`: the means of as many as the digits so far say, and of one more.
+    # Let n be the number given by the first binary digits of `bins`. The loop keeps the means of n and of n + 1 values.
     mean, with_one_more = one, _mean_of_two(one, 1, one, 1, tail)
     number = 1
     for digit in bin(bins)[3:]:
@@ -229,41 +231,41 @@ def mean_ratio(multiplier: float, bins: int, log_tail: float) -> Ratio:
 def _log_normal(multiplier: float, log_tail: float) -> Ratio:
     """y = exp(z / s - 1 / (2 s^2)) for a standard normal z, each cell of the grid split between its ends."""
     reach = math.sqrt(-2 * log_tail) + 3
-    centre, width = -1 / (2 * multiplier**2), 1 / multiplier
-    # From far below the middle without the unit to far above the middle with it, which is 1 / s^2 higher.
-    low = max(-_LARGEST_LOG, centre - reach * width)
-    high = min(_LARGEST_LOG, -centre + reach * width)
+    center, width = -1 / (2 * multiplier**2), 1 / multiplier
+    # From far below the center without the unit to far above the center with it, which is 1 / s^2 higher.
+    low = max(-_LARGEST_LOG, center - reach * width)
+    high = min(_LARGEST_LOG, -center + reach * width)
     interval = (high - low) / (MOST_PLACES - 2)
     lowest = math.floor(low / interval)
     log_ratio = (lowest + np.arange(MOST_PLACES, dtype=np.float64)) * interval
-    absent, present = (log_ratio - centre) / width, (log_ratio - centre) / width - width
+    absent, present = (log_ratio - center) / width, (log_ratio - center) / width - width
     mass, joined = _differences(absent), _differences(present)
-    # Of the mass between two places, what moves up to the higher one such that the mean stays.
+    # The part of the mass between two places that moves up to the higher one, such that the mean stays.
     moved_up = np.clip((joined * np.exp(-log_ratio[:-1]) - mass) / math.expm1(interval), 0.0, mass)
     placed = np.append(mass - moved_up, 0.0)
     placed[1:] += moved_up
-    # What lies below is split between 0 and infinity, what lies above between the end and infinity.
+    # Mass below the grid is split between 0 and infinity, mass above it between the last place and infinity.
     placed[-1] += float(ndtr(-absent[-1]))
     escaped = float(ndtr(-present[-1]) + ndtr(present[0]))
     return Ratio(interval, lowest, placed, zero=float(ndtr(absent[0])), escaped=escaped)
 
 
 def _differences(x: Reals) -> Reals:
-    """The probabilities of a standard normal between neighbours, from the tail in which they keep their digits."""
+    """The probabilities of a standard normal between adjacent values, from the tail in which they are accurate."""
     return np.where(x[1:] > 0, ndtr(-x[:-1]) - ndtr(-x[1:]), ndtr(x[1:]) - ndtr(x[:-1]))
 
 
 def _mean_of_two(first: Ratio, weight: int, second: Ratio, other: int, tail: float) -> Ratio:
-    """The mean of two independent ratios with weights, on a grid that is finer where it has become narrow."""
+    """The weighted mean of two independent ratios, on a grid that is made finer if the range has become narrow."""
     a, b = weight / (weight + other), other / (weight + other)
     first, second = _on_same_grid(first, second)
     interval = first.interval
     finer = 2 if max(len(first.mass), len(second.mass)) < MOST_PLACES / 2 else 1
     step = interval / finer
-    # Where the second lies k places above the first, the mean lies log(a + b exp(k * interval)) above it.
+    # If the second is k places above the first, the logarithm of the mean is log(a + b exp(k * interval)) above it.
     k = np.arange(second.lowest - first.lowest - len(first.mass) + 1, second.lowest - first.lowest + len(second.mass))
     above = np.logaddexp(math.log(a), math.log(b) + k * interval) / step
-    above = np.clip(above, np.minimum(0, finer * k), np.maximum(0, finer * k))  # a mean lies between the two
+    above = np.clip(above, np.minimum(0, finer * k), np.maximum(0, finer * k))  # a mean is between the two values
     places = np.floor(above).astype(np.int64)
     moved_up = np.expm1((above - places) * step) / math.expm1(step)
     lowest = finer * min(first.lowest, second.lowest)
@@ -279,18 +281,17 @@ def _mean_of_two(first: Ratio, weight: int, second: Ratio, other: int, tail: flo
         stop = at + finer * (end - begin - 1) + 1
         mass[at:stop:finer] += (1 - up) * both
         mass[at + 1 : stop + 1 : finer] += up * both
-    # Where one of them is 0, the mean, a share of the other one, is split between 0 and that.
+    # If one of them is 0, the mean is a fraction of the other one, and is split between 0 and the other one.
     zero = first.zero * second.zero
-    for alone, share_of_it, chance in ((first, a, second.zero), (second, b, first.zero)):
-        at = finer * alone.lowest - lowest
-        mass[at : at + finer * len(alone.mass) : finer] += share_of_it * chance * alone.mass
-        zero += (1 - share_of_it) * chance * float(alone.mass.sum())
-    found = Ratio(step, lowest, mass, zero, a * first.escaped + b * second.escaped)
-    return found.trimmed(tail)
+    for other_ratio, fraction, probability in ((first, a, second.zero), (second, b, first.zero)):
+        at = finer * other_ratio.lowest - lowest
+        mass[at : at + finer * len(other_ratio.mass) : finer] += fraction * probability * other_ratio.mass
+        zero += (1 - fraction) * probability * float(other_ratio.mass.sum())
+    return Ratio(step, lowest, mass, zero, a * first.escaped + b * second.escaped).trimmed(tail)
 
 
 def _on_same_grid(first: Ratio, second: Ratio) -> tuple[Ratio, Ratio]:
-    """Means of one more variable may have become finer a step earlier; the places of a grid are on every finer one."""
+    """Both ratios on the finer of their grids. Each finer grid contains the places of the coarser ones."""
     if first.interval == second.interval:
         return first, second
     if first.interval > second.interval:
@@ -310,7 +311,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class TightAllocation:
-    """Random allocation over `epochs` epochs. It answers epsilons; a delta it does not prove (1)."""
+    """The bound of `PLD_accounting` on random allocation over `epochs` epochs. It has epsilons only; `delta` is 1."""
 
     multiplier: float
     bins: int
@@ -336,7 +337,7 @@ class TightAllocation:
 
 
 def recall(question: dict[str, object]) -> float | None:
-    """The answer on file, or nothing. A file that does not hold this very question is ignored."""
+    """The cached epsilon, or None. A file whose content is for another question is ignored."""
     try:
         stored = json.loads(_file(question).read_text())
         answer = float(stored["epsilon"])
@@ -346,7 +347,7 @@ def recall(question: dict[str, object]) -> float | None:
 
 
 def remember(question: dict[str, object], epsilon: float) -> None:
-    """Writes the answer so that a reader sees all of it or nothing."""
+    """Writes an epsilon to the cache atomically."""
     path = _file(question)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -360,7 +361,7 @@ def _file(question: dict[str, object]) -> Path:
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/sordino/random-allocation`, or the same under `~/.cache`."""
+    """The directory of the cache: `$XDG_CACHE_HOME/sordino/random-allocation`, by default under `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "sordino" / "random-allocation"
 

@@ -1,4 +1,4 @@
-"""The smallest noise for a target, rounded to the safe side, and which targets and multipliers mean something."""
+"""Calibration: the smallest noise multiplier for a target epsilon, rounded up; checks of targets and multipliers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def smallest(
     low: float = 1e-2,
     high: float = 1e6,
 ) -> float:
-    """The smallest noise multiplier whose event costs at most `epsilon` at `delta`.
+    """The smallest noise multiplier whose event has at most `epsilon` at `delta`.
 
-    Guarantee: the value returned meets the target itself; the smallest one of all is at most 2e-5 (relative) below it.
+    Guarantee: the returned value meets the target. The exact smallest value is at most 2e-5 (relative) below it.
 
     >>> from dp_accounting.dp_event import GaussianDpEvent
     >>> round(smallest(GaussianDpEvent, Adjacency.ZERO_OUT, epsilon=4.377178096, delta=1e-5), 4)
@@ -44,7 +44,7 @@ def smallest(
     def tight(multiplier: float) -> float:
         return _log_excess(privacy_of(make_event(multiplier), adjacency).epsilon(delta), epsilon)
 
-    # The quick bounds are valid too, so that what meets the target by them is enough noise; the rest is refinement.
+    # The quick bounds are valid, so a multiplier that meets the target by them is enough. The rest is refinement.
     enough = _first_to_meet(quick, start=max(low, min(1.0, high)))
     too_little = enough
     while tight(too_little) <= 0:
@@ -61,30 +61,30 @@ def smallest(
 
 
 def check_target(epsilon: float, delta: float, *, allow_weak: bool = False, release: DpEvent | None = None) -> None:
-    """Refuses targets that mean nothing, and weak ones unless they are asked for.
+    """Refuses targets without a meaning, and weak ones unless `allow_weak`.
 
-    A delta of 0 means something where each step is a pure `release`.
+    A delta of 0 is accepted if the `release` of each step is pure.
     """
     validate.positive(epsilon=epsilon)
     check_delta(delta, is_pure=release is not None and is_pure(release))
     if epsilon > WEAKEST_EPSILON and not allow_weak:
         raise UsageError(
-            f"epsilon must be at most {WEAKEST_EPSILON:g} to mean something, got {validate.shown(epsilon)}; "
-            "pass allow_weak (--allow-weak) to go on all the same."
+            f"epsilon must be at most {WEAKEST_EPSILON:g} to be a meaningful guarantee, got {validate.shown(epsilon)}; "
+            "pass allow_weak (--allow-weak) to use it anyway."
         )
 
 
 def check_delta_for(examples: int, delta: float, *, allow_large_delta: bool = False) -> None:
-    """Refuses a delta that allows one example in the (public) number of them to be published outright."""
+    """Refuses a delta that allows a mechanism which publishes one of the (public) number of examples."""
     if delta >= 1 / examples and not allow_large_delta:
         raise UsageError(
             f"delta must be below 1 / examples = {1 / examples:.2g}, got {validate.shown(delta)}; "
-            "pass allow_large_delta (--allow-large-delta) to go on all the same."
+            "pass allow_large_delta (--allow-large-delta) to use it anyway."
         )
 
 
 def check_multiplier(noise_multiplier: float) -> None:
-    """Refuses multipliers that protect nobody, or that no sum survives."""
+    """Refuses multipliers so small that nothing is protected, or so large that nothing can be learned."""
     validate.positive(noise_multiplier=noise_multiplier)
     if not SMALLEST_MULTIPLIER <= noise_multiplier <= LARGEST_MULTIPLIER:
         raise UsageError(
@@ -94,12 +94,15 @@ def check_multiplier(noise_multiplier: float) -> None:
 
 
 def _first_to_meet(excess: Callable[[float], float], start: float) -> float:
-    """A multiplier that meets the target, at most a quarter above the first one that does (or below `start`)."""
+    """A multiplier that meets the target, and is at most a quarter above the smallest that does (or below `start`)."""
     above = start
     while excess(above) > 0:
         above *= 4
         if above > HOPELESS:
-            raise UsageError("the target epsilon cannot be met by any amount of noise: something else spends it.")
+            raise UsageError(
+                "the target epsilon cannot be met by any amount of noise, because other releases exceed it: "
+                "raise epsilon, or use a new budget."
+            )
     below = above / 4
     while above / below > 1.25:
         middle = math.sqrt(below * above)
@@ -108,14 +111,15 @@ def _first_to_meet(excess: Callable[[float], float], start: float) -> float:
 
 
 def _refined(excess: Callable[[float], float], below: float, above: float) -> float:
-    """Closes the bracket by secant steps in log-log scale, in which epsilon is nearly a straight line."""
+    """Shrinks the bracket by secant steps in log-log scale, in which epsilon is nearly linear."""
     over, under = excess(below), excess(above)
     while above > below * (1 + RELATIVE_TOLERANCE):
         width = math.log(above / below)
-        share = over / (over - under) if math.isfinite(over) and over > under else 0.5
-        # A step that lands just beside the root closes the bracket from both sides, one after the other.
+        fraction = over / (over - under) if math.isfinite(over) and over > under else 0.5
+        # Steps aim slightly beyond the root, so that both ends of the bracket move towards it in turn.
         margin = min(0.25, RELATIVE_TOLERANCE / (3 * width))
-        guess = below * math.exp(width * min(1 - margin, max(margin, share + (margin if -under > over else -margin))))
+        aim = fraction + (margin if -under > over else -margin)
+        guess = below * math.exp(width * min(1 - margin, max(margin, aim)))
         value = excess(guess)
         if value <= 0:
             above, under = guess, value

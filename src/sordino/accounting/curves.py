@@ -1,8 +1,6 @@
-"""Privacy curves: epsilon for a delta and delta for an epsilon, and the membership attacks that they allow.
+"""Privacy curves: epsilon as a function of delta and back, and the bound on membership attacks that follows.
 
-A privacy curve answers epsilon for a delta and delta for an epsilon. The Gaussian's is known exactly.
-
-What a privacy curve says about membership attacks.
+The curve of Gaussian mechanisms is known exactly (`GaussianCurve`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ SMALLEST_DELTA = 1e-300
 
 
 class PrivacyCurve(Protocol):
-    """All the (epsilon, delta) pairs that one accountant proves about one event."""
+    """All (epsilon, delta) pairs that one accountant proves for one event."""
 
     @property
     def name(self) -> str:
@@ -28,7 +26,7 @@ class PrivacyCurve(Protocol):
         ...
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon that holds at `delta`: never negative, never NaN, infinite when nothing is proved."""
+        """An epsilon that holds at `delta`: never negative, never NaN, infinite if nothing is proved."""
         ...
 
     def delta(self, epsilon: float) -> float:
@@ -38,15 +36,15 @@ class PrivacyCurve(Protocol):
 
 @runtime_checkable
 class ManyDeltas(Protocol):
-    """A curve that answers many deltas in less time than one by one."""
+    """A curve that computes many deltas faster than one by one."""
 
     def deltas(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The deltas at epsilons that rise."""
+        """The deltas at epsilons in rising order."""
         ...
 
 
 def deltas_of(curve: PrivacyCurve, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The deltas of a curve at epsilons that rise.
+    """The deltas of a curve at epsilons in rising order.
 
     >>> deltas_of(GaussianCurve(1.0), np.array([0.0, 1.0])).round(3)
     array([0.383, 0.127])
@@ -58,9 +56,9 @@ def deltas_of(curve: PrivacyCurve, epsilons: NDArray[np.float64]) -> NDArray[np.
 
 @dataclass(frozen=True)
 class GaussianCurve:
-    """The exact curve of telling N(0, 1) from N(mu, 1): every composition of Gaussians has one (Dong, Roth, Su 2019).
+    """The exact curve of the pair N(0, 1) and N(mu, 1). Every composition of Gaussians has one (Dong, Roth, Su 2019).
 
-    `mu` 0 is no release at all, and an infinite `mu` one without noise.
+    `mu` is 0 if nothing is released, and infinite for a release without noise.
 
     >>> round(GaussianCurve(1.0).epsilon(1e-6), 9)
     4.886554117
@@ -91,12 +89,12 @@ class GaussianCurve:
 
     def _log_delta(self, epsilon: float) -> float:
         # Balle and Wang (2018), Theorem 8: delta = Phi(-x) - e^epsilon Phi(-y). As e^epsilon pdf(y) = pdf(x), this is
-        # pdf(x) (R(x) - R(y)) with Mills' ratio R, which underflows nowhere.
+        # pdf(x) (R(x) - R(y)) with Mills' ratio R, which never underflows.
         x, y = epsilon / self.mu - self.mu / 2, epsilon / self.mu + self.mu / 2
         if x < -5:
             first, second = float(log_ndtr(-x)), epsilon + float(log_ndtr(-y))
             return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
-        # R(x) - R(y) cancels for a small mu; there the midpoint rule is exact to mu^2 / 12, and R'(t) = t R(t) - 1.
+        # R(x) - R(y) cancels for a small mu. For this the midpoint rule is exact to mu^2 / 12, and R'(t) = t R(t) - 1.
         middle = (x + y) / 2
         fall = _mills(x) - _mills(y) if self.mu > 1e-5 else self.mu * (1 - middle * _mills(middle))
         return -x * x / 2 - math.log(2 * math.pi) / 2 + math.log(fall) if fall > 0 else -math.inf
@@ -107,10 +105,11 @@ def _mills(x: float) -> float:
 
 
 def best_true_positive_rate(curve: PrivacyCurve, false_positive_rate: float) -> float:
-    """The largest detection rate of any attack with this false alarm rate that the curve leaves possible.
+    """Upper bound on the true positive rate of any membership attack with this false positive rate.
 
-    Every epsilon bounds it twice (Kairouz, Oh, Viswanath 2015): by what is more likely with the unit present, and by
-    what is less likely with it absent. Each bound holds by itself, so the search for the best one need not be exact.
+    Each epsilon gives two bounds (Kairouz, Oh, Viswanath 2015): from the probability of an alarm with the unit present,
+    and from the probability of no alarm with the unit absent. Each is valid by itself, so the search for the smallest
+    one need not be exact.
 
     >>> from sordino.accounting.curves import GaussianCurve
     >>> round(best_true_positive_rate(GaussianCurve(1.0), 0.01), 4)  # exactly Phi(Phi^-1(0.01) + 1)
@@ -127,4 +126,4 @@ def best_true_positive_rate(curve: PrivacyCurve, false_positive_rate: float) -> 
     if not 0 < widest < math.inf:
         return bound(0.0) if widest == 0 else 1.0
     searched = minimize_scalar(bound, bounds=(0.0, widest), method="bounded", options={"xatol": 1e-2 * widest})
-    return min(bound(0.0), bound(float(searched.x)), bound(widest))  # a pure guarantee is best used at its end
+    return min(bound(0.0), bound(float(searched.x)), bound(widest))  # `widest` is best for a pure guarantee

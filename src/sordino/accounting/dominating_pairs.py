@@ -1,16 +1,15 @@
-"""Dominating pairs of distributions, and how their privacy loss is integrated.
+"""Dominating pairs: the worst-case pair of distributions of each mechanism, and the quadrature of its privacy loss.
 
-The worst-case pair of distributions behind each mechanism, and how its privacy loss is integrated.
+A mechanism reveals at most as much as a draw from `upper` or `lower` reveals about which of the two it is from. The
+privacy loss is log(upper / lower) at a draw from `upper`. Index letters: `x` is a point of the line, `i` a component of
+a mixture.
 
-A mechanism reveals at most as much as telling `upper` from `lower`; the privacy loss is log(upper / lower) at a draw
-from `upper`. Index letters: `x` a point of the line, `i` a component of a mixture.
-
-A pair of distributions made from a privacy curve, so that what has a curve composes like any other mechanism.
-
-Let H(a) be the hockey-stick divergence of a mechanism, at most delta(log a) for a >= 1 in both directions. Below 1 it
-is 1 - a + a H(1 / a) of the other direction. H is convex, so the largest convex function below a bound at some points,
-and straight in between, is a bound too; and a convex function that falls from 1 at 0 belongs to a pair of distributions
-(Zhu, Dong and Wang 2022), whose losses are where it bends.
+`ProfilePair` makes a pair of distributions from a privacy curve, so that a mechanism with a curve composes like any
+other. Let H(a) be the hockey-stick divergence of the mechanism, which is at most delta(log a) for a >= 1 in both
+directions. For a < 1 it is 1 - a + a H(1 / a) of the other direction. H is convex. So if a bound on H is known at some
+points, the largest convex function that is piecewise linear between these points and nowhere above the bound at them is
+a bound too. A convex function that decreases from 1 at 0 belongs to a pair of distributions (Zhu, Dong and Wang 2022),
+whose losses are at its bends.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 @dataclass(frozen=True)
 class Losses:
-    """Privacy losses with their probabilities; `infinite` is that of the losses too large to integrate.
+    """Privacy losses with their probabilities. `infinite` is the probability of losses too large to integrate.
 
-    No finite loss is above `highest`, which the nodes of a quadrature only come close to.
+    No finite loss is above `highest`. Quadrature nodes come close to it only.
     """
 
     loss: Reals
@@ -44,7 +43,7 @@ class Losses:
 
     @cached_property
     def log_mass(self) -> Reals:
-        """Minus infinity where a density has underflowed."""
+        """The logarithm of `mass`: minus infinity where a density has underflowed."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.mass))
 
@@ -53,19 +52,19 @@ class Pair(Protocol):
     """Two distributions whose privacy loss can be integrated."""
 
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
-        """The nodes of a quadrature, which leaves out at most a probability of exp(`log_tail`) on either side.
+        """The nodes of a quadrature that leaves out a probability of at most exp(`log_tail`) on either side.
 
-        With an `interval`, the nodes of one cell lie between two neighbouring multiples of it. Losses below `least` are
-        raised to it, which is on the safe side.
+        With an `interval`, the nodes of a cell are between two adjacent multiples of it. Losses below `least` are
+        raised to `least`, which keeps the result an upper bound.
         """
         ...
 
 
 @dataclass(frozen=True)
 class GaussianMixtures:
-    """Two mixtures of Gaussians of width `std` on a line. Their privacy loss grows along it.
+    """Two mixtures of Gaussians of standard deviation `std` on a line, along which their privacy loss increases.
 
-    `upper` and `lower` hold pairs (weight, mean); the weights of each add up to 1.
+    `upper` and `lower` are pairs (weight, mean). The weights of each mixture add up to 1.
 
     >>> pair = GaussianMixtures(1.0, upper=((1.0, 1.0),), lower=((1.0, 0.0),))
     >>> nodes = pair.losses(log_tail=-50.0)
@@ -81,8 +80,8 @@ class GaussianMixtures:
         return self.losses_between(-math.inf, math.inf, log_tail, interval, least)
 
     def losses_between(self, begin: float, end: float, log_tail: float, interval: float | None, least: float) -> Losses:
-        """The losses of the draws from `begin` to `end`, of which each is inside of the range or infinite."""
-        # A rare component may be cut off closer to its mean, for the same probability left out.
+        """The losses of the draws between `begin` and `end`. An end at which the range stops leaves nothing out."""
+        # A rare component can be cut off closer to its mean, which leaves out the same probability.
         reach = [self.std * math.sqrt(2 * max(0.0, math.log(weight) - log_tail)) for weight, _ in self.upper]
         lowest = min(mean - far for (_, mean), far in zip(self.upper, reach, strict=True))
         highest = max(mean + far for (_, mean), far in zip(self.upper, reach, strict=True))
@@ -93,7 +92,7 @@ class GaussianMixtures:
         middle, half = (cells[1:] + cells[:-1]) / 2, np.diff(cells) / 2
         x = (middle[:, None] + half[:, None] * _NODES).ravel()
         mass = self._density(x) * (half[:, None] * _WEIGHTS).ravel()
-        # What lies below the range is moved up to its lower end, which only adds to the loss.
+        # The probability below the range is moved up to its lower end, which can only increase the loss.
         below = self._probability_below(low) if low > begin else 0.0
         x, mass = np.append(x, low), np.append(mass, below)
         loss = np.maximum(self._loss(x), least)
@@ -104,7 +103,7 @@ class GaussianMixtures:
         return self._log_ratio(self.upper, x) - self._log_ratio(self.lower, x)
 
     def _log_ratio(self, mixture: tuple[tuple[float, float], ...], x: Reals) -> Reals:
-        """log(mixture / N(0, std)), precise where it is close to 0 and finite where the ratio overflows."""
+        """log(mixture / N(0, std)): accurate if it is close to 0, and finite if the ratio overflows."""
         weight = np.array([[weight] for weight, _ in mixture])
         exponent = np.array([(mean * x - mean**2 / 2) / self.std**2 for _, mean in mixture])
         above_one = (weight * np.expm1(np.minimum(exponent, 1.0))).sum(axis=0)
@@ -117,14 +116,14 @@ class GaussianMixtures:
         return (self._mean_at(self.upper, x) - self._mean_at(self.lower, x)) / self.std**2
 
     def _mean_at(self, mixture: tuple[tuple[float, float], ...], x: Reals) -> Reals:
-        """The mean of the component that a draw at `x` comes from."""
+        """The expected mean of the component from which a draw at `x` comes."""
         exponent = np.array([(mean * x - mean**2 / 2) / self.std**2 for _, mean in mixture])
-        share = np.array([[weight] for weight, _ in mixture]) * np.exp(exponent - exponent.max(axis=0))
-        return np.asarray(np.array([mean for _, mean in mixture]) @ share / share.sum(axis=0))
+        weight = np.array([[weight] for weight, _ in mixture]) * np.exp(exponent - exponent.max(axis=0))
+        return np.asarray(np.array([mean for _, mean in mixture]) @ weight / weight.sum(axis=0))
 
     def _where_loss_is_a_multiple(self, interval: float, cells: Reals, least: float) -> Reals:
-        # A cut need not be exact: the split of a node between two multiples keeps both of its probabilities (see
-        # `Grid.of`), so that a miss by a thousandth of an interval costs a millionth of what the grid itself costs.
+        # A cut need not be exact: splitting a node between two multiples keeps its probability under both distributions
+        # (see `LossGrid.of`), so that an error of 1/1000 of an interval costs 1e-6 of what the grid itself costs.
         losses = np.maximum.accumulate(self._loss(cells))
         first = math.ceil(max(losses[0], least) / interval)
         targets = np.arange(first, math.floor(losses[-1] / interval) + 1) * interval
@@ -147,32 +146,36 @@ class GaussianMixtures:
 
     @cached_property
     def _smooth_width(self) -> float:
-        # Six nodes integrate to about 1e-13 where neither the Gaussian nor the ratio changes much within a cell.
+        # Six nodes integrate to about 1e-13 if neither the Gaussian nor the ratio changes much within a cell.
         farthest = max(abs(mean) for _, mean in (*self.upper, *self.lower))
         return min(self.std / 4, self.std**2 / (2 * farthest))
 
 
 @dataclass(frozen=True)
 class FixedSizeBatches:
-    """Gaussian noise of width `std` on a batch that a unit is in with probability `rate`, and may be replaced.
+    """The dominating pair of Gaussian noise on a batch of fixed size, under replace-one.
+
+    `std` is the standard deviation of the noise, in units of the distance of two batches with one unit replaced. `rate`
+    is the probability that a unit is in the batch.
 
     Theorem (Zhu, Dong and Wang 2022, Theorem 11 (2); Balle, Barthe and Gaboardi 2018). Let H(a) be the hockey-stick
     divergence of N(1, std) from N(0, std), which bounds that of two batches with one unit replaced, for every a >= 0.
-    Let the batch be a uniform subset of fixed size. Then the divergence of neighbours is at most that of
-    `rate` N(1) + (1 - `rate`) N(0) from N(0) where a >= 1, and that of N(0) from `rate` N(-1) + (1 - `rate`) N(0)
-    where a <= 1.
+    Let the batch be a uniform subset of fixed size. Then the divergence of neighbors is at most that of
+    `rate` N(1) + (1 - `rate`) N(0) from N(0) for a >= 1, and that of N(0) from `rate` N(-1) + (1 - `rate`) N(0) for
+    a <= 1.
 
-    Proof. With batches A without the unit, B with it and C with its replacement, the outputs are the mixtures
-    (1 - rate) A + rate B and (1 - rate) A + rate C. Swapping a random member for the unit turns a uniform batch
-    without it into a uniform one with it, so that A, B and C are mixtures of pairs with one unit replaced, and H bounds
-    all their divergences. By advanced joint convexity those of the outputs are at most rate H(1 + (a - 1) / rate) for
-    a >= 1, which is what the first pair has. Below, each is 1 - a plus a times the one at 1 / a the other way round,
-    and the other way round the neighbours are neighbours and the second pair is the first.
+    Proof. Let A be the output for batches without the unit, B with it and C with its replacement. The outputs for the
+    two datasets are the mixtures (1 - rate) A + rate B and (1 - rate) A + rate C. Replacing a random member by the unit
+    turns a uniform batch without it into a uniform batch with it. So A, B and C are mixtures of pairs with one unit
+    replaced, and H bounds all their divergences. By advanced joint convexity, the divergences of the outputs are at
+    most rate H(1 + (a - 1) / rate) for a >= 1, which is the divergence of the first pair. For a < 1, each divergence
+    is 1 - a plus a times the reverse divergence at 1 / a. In reverse, neighbors are neighbors too, and the second pair
+    is the first.
 
-    Neither pair alone dominates, which composition needs (Lebeda et al. 2024). The function of a that is made of both
+    Neither pair alone dominates, which composition needs (Lebeda et al. 2024). The function of a that consists of both
     is convex: at 1 its slope jumps by (1 - rate) TV, where TV is the total variation of N(1) and N(0). So it belongs to
-    a pair of distributions, this one, whose losses are those of the first pair above 0, those of the second below,
-    and an atom of probability (1 - rate) TV at 0. Read backwards it is the same.
+    a pair of distributions, which is this one. Its losses are those of the first pair above 0, those of the second
+    below 0, and an atom of probability (1 - rate) TV at 0. The reverse pair is equal to it.
 
     >>> nodes = FixedSizeBatches(1.0, rate=0.1).losses(log_tail=-50.0)
     >>> round(float(nodes.mass.sum()), 12), round(float(nodes.mass @ np.exp(-nodes.loss)), 12)
@@ -196,9 +199,9 @@ class FixedSizeBatches:
 
 @dataclass(frozen=True)
 class Laplaces:
-    """Laplace noise of the given scale on a unit that joins with probability `rate`, against one that is absent.
+    """The pair of Laplace noise of the given scale, for a unit that joins with probability `rate`.
 
-    `present_above` says which of the two is `upper`.
+    If `present_above`, `upper` is the distribution for data with the unit, otherwise `lower` is.
     """
 
     scale: float
@@ -234,7 +237,7 @@ class Laplaces:
 
 @dataclass(frozen=True)
 class EitherPair:
-    """One pair or the other, by a coin with P(`first`) = `weight` whose outcome is known to all."""
+    """One of two pairs, chosen at random with P(`first`) = `weight`. The choice is public."""
 
     weight: float
     first: Pair
@@ -249,7 +252,7 @@ class EitherPair:
 
 @dataclass(frozen=True)
 class ProfilePair:
-    """The pair of a curve by its deltas at `epsilons` of at least 0 that rise. Backwards it is the same.
+    """The pair of a privacy curve, given its deltas at rising `epsilons` of at least 0. The reverse pair is equal.
 
     >>> nodes = ProfilePair(epsilons=(0.0, 1.0), deltas=(0.5, 0.0)).losses(log_tail=-50.0)
     >>> round(float(nodes.mass.sum()), 12), round(float(nodes.mass @ np.maximum(-np.expm1(-nodes.loss), 0)), 9)
@@ -261,7 +264,7 @@ class ProfilePair:
 
     def losses(self, log_tail: float, interval: float | None = None, least: float = -math.inf) -> Losses:
         loss, mass = self._bends()
-        # Symmetry: what has a loss under one distribution has minus that loss under the other one.
+        # Symmetry: a draw with some loss has minus this loss when the two distributions are exchanged.
         both = np.concatenate([loss, -loss[loss > 0]])
         mass = np.concatenate([mass, (mass * np.exp(-loss))[loss > 0]])
         both = np.maximum(both, least)
@@ -270,21 +273,22 @@ class ProfilePair:
     def _bends(self) -> tuple[Reals, Reals]:
         """The losses of at least 0 and their probabilities."""
         a, h = np.exp(np.array(self.epsilons)), np.array(self.deltas)
-        kept: list[int] = []  # the lower convex hull of what lies right of the first point kept, from the right
-        for place in range(len(a) - 1, -1, -1):
-            while len(kept) > 1 and _slope(a, h, place, kept[-1]) >= _slope(a, h, kept[-1], kept[-2]):
-                kept.pop()
-            kept.append(place)
-        # Left of the first one is the line to its mirror image at 1 / a, of slope (h - 1) / (a + 1): the steeper one.
-        while len(kept) > 1 and _slope(a, h, kept[-1], kept[-2]) < (h[kept[-1]] - 1) / (a[kept[-1]] + 1):
-            kept.pop()
-        kept.reverse()
-        slopes = np.append([_slope(a, h, *each) for each in itertools.pairwise(kept)], 0.0)
-        before = np.append((h[kept[0]] - 1) / (a[kept[0]] + 1), slopes[:-1])
-        mass = np.maximum(a[kept] * (slopes - before), 0.0)
-        if self.epsilons[kept[0]] == 0:
-            mass[0] *= 2  # it is its own mirror image
-        return np.array(self.epsilons)[kept], mass
+        hull: list[int] = []  # indices of the lower convex hull of the points, built from the right
+        for point in range(len(a) - 1, -1, -1):
+            while len(hull) > 1 and _slope(a, h, point, hull[-1]) >= _slope(a, h, hull[-1], hull[-2]):
+                hull.pop()
+            hull.append(point)
+        # Left of the first point is the line to its mirror image at 1 / a, of slope (h - 1) / (a + 1), which must be
+        # steeper than the first piece of the hull.
+        while len(hull) > 1 and _slope(a, h, hull[-1], hull[-2]) < (h[hull[-1]] - 1) / (a[hull[-1]] + 1):
+            hull.pop()
+        hull.reverse()
+        slopes = np.append([_slope(a, h, *each) for each in itertools.pairwise(hull)], 0.0)
+        before = np.append((h[hull[0]] - 1) / (a[hull[0]] + 1), slopes[:-1])
+        mass = np.maximum(a[hull] * (slopes - before), 0.0)
+        if self.epsilons[hull[0]] == 0:
+            mass[0] *= 2  # this point is its own mirror image
+        return np.array(self.epsilons)[hull], mass
 
 
 def _slope(a: Reals, h: Reals, left: int, right: int) -> float:

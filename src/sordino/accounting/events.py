@@ -1,8 +1,8 @@
-"""What was released, as values. Events are `dp_accounting.DpEvent`s; here are three more and their flat form.
+"""Privacy events: what was released, as values. Three events beside those of `dp_accounting`, and a flat form.
 
-Every noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step), and of
-pure noise 1 / (epsilon that this norm costs). What a neighbour changes is a matter of the adjacency, not of the event:
-see `visible`.
+A noise multiplier is (noise standard deviation) / (largest L2 norm that ONE privacy unit adds to a step). For pure
+noise it is 1 / (epsilon of a change of this norm). How much a neighbor may change depends on the adjacency, not on the
+event: see `accountant_views`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_STEPS = 10**9
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class RandomAllocationDpEvent(DpEvent):
-    """Balls in bins: in each of `epochs` epochs every unit joins exactly one of `bins` Gaussian steps.
+    """Random allocation (balls in bins): in each epoch, each unit joins exactly one of `bins` Gaussian steps.
 
     The bin is uniform and independent between units and between epochs.
 
@@ -44,10 +44,10 @@ class RandomAllocationDpEvent(DpEvent):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class HiddenStateDpEvent(DpEvent):
-    """The last iterate of `steps` noisy steps that contract, of which nothing else is seen.
+    """Release of the last iterate of `steps` noisy contractive steps, and of nothing else.
 
-    It reveals no more than one Gaussian release of this multiplier (see `hidden_state`, where it comes from). Batches
-    have fixed places, so that it holds for a unit that is replaced, by nothing or by another, not for one that goes.
+    It reveals no more than one Gaussian release of this multiplier, which `hidden_state` computes. Units have fixed
+    places in batches. So it holds if a unit is replaced, by zero or by another one, and not if a unit is removed.
 
     >>> HiddenStateDpEvent(noise_multiplier=2.0, steps=24_000).steps
     24000
@@ -59,9 +59,9 @@ class HiddenStateDpEvent(DpEvent):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class PureDpEvent(DpEvent):
-    """One release of which no outcome becomes more than exp(1 / `noise_multiplier`) times as likely by one unit.
+    """One purely private release: one unit makes no outcome more than exp(1 / `noise_multiplier`) times as likely.
 
-    That is, when one unit adds all that the bound allows, in whatever direction; the noise may have any shape.
+    This is for a unit that adds as much as the bound allows, in any direction. The noise may have any distribution.
 
     >>> PureDpEvent(noise_multiplier=2.0)
     PureDpEvent(noise_multiplier=2.0)
@@ -72,16 +72,16 @@ class PureDpEvent(DpEvent):
 
 @dataclass(frozen=True)
 class Repeated:
-    """One mechanism, run `count` times (adaptively: each run may depend on the results of those before)."""
+    """One mechanism that runs `count` times, adaptively: each run may depend on the results of the runs before."""
 
     mechanism: DpEvent
     count: int
 
 
 def flatten(event: DpEvent) -> tuple[Repeated, ...]:
-    """The mechanisms of a composition, each once, with how often it runs.
+    """The mechanisms of a composition, each once, with its count.
 
-    Counts are multiplied in this one place, so that no accountant has to remember them.
+    Counts are multiplied in this function alone, so that accountants need not handle nested compositions.
 
     >>> from dp_accounting.dp_event import GaussianDpEvent
     >>> four = ComposedDpEvent([GaussianDpEvent(2.0), SelfComposedDpEvent(GaussianDpEvent(2.0), 3)])
@@ -130,7 +130,7 @@ def _leaves(event: DpEvent, count: int) -> Iterator[tuple[DpEvent, int]]:
 
 
 def named(event: object) -> str:
-    """The type of an event and of what it is made of, for a message. Its numbers may be anything, and stay out.
+    """The type of an event and of its inner events, for a message. Field values are left out.
 
     >>> named(PoissonSampledDpEvent(0.1, SelfComposedDpEvent(NoOpDpEvent(), 3)))
     'PoissonSampledDpEvent(SelfComposedDpEvent(NoOpDpEvent))'

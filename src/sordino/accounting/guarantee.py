@@ -1,4 +1,4 @@
-"""What is proved, in a form that can be printed: never a number that is not proved, and never one rounded down."""
+"""`Guarantee`: what is proved, in a form to print. Each value is proved, and none is rounded down."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SEED_STAYS_SECRET = (
 
 
 class Unit(StrEnum):
-    """Whose data one guarantee protects."""
+    """The privacy unit: whose data a guarantee protects."""
 
     EXAMPLE = "example"
     USER = "user"
 
 
 class View(StrEnum):
-    """What the observer sees whom the guarantee holds against."""
+    """What the observer sees against whom the guarantee holds."""
 
     EVERY_STEP = "every-step"
     FINAL_MODEL = "final-model"
@@ -46,9 +46,9 @@ _VIEWS = {
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy, and everything that an epsilon means nothing without.
+    """(epsilon, delta)-differential privacy, with all that an epsilon needs to have a meaning.
 
-    Delta may be 0 where all that is released is pure, as noise of an epsilon of its own is and Gaussian noise never is.
+    Delta may be 0 if all releases are purely differentially private, which Gaussian noise never is.
 
     >>> from dp_accounting.dp_event import GaussianDpEvent
     >>> guarantee = Guarantee.of(GaussianDpEvent(1.0), Adjacency.ZERO_OUT, delta=1e-5)
@@ -82,7 +82,10 @@ class Guarantee:
         assumptions: tuple[str, ...] = (),
         tight: bool = False,
     ) -> Guarantee:
-        """The guarantee that the accountants prove about `event`. What hides its steps or trials shows its end only."""
+        """The guarantee that the accountants prove for `event`.
+
+        If the event hides its steps or trials, the guarantee is against an observer of the final model.
+        """
         validate.instance(Unit, unit=unit)
         validate.instance(View, view=view)
         validate.instance(tuple, assumptions=assumptions)
@@ -92,29 +95,29 @@ class Guarantee:
         return cls(answer.epsilon, delta, unit, adjacency, view, answer.accountant, tuple(assumptions), event)
 
     def for_group(self, size: int) -> float:
-        """The epsilon that holds for `size` units together at the same delta; infinite if none is proved."""
+        """The epsilon for groups of `size` units at the same delta. Infinite if none is proved."""
         return epsilon_for_group(self.event, self.adjacency, size, self.delta)
 
     def best_true_positive_rate(self, false_positive_rate: float = 0.01) -> float:
-        """The most that any membership attack can detect while it accuses at most this share of absent units."""
+        """Upper bound on the true positive rate of any membership attack with at most this false positive rate."""
         validate.between(0, 1, false_positive_rate=false_positive_rate)
         return best_true_positive_rate(self._curve, false_positive_rate)
 
     @cached_property
     def statement(self) -> str:
-        """One plain paragraph for whoever has to sign."""
+        """The guarantee as one paragraph of plain text."""
         if math.isinf(self.epsilon):
             return (
                 f"There is no privacy guarantee (epsilon is infinite under {self.adjacency} adjacency): what was "
                 f"released may reveal everything about any {self.unit}."
             )
-        return " ".join([self._meaning, self._neighbours, self._family, self._attack, self._proof])
+        return " ".join([self._meaning, self._neighbors, self._family, self._attack, self._proof])
 
     def __str__(self) -> str:
         return self.statement
 
     def as_dict(self) -> dict[str, object]:
-        """All of it, ready for JSON. An infinite epsilon becomes `None`."""
+        """All fields and derived values, ready for JSON. An infinite epsilon becomes `None`."""
         return {
             "epsilon": _finite(self.epsilon),
             "delta": self.delta,
@@ -141,7 +144,7 @@ class Guarantee:
         )
 
     @property
-    def _neighbours(self) -> str:
+    def _neighbors(self) -> str:
         words = self.adjacency.in_words.replace("unit", str(self.unit))
         return f"Compared are two data sets in which {words}, by an observer who {_VIEWS[self.view]}."
 
@@ -180,7 +183,7 @@ class Guarantee:
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """The value with `digits` significant digits, never below itself.
+    """The value with `digits` significant digits, rounded up.
 
     >>> rounded_up(2.3816860), rounded_up(0.00012341), rounded_up(24.0)
     ('2.382', '0.0001235', '24')

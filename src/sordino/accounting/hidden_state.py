@@ -1,19 +1,20 @@
-"""What the last iterate alone reveals, where every step contracts: Bok, Su and Altschuler (2024).
+"""Privacy of the last iterate alone, if every step is a contraction: Bok, Su and Altschuler (2024).
 
-Two runs of x <- T_k(x) + noise on neighbouring data are compared. T_k is c_k-Lipschitz, the neighbours' maps differ by
-at most d_k in the steps that use the unit (and not at all in the others), and the noise of step k has standard
-deviation s_k. Shifted interpolation pays off the distance z_k between the two runs step by step, a_k at a time:
+Compare two runs of x <- T_k(x) + noise on neighboring datasets. T_k is c_k-Lipschitz. The maps of the two datasets
+differ by at most d_k in the steps that use the unit (u_k = 1), and are equal in all others (u_k = 0). The noise of step
+k has standard deviation s_k. Shifted interpolation reduces the distance z_k of the two runs by a_k in step k:
 
     z_0 = 0,   z_(k+1) = c_k z_k + d_k u_k - a_k,   z_k >= 0,   z_t = 0,   mu^2 = sum_k (a_k / s_k)^2,
 
-and the last iterate is mu-GDP for every such choice of a. The best one is a taut string. With w_k the product of all
-later contractions, x_k = w_k a_k has prefix sums below those of w_k d_k u_k and the same total, and minimises
-sum_k x_k^2 / (w_k s_k)^2: its path is the lower convex hull of the points (sum (w s)^2, sum w d u).
+and the last iterate is mu-GDP for every such choice of a. The best choice is a taut string. Let w_k be the product of
+all later contractions. Then x_k = w_k a_k has prefix sums below those of w_k d_k u_k and the same total, and minimizes
+sum_k x_k^2 / (w_k s_k)^2. Its path is the lower convex hull of the points (sum (w s)^2, sum w d u).
 
-If both runs stay in a set of diameter D, the distance is never above D: one may start at any step with z = D, and pay
-nothing for what came before.
+If both runs stay in a set of diameter D, their distance is never above D. So the recursion may start at any step with
+z = D, without a cost for the steps before.
 
-Nothing else may be seen of the run: no earlier iterate, no curve, no choice made by looking.
+The bound holds only if nothing else of the run is observed: no earlier iterate, no learning curve, and no choice that
+depends on one.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Wholes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a run: contraction, noise and (when the unit takes part) distance of the neighbours' maps.
+    """The steps of a run: contraction c_k, noise s_k, and distance d_k of the two maps when the unit takes part.
 
-    All are in units of the iterate: for gradient descent with step size eta, clip norm C, batch size b and noise of
-    standard deviation sigma C on the sum, `noise_std` is eta sigma C / b, and `shift` eta C / b (twice that for
+    All are in units of the iterate. For gradient descent with step size eta, clip norm C, batch size b and noise of
+    standard deviation sigma C on the sum, `noise_std` is eta sigma C / b, and `shift` is eta C / b (twice that for
     replace-one).
     """
 
@@ -57,7 +58,7 @@ class Steps:
 
     @classmethod
     def constant(cls, steps: int, *, contraction: float, noise_multiplier: float) -> Steps:
-        """Equal steps, in units of what one unit moves the iterate by.
+        """Equal steps, in units of the distance by which one privacy unit moves the iterate.
 
         >>> len(Steps.constant(60, contraction=1.0, noise_multiplier=2.0))
         60
@@ -70,10 +71,10 @@ class Steps:
 def mu_of_cycle(
     steps: Steps, *, batches: int, epochs: int, diameter: float | None = None, position: int | None = None
 ) -> float:
-    """The same for the worst-placed unit (or that of batch `position`) when disjoint batches take turns.
+    """The Gaussian-DP parameter of the last iterate if disjoint batches take turns, for the worst batch of a unit.
 
-    Steps after the last epoch see no data: noise, and whatever public maps they are. They cost the unit of the last
-    batch its disadvantage.
+    With `position`, it is for a unit in this batch. Steps after the last epoch use no data: they are public maps with
+    noise, which reduce the disadvantage of units in the last batch.
 
     >>> cycle = Steps.constant(60 * 400, contraction=1.0, noise_multiplier=7.5)
     >>> round(mu_of_cycle(cycle, batches=60, epochs=400), 4)
@@ -83,11 +84,11 @@ def mu_of_cycle(
     validate.count(steps=len(steps), at_least=batches * epochs)
     positions = range(batches) if position is None else [position]
     turns = batches * np.arange(epochs)
-    return max(mu_of_unit(steps, turns + place, diameter=diameter) for place in positions)
+    return max(mu_of_unit(steps, turns + batch, diameter=diameter) for batch in positions)
 
 
 def mu_of_unit(steps: Steps, uses: Wholes, *, diameter: float | None = None) -> float:
-    """The Gaussian-DP parameter of the last iterate for a unit that takes part in the steps `uses`, which rise.
+    """The Gaussian-DP parameter of the last iterate for a unit that takes part in the steps `uses`, in rising order.
 
     >>> cycle = Steps.constant(4 * 3, contraction=0.9, noise_multiplier=1.0)
     >>> round(mu_of_unit(cycle, np.array([3, 7, 11])), 12)
@@ -96,38 +97,38 @@ def mu_of_unit(steps: Steps, uses: Wholes, *, diameter: float | None = None) -> 
     if len(uses) == 0:
         return 0.0
     weight = np.append(np.cumprod(steps.contraction[::-1])[::-1][1:], 1.0)  # the product of all later contractions
-    # From each step to the end: where the noise fades, the last steps' share would be lost in a sum from the start.
-    room = np.append(np.cumsum(((weight * steps.noise_std) ** 2)[::-1])[::-1], 0.0)
-    owed = weight * steps.shift
-    best = _taut(room, uses, owed[uses])
+    # Sums from each step to the end: with decreasing noise, sums from the start would lose the part of the last steps.
+    variance_left = np.append(np.cumsum(((weight * steps.noise_std) ** 2)[::-1])[::-1], 0.0)
+    shifts = weight * steps.shift
+    best = _taut(variance_left, uses, shifts[uses])
     if diameter is None:
         return best
     validate.positive(diameter=diameter)
     for start in _starts(len(steps), uses):
         later = uses[uses >= start]
         distance = diameter * weight[start] * steps.contraction[start]
-        bends, debts = np.append(start, later), np.append(distance, owed[later])
-        best = min(best, _taut(room, bends, debts))
+        bends, distances = np.append(start, later), np.append(distance, shifts[later])
+        best = min(best, _taut(variance_left, bends, distances))
     return best
 
 
-def _taut(room: Reals, bends: Wholes, debts: Reals) -> float:
+def _taut(variance_left: Reals, bends: Wholes, distances: Reals) -> float:
     """The square root of sum (dY)^2 / dX along the lower convex hull.
 
-    Between two debts nothing is owed anew, so that the hull bends right before a debt only. Its slopes, which never
-    fall, are the isotonic regression of the pieces' own slopes with the pieces' lengths as weights.
+    Y increases at the steps `bends` only, by `distances`, so the hull bends right before these steps only. Its slopes,
+    which never decrease, are the isotonic regression of the slopes of the pieces, with the pieces' lengths as weights.
     """
-    lengths = room[bends] - np.append(room[bends[1:]], 0.0)
-    # A debt at the same place as the next, or so long ago that its room is no number any more, is paid from there on.
-    has_room = lengths > 0
-    paid_in: Wholes = np.cumsum(has_room) - has_room
-    lengths = lengths[has_room]
-    slopes = isotonic_regression(np.bincount(paid_in, weights=debts) / lengths, weights=lengths).x
+    lengths = variance_left[bends] - np.append(variance_left[bends[1:]], 0.0)
+    # A piece has length 0 if two starts coincide, or if its variance underflows. Its distance is added to the next one.
+    has_length = lengths > 0
+    piece_of: Wholes = np.cumsum(has_length) - has_length
+    lengths = lengths[has_length]
+    slopes = isotonic_regression(np.bincount(piece_of, weights=distances) / lengths, weights=lengths).x
     return math.sqrt(math.fsum(lengths * slopes**2))
 
 
 def _starts(steps: int, uses: Wholes) -> Wholes:
-    """Where the distance may be counted as the diameter. Every choice is valid; a good one is near the end."""
+    """Steps at which the distance may be bounded by the diameter. Every choice is valid; good ones are near the end."""
     near_the_end = steps - np.unique(np.geomspace(1, steps, 300).astype(np.int64))
     starts = np.unique(np.concatenate([uses, uses + 1, near_the_end]))
     return starts[starts < steps]

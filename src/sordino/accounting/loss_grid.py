@@ -1,10 +1,11 @@
-"""Privacy losses on a grid, composed by a Fourier transform that is precise where the answer lies.
+"""Composition of privacy losses on a grid, by a Fourier transform that is accurate near the requested epsilon.
 
-A plain transform leaves a rounding error of about 1e-16 times the number of steps everywhere, far above a small delta.
-Multiplying the probabilities by exp(tilt * loss) first, and dividing afterwards, moves the bulk of the distribution to
-the epsilon asked for, so that the error is relative to delta itself (exponential tilting, as in saddle-point methods).
+A plain transform has a rounding error of about 1e-16 times the number of steps everywhere, far above a small delta. So
+probabilities are multiplied by exp(tilt * loss) before, and divided by it afterwards. This moves most of the
+probability to the requested epsilon, so that the error is relative to delta itself (exponential tilting, as in
+saddle-point methods).
 
-Index letter: `k` a point of the grid, at the loss `(lowest + k) * interval`.
+Index letter: `k` is a point of the grid, at the loss `(lowest + k) * interval`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROUNDING = 2.0**-52
 
 @dataclass(frozen=True)
 class LossGrid:
-    """Probabilities `mass[k]` of the losses on a grid, and of an infinite loss."""
+    """Probabilities `mass[k]` of the losses of a grid, and the probability of an infinite loss."""
 
     interval: float
     lowest: int
@@ -32,10 +33,10 @@ class LossGrid:
 
     @classmethod
     def of(cls, losses: Losses, interval: float) -> LossGrid:
-        """Splits each loss between its neighbours on the grid so that both distributions keep their probabilities.
+        """Splits each loss between the two nearest grid points, and keeps its probability under both distributions.
 
-        This is the least private of all pairs with their losses on the grid that agree with the given pair at its
-        points, hence an upper bound between them (connect the dots: Doroshenko et al. 2022).
+        Among all pairs with losses on the grid that agree with the given pair at the points of the grid, this is the
+        least private one. Hence it is an upper bound between the points (connect the dots: Doroshenko et al. 2022).
         """
         below = np.floor(losses.loss / interval)
         lowest = int(below.min())
@@ -44,7 +45,7 @@ class LossGrid:
         size = int(k.max()) + 2
         mass = np.bincount(k, losses.mass - moved_up, size) + np.bincount(k + 1, moved_up, size)
         mass = np.maximum(mass, 0.0)
-        # A quadrature that fell short of probability 1 is scaled up to it.
+        # A quadrature with a total probability below 1 is scaled up to 1.
         return cls(interval, lowest, mass / min(1.0, float(mass.sum()) + losses.infinite), losses.infinite)
 
     @property
@@ -62,50 +63,50 @@ class LossGrid:
         return np.asarray(np.exp(self._log_tilted(tilt) - self.log_moment(tilt)))
 
     def _log_tilted(self, tilt: float) -> Reals:
-        # A probability may have underflowed where exp(tilt * loss) overflows: their product is taken as logarithms.
+        # A probability may underflow where exp(tilt * loss) overflows, so their logarithms are added.
         with np.errstate(divide="ignore"):
             return np.asarray(tilt * self.losses + np.log(self.mass))
 
 
 @dataclass(frozen=True)
 class DeltaBounds:
-    """`delta[k]` is a bound on delta at the epsilon `start + k * interval`, all numerical errors included."""
+    """Bounds `delta[k]` on delta at the epsilon `start + k * interval`, all numerical errors included."""
 
     interval: float
     start: float
     delta: Reals
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon on record; it may be the end of the range, or infinite when the range ends too early."""
+        """The smallest epsilon of the range at which `delta` holds. Infinite if it holds nowhere in the range."""
         if not self.delta[-1] <= delta:
             return math.inf
         k = int(np.argmax(self.delta <= delta))
         upper = self.start + k * self.interval
         if k == 0:
             return max(0.0, upper)
-        # Between two points of the grid delta is a straight line in exp(epsilon).
-        share = min((delta - self.delta[k]) / (self.delta[k - 1] - self.delta[k]), 1 - ROUNDING)
-        return max(0.0, upper + math.log1p(share * math.expm1(-self.interval)))
+        # Between two points of the grid delta is linear in exp(epsilon).
+        fraction = min((delta - self.delta[k]) / (self.delta[k - 1] - self.delta[k]), 1 - ROUNDING)
+        return max(0.0, upper + math.log1p(fraction * math.expm1(-self.interval)))
 
     def delta_at(self, epsilon: float) -> float:
-        """The bound at one epsilon: the end of the range for a larger one, and nothing (1) for a smaller one."""
+        """The bound at one epsilon: the last value for epsilons above the range, and 1 for those below it."""
         k = math.floor((epsilon - self.start) / self.interval)
         if k < 0:
             return 1.0
         if k + 1 >= len(self.delta):
             return float(self.delta[-1])
-        share = math.expm1(epsilon - (self.start + (k + 1) * self.interval)) / math.expm1(-self.interval)
-        return float(self.delta[k + 1] + min(1.0, max(0.0, share)) * (self.delta[k] - self.delta[k + 1]))
+        fraction = math.expm1(epsilon - (self.start + (k + 1) * self.interval)) / math.expm1(-self.interval)
+        return float(self.delta[k + 1] + min(1.0, max(0.0, fraction)) * (self.delta[k] - self.delta[k + 1]))
 
 
 def compose(grids: Sequence[LossGrid], counts: Sequence[int], *, tilt: float, low: float, high: float) -> DeltaBounds:
-    """Bounds delta for all epsilons from `low` to `high` when each grid's mechanism runs `counts` times."""
+    """Bounds on delta for all epsilons from `low` to `high`, if the mechanism of grid `n` runs `counts[n]` times."""
     interval = grids[0].interval
     lowest = math.floor(low / interval)
     size = int(fft.next_fast_len(math.ceil(high / interval) - lowest + 2, real=True))
     top = (lowest + size) * interval
-    # Losses outside of the window wrap around. From below they come in at the top, which only adds to delta; from
-    # above they might be lost, so their probability (Chernoff's bound) counts as that of an infinite loss.
+    # Losses outside of the window wrap around. Those from below appear at the top, which can only increase delta. Those
+    # from above might be lost, so their probability (by Chernoff's bound) counts as that of an infinite loss.
     above = min(_log_moment(grids, counts, factor * tilt) - factor * tilt * top for factor in (1, 2, 4))
     infinite = -math.expm1(
         math.fsum(count * math.log1p(-grid.infinite) for grid, count in zip(grids, counts, strict=True))
@@ -115,7 +116,7 @@ def compose(grids: Sequence[LossGrid], counts: Sequence[int], *, tilt: float, lo
     for grid, count in zip(grids, counts, strict=True):
         spectrum *= fft.rfft(_around_a_circle(grid.tilted(tilt), grid.lowest, size)) ** count
     tilted = np.roll(fft.irfft(spectrum, size), -(lowest % size))
-    # Each factor of the spectrum is off by some log2(size) roundings, and no entry is above the mean of the spectrum.
+    # Each factor of the spectrum has about log2(size) rounding errors, and no entry is above the mean of the spectrum.
     floor = 4 * ROUNDING * (1 + sum(counts)) * math.log2(size) * float(np.abs(spectrum).mean())
     tilted = np.maximum(tilted, 0.0) + floor
 
@@ -123,7 +124,7 @@ def compose(grids: Sequence[LossGrid], counts: Sequence[int], *, tilt: float, lo
     first = max(0, middle - int(500 / max(tilt * interval, 1e-9)))
     mass = tilted[first:] * np.exp(-tilt * interval * (np.arange(first, size) - middle))
     # delta[k - 1] - delta[k] = (1 - exp(-interval)) * later[k]; later[k] = mass[k] + exp(-interval) * later[k + 1].
-    # These are sums of positive numbers, where the definition of delta would cancel.
+    # These are sums of positive terms. The terms in the definition of delta would cancel.
     later = signal.lfilter([1.0], [1.0, -math.exp(-interval)], mass[::-1])[::-1]
     tail_sums = np.append(np.cumsum(later[:0:-1])[::-1], 0.0)
     log_scale = _log_moment(grids, counts, tilt) - tilt * (lowest + middle) * interval
@@ -138,5 +139,5 @@ def _log_moment(grids: Sequence[LossGrid], counts: Sequence[int], tilt: float) -
 
 
 def _around_a_circle(values: Reals, lowest: int, size: int) -> Reals:
-    """The values at the places `lowest`, `lowest + 1`, ... of a circle of `size` places."""
+    """The values at the indices `lowest`, `lowest + 1`, ... modulo `size`, for a circular convolution."""
     return np.asarray(np.bincount((lowest + np.arange(len(values))) % size, values, size), dtype=np.float64)

@@ -1,11 +1,9 @@
-"""Privacy loss distributions (PLD), the default accountant: composed numerically and rounded up.
+"""The default accountant: privacy loss distributions (PLD), composed numerically and rounded up.
 
-One direction of a comparison (with the unit to without it, or back): which grid to compose on, and the result.
-
-The moments of the privacy loss, which are cheap, predict the answer by Chernoff's bound; the prediction decides the
-tilt, the window and the interval of the grid. If it is off, the answer is less tight, not less valid.
-
-The default accountant: privacy loss distributions, composed numerically and rounded to the safe side.
+`Direction` composes one direction of a comparison: data with the unit against data without it, or back. It chooses the
+grid from a prediction: the moments of the privacy loss, which are cheap, predict epsilon by Chernoff's bound, and the
+prediction decides the tilt, the window and the interval of the grid. If it is wrong, the result is less tight, not less
+valid. `loss_grid` composes, `dominating_pairs` has the pairs of distributions.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from dp_accounting.dp_event import (
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
-from sordino.accounting.accountant_views import REPLACE_ONE, Sight
+from sordino.accounting.accountant_views import REPLACE_ONE, AccountantView
 from sordino.accounting.balls_in_bins import AllocatedGaussian
 from sordino.accounting.curves import SMALLEST_DELTA, deltas_of
 from sordino.accounting.dominating_pairs import (
@@ -47,27 +45,27 @@ from sordino.errors import UnsupportedEvent
 
 MOST_LOSSES_OF_A_STEP = 2**16
 MOST_PLACES = 2**20
-MOST_DIGITS = 2.0**-40  # of a loss: below, an interval is lost in its rounding errors
+MOST_DIGITS = 2.0**-40  # smallest interval relative to a loss; a smaller one would be lost in rounding errors
 RELATIVE_ERROR = 5e-5
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A composition in which pair `n` runs `counts[n]` times."""
+    """One direction of a composition in which pair `n` runs `counts[n]` times."""
 
     pairs: tuple[Pair, ...]
     counts: tuple[int, ...]
     name: str = "pld"
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon found at `delta`; infinite if the grid cannot answer."""
+        """The smallest epsilon that the grids prove at `delta`. Infinite if they prove none."""
         log_delta = math.log(delta)
         losses = self._losses(log_delta)
-        tilt = _minimiser(lambda tilt: (losses.log_moment(tilt) - log_delta) / tilt)
+        tilt = _minimizer(lambda tilt: (losses.log_moment(tilt) - log_delta) / tilt)
         predicted = (losses.log_moment(tilt) - log_delta) / tilt
         answer = self._epsilon_near(predicted, tilt, losses, delta)
-        # Where single steps have rare but large losses, the prediction is far too high, and the grid too coarse for the
-        # answer found. That answer is a bound already, and serves as the next prediction.
+        # If single steps have rare but large losses, the prediction is far too high, and the grid too coarse for the
+        # answer. The answer is a bound nevertheless, and serves as the next prediction.
         for _ in range(4):
             if not 0 < answer < 0.9 * predicted:
                 break
@@ -86,28 +84,28 @@ class Direction:
         return self._composed(losses, tilt, predicted, low=predicted - 40 * spread).epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta found at `epsilon`, but not below the smallest delta of all."""
+        """The smallest delta that the grids prove at `epsilon`, and at least `SMALLEST_DELTA`."""
         return self._from(epsilon)[1]
 
     def deltas(self, epsilons: Reals) -> Reals:
-        """Deltas at many rising epsilons, from few grids: each serves until delta has fallen to what it leaves out."""
-        found = np.ones(len(epsilons))
+        """Deltas at many rising epsilons, from few grids. A grid is used until delta falls to 1/1000 of its first."""
+        deltas = np.ones(len(epsilons))
         composed, lowest = None, math.inf
-        for place, epsilon in enumerate(epsilons.tolist()):
+        for index, epsilon in enumerate(epsilons.tolist()):
             if composed is None or composed.delta_at(epsilon) < lowest:
                 composed, first = self._from(epsilon)
-                found[place], lowest = first, 1e-3 * first
+                deltas[index], lowest = first, 1e-3 * first
             else:
-                found[place] = composed.delta_at(epsilon)
-        return np.minimum.accumulate(found)  # a delta that holds at an epsilon holds above it
+                deltas[index] = composed.delta_at(epsilon)
+        return np.minimum.accumulate(deltas)  # a delta that holds at an epsilon holds at every larger one
 
     def _from(self, epsilon: float) -> tuple[DeltaBounds, float]:
         """A grid that begins at `epsilon`, and the delta there."""
         least = math.log(SMALLEST_DELTA)
         log_delta = min(0.0, self._losses(least).chernoff(epsilon)[1])
         answer = 1.0
-        # Where the losses are rare, the prediction is far too high, and so are the errors that were allowed for it. The
-        # answer found is a bound already, and serves as the next prediction.
+        # If losses are rare, the prediction is far too high, and so are the errors that it allows. The answer is a
+        # bound nevertheless, and serves as the next prediction.
         for _ in range(4):
             losses = self._losses(max(least, log_delta - 5))
             tilt, predicted = losses.chernoff(epsilon)
@@ -122,7 +120,7 @@ class Direction:
     def _composed(
         self, losses: TotalLosses, tilt: float, epsilon: float, low: float, beyond: float = 0.0
     ) -> DeltaBounds:
-        """Delta from `low` upwards, where what is left out above weighs exp(-16 - `beyond`) of what is predicted."""
+        """Delta from `low` upwards. Losses above the window have at most exp(-16 - `beyond`) of the predicted delta."""
         spread = losses.spread(tilt)
         high = epsilon + 4 * spread + (16 + beyond) / tilt
         steps = sum(self.counts)
@@ -130,9 +128,9 @@ class Direction:
         # steps * interval^2 * (tilt + 1) / 12.
         interval = math.sqrt(12 * RELATIVE_ERROR * max(epsilon, spread) / (steps * (tilt + 1)))
         least = losses.least(tilt)
-        # A coarser grid is less tight and as valid: memory and the precision of a loss may limit how fine it is. Nodes
-        # stop short of the highest loss, and after a strong tilt, which keeps a sliver of the losses, nearly all of the
-        # range lies beyond the last node.
+        # A coarser grid is less tight and equally valid, so memory and the precision of a loss may limit how fine it
+        # is. Quadrature nodes end before the highest loss. With a strong tilt, only a small part of the losses counts,
+        # and nearly all of the range is beyond the last node.
         range_of_a_step = max(each.highest - start for each, start in zip(losses.losses, least, strict=True))
         rounding = MOST_DIGITS * max(abs(each.highest) for each in losses.losses)
         interval = max(interval, range_of_a_step / MOST_LOSSES_OF_A_STEP, (high - low) / MOST_PLACES, rounding)
@@ -143,13 +141,13 @@ class Direction:
         return compose(grids, self.counts, tilt=tilt, low=low, high=high)
 
     def _losses(self, log_delta: float) -> TotalLosses:
-        # The losses left out in all steps together weigh less than a ten-thousandth of delta.
+        # The losses that are left out in all steps have a total probability below 1/10,000 of delta.
         log_tail = log_delta - math.log(sum(self.counts)) - 9.5
         return TotalLosses(tuple(pair.losses(log_tail) for pair in self.pairs), self.counts, log_tail)
 
 
-def _minimiser(objective: Callable[[float], float]) -> float:
-    """The least extreme of the tilts that minimise the objective: it may fall towards a limit for ever."""
+def _minimizer(objective: Callable[[float], float]) -> float:
+    """The smallest tilt that nearly minimizes the objective, which may decrease towards a limit without a minimum."""
     scan = np.arange(-16.0, 24.0)
     values = np.array([objective(math.exp(log)) for log in scan])
     start = float(scan[np.argmax(values <= values.min() + 1e-3 * abs(values.min()))])
@@ -161,7 +159,7 @@ def _minimiser(objective: Callable[[float], float]) -> float:
 
 @dataclass(frozen=True)
 class TotalLosses:
-    """Moments of the total privacy loss."""
+    """Moments of the total privacy loss of a composition."""
 
     losses: tuple[Losses, ...]
     counts: tuple[int, ...]
@@ -174,16 +172,16 @@ class TotalLosses:
         )
 
     def chernoff(self, epsilon: float) -> tuple[float, float]:
-        """The tilt that predicts the smallest delta at `epsilon`, and the logarithm of that delta."""
+        """The tilt for which Chernoff's bound on delta at `epsilon` is smallest, and the logarithm of the bound."""
         least = math.log(SMALLEST_DELTA)
 
         def predicted(tilt: float) -> float:
             return self.log_moment(tilt) - tilt * epsilon
 
-        # Below `least` any tilt will do; reflecting the values there makes the search end at one that is not extreme.
-        tilt = _minimiser(lambda tilt: max(predicted(tilt), 2 * least - predicted(tilt)))
-        # At an epsilon below the mean loss no tilt is needed; a small one keeps the window as narrow as the losses are,
-        # unless rare losses are so large that they would outweigh all others.
+        # Below `least` any tilt is good enough. Values there are reflected, so that the search finds a moderate tilt.
+        tilt = _minimizer(lambda tilt: max(predicted(tilt), 2 * least - predicted(tilt)))
+        # At an epsilon below the mean loss no tilt is needed. A small tilt keeps the window as narrow as the losses,
+        # unless rare losses are so large that they would dominate.
         spread = self.spread(tilt)
         if spread > 0 and tilt < 1 / spread:
             low, high = math.log(tilt), -math.log(spread)
@@ -200,7 +198,7 @@ class TotalLosses:
         )
 
     def least(self, tilt: float) -> list[float]:
-        """For each mechanism, a loss below which everything together weighs nothing after tilting."""
+        """For each mechanism, a loss below which all losses together are negligible after tilting."""
         log_steps = math.log(sum(self.counts))
         starts = [(self._tilted(each, tilt)[0] - 40 - log_steps) / tilt for each in self.losses]
         return [max(start, float(each.loss.min())) for start, each in zip(starts, self.losses, strict=True)]
@@ -220,43 +218,43 @@ SMALLEST_MULTIPLIER = 0.05
 
 @dataclass(frozen=True)
 class PldCurve:
-    """The curve of a composition of sights, each run so many times.
+    """The privacy curve of a composition, given the view and the count of each mechanism.
 
-    >>> from sordino.accounting.accountant_views import Sight
-    >>> curve = PldCurve.of([(Sight(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1))), 14_062)])
+    >>> from sordino.accounting.accountant_views import AccountantView
+    >>> curve = PldCurve.of([(AccountantView(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1))), 14_062)])
     >>> round(curve.epsilon(1e-5), 2)
     2.38
     """
 
-    sights: tuple[tuple[Sight, int], ...]
+    views: tuple[tuple[AccountantView, int], ...]
     name: str = "pld"
 
     @classmethod
-    def of(cls, sights: Iterable[tuple[Sight, int]], name: str = "pld") -> PldCurve:
-        return cls(tuple(sights), name)
+    def of(cls, views: Iterable[tuple[AccountantView, int]], name: str = "pld") -> PldCurve:
+        return cls(tuple(views), name)
 
     def epsilon(self, delta: float) -> float:
-        return self._composed.epsilon(delta) if self._answers else math.inf
+        return self._composed.epsilon(delta) if self._has_enough_noise else math.inf
 
     def delta(self, epsilon: float) -> float:
-        return self._composed.delta(epsilon) if self._answers else 1.0
+        return self._composed.delta(epsilon) if self._has_enough_noise else 1.0
 
     def deltas(self, epsilons: Reals) -> Reals:
-        return self._composed.deltas(epsilons) if self._answers else np.ones(len(epsilons))
+        return self._composed.deltas(epsilons) if self._has_enough_noise else np.ones(len(epsilons))
 
     @cached_property
-    def _answers(self) -> bool:
-        return all(answers(sight) for sight, _ in self.sights)
+    def _has_enough_noise(self) -> bool:
+        return all(has_enough_noise(view) for view, _ in self.views)
 
     @cached_property
     def _composed(self) -> PairsCurve:
-        pairs = tuple(dominating_pairs(sight) for sight, _ in self.sights)
-        return PairsCurve(pairs, tuple(count for _, count in self.sights), self.name)
+        pairs = tuple(dominating_pairs(view) for view, _ in self.views)
+        return PairsCurve(pairs, tuple(count for _, count in self.views), self.name)
 
 
 @dataclass(frozen=True)
 class PairsCurve:
-    """The curve of a composition of worst-case pairs, each in both directions, and run so many times."""
+    """The privacy curve of a composition of dominating pairs, each in both directions, with their counts."""
 
     pairs: tuple[tuple[Pair, Pair], ...]
     counts: tuple[int, ...]
@@ -273,7 +271,7 @@ class PairsCurve:
 
     @cached_property
     def _directions(self) -> list[Direction | Binomial]:
-        """From the data with the unit to the data without it, and back; only one of them if they are the same."""
+        """The comparison of data with the unit to data without it, and back. Only one of them if they are equal."""
         return [_direction(each, self.counts) for each in dict.fromkeys(zip(*self.pairs, strict=True))]
 
 
@@ -285,30 +283,29 @@ def _direction(pairs: tuple[Pair, ...], counts: tuple[int, ...]) -> Direction | 
             return Direction(pairs, counts)
 
 
-@lru_cache(maxsize=4096)  # small trainings alike, as in a cross-validation, ask for each of their steps again and again
+@lru_cache(maxsize=4096)  # similar small trainings, as in a cross-validation, need the same values in each step
 def _epsilon(direction: Direction | Binomial, delta: float) -> float:
     return direction.epsilon(delta)
 
 
-def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
-    """The worst-case pairs of one mechanism: with the unit against without it, and the other way round.
+def dominating_pairs(view: AccountantView) -> tuple[Pair, Pair]:
+    """The dominating pairs of one mechanism: data with the unit against data without it, and the reverse.
 
-    Zhu, Dong and Wang (2022) for Poisson sampling and for batches of a fixed size, Ganesh (2025) for truncated Poisson
-    sampling, `allocation_pair` for
-    one epoch of balls in bins, `randomized_response` for pure noise.
+    Sources: Zhu, Dong and Wang (2022) for Poisson sampling and for batches of a fixed size, Ganesh (2025) for truncated
+    Poisson sampling, `balls_in_bins` for one epoch of random allocation, `randomized_response` for pure noise.
     """
-    match sight.event:
+    match view.event:
         case GaussianDpEvent(noise_multiplier=std):
             return _mixtures(std, ((1.0, 1.0),))
         case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=std)):
             present = ((1 - rate, 0.0), (rate, 1.0))
-            return _replaced(std, present) if sight.relation is REPLACE_ONE else _mixtures(std, present)
+            return _replaced(std, present) if view.relation is REPLACE_ONE else _mixtures(std, present)
         case MixtureOfGaussiansDpEvent(standard_deviation=std, sensitivities=means, sampling_probs=weights):
             return _mixtures(std, tuple(zip(weights, means, strict=True)))
         case TruncatedSubsampledGaussianDpEvent():
-            return _truncated(sight.event, sight)
+            return _truncated(view.event, view)
         case SampledWithoutReplacementDpEvent(event=GaussianDpEvent(noise_multiplier=std)):
-            pair = FixedSizeBatches(std, sight.event.sample_size / sight.event.source_dataset_size)
+            pair = FixedSizeBatches(std, view.event.sample_size / view.event.source_dataset_size)
             return pair, pair
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             joined = AllocatedGaussian(multiplier, bins, present_above=True)
@@ -324,18 +321,18 @@ def dominating_pairs(sight: Sight) -> tuple[Pair, Pair]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there, replace(there, present_above=False)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(sight.event)}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(view.event)}.")
 
 
-def answers(sight: Sight) -> bool:
-    """Whether there is enough noise: else losses need huge grids, epsilon means nothing, and any accountant will do."""
-    return _multiplier(sight) >= SMALLEST_MULTIPLIER
+def has_enough_noise(view: AccountantView) -> bool:
+    """Whether PLD is used for this view. With less noise grids would be huge, and epsilon too large to matter."""
+    return _multiplier(view) >= SMALLEST_MULTIPLIER
 
 
-def _multiplier(sight: Sight) -> float:
-    match sight.event:
+def _multiplier(view: AccountantView) -> float:
+    match view.event:
         case PoissonSampledDpEvent(event=event) | SampledWithoutReplacementDpEvent(event=event):
-            return _multiplier(Sight(event))
+            return _multiplier(AccountantView(event))
         case MixtureOfGaussiansDpEvent(standard_deviation=std, sensitivities=means):
             return float(std / max(means))
         case (
@@ -345,9 +342,9 @@ def _multiplier(sight: Sight) -> float:
             | TruncatedSubsampledGaussianDpEvent()
             | RandomAllocationDpEvent()
         ):
-            return float(sight.event.noise_multiplier)
+            return float(view.event.noise_multiplier)
         case _:
-            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(sight.event)}.")
+            raise UnsupportedEvent(f"privacy loss distributions do not cover {named(view.event)}.")
 
 
 _Mixture = tuple[tuple[float, float], ...]
@@ -355,9 +352,9 @@ _Mixture = tuple[tuple[float, float], ...]
 
 def _mixtures(std: float, present: _Mixture) -> tuple[Pair, Pair]:
     present = _possible(present)
-    # Going back the line is mirrored, so that the loss grows along it again.
-    nothing: _Mixture = ((1.0, 0.0),)
-    return GaussianMixtures(std, present, nothing), GaussianMixtures(std, nothing, _mirrored(present))
+    absent: _Mixture = ((1.0, 0.0),)
+    # In the reverse direction the line is mirrored, so that the loss increases along it again.
+    return GaussianMixtures(std, present, absent), GaussianMixtures(std, absent, _mirrored(present))
 
 
 def _replaced(std: float, present: _Mixture) -> tuple[Pair, Pair]:
@@ -374,16 +371,16 @@ def _mirrored(mixture: _Mixture) -> _Mixture:
     return tuple((weight, -mean) for weight, mean in mixture)
 
 
-def _truncated(event: TruncatedSubsampledGaussianDpEvent, sight: Sight) -> tuple[Pair, Pair]:
+def _truncated(event: TruncatedSubsampledGaussianDpEvent, view: AccountantView) -> tuple[Pair, Pair]:
     size, cap, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
-    untouched = dominating_pairs(
-        Sight(PoissonSampledDpEvent(rate, GaussianDpEvent(event.noise_multiplier)), sight.relation)
+    not_full = dominating_pairs(
+        AccountantView(PoissonSampledDpEvent(rate, GaussianDpEvent(event.noise_multiplier)), view.relation)
     )
     full = float(binom.sf(cap - 1, size - 1, rate))
     if full == 0:
-        return untouched
-    # In a full batch the unit may also push another one out, hence a replacement at twice the distance.
+        return not_full
+    # In a full batch the unit takes the place of another one. That is a replacement, at twice the distance.
     joins = float(binom.sf(cap, size, rate)) * cap / (full * size)
-    pushed = _replaced(event.noise_multiplier / 2, ((1 - joins, 0.0), (joins, 1.0)))
-    (there, back), (there_full, back_full) = untouched, pushed
+    replaced = _replaced(event.noise_multiplier / 2, ((1 - joins, 0.0), (joins, 1.0)))
+    (there, back), (there_full, back_full) = not_full, replaced
     return EitherPair(full, there_full, there), EitherPair(full, back_full, back)

@@ -1,8 +1,9 @@
-"""Bounds for repeated steps of pure differential privacy: sums, and the exact loss of one of two values.
+"""Accountants of pure differential privacy.
 
-What follows from the epsilon of each step alone, where every step is pure: sums, and the law of large numbers.
-
-One pure step, again and again: its privacy loss has two values, so that the total loss is a count of one of them.
+* `PureComposition` and `AdvancedComposition` use the epsilon of each step only: the sum of all epsilons, and the
+  concentration of the total loss around its mean.
+* `Binomial` is the exact composition of equal pure steps. The privacy loss of randomized response has two values, so
+  the total loss is a function of how often the higher one occurs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dp_accounting.dp_event import (
 )
 from scipy.special import gammaln
 
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.curves import PrivacyCurve
 from sordino.accounting.events import PureDpEvent, flatten
 from sordino.accounting.loss_grid import DeltaBounds
@@ -30,7 +31,7 @@ from sordino.accounting.randomized_response import RandomizedResponse, log_mixed
 
 @dataclass(frozen=True)
 class PureComposition:
-    """The curve of randomized response at `total`, the sum of all epsilons. It alone proves something at delta 0.
+    """The curve of randomized response at `total`, the sum of all epsilons. Only this curve has an epsilon at delta 0.
 
     >>> PureComposition(2.0).epsilon(0.0), PureComposition(2.0).delta(2.0)
     (2.0, 0.0)
@@ -72,15 +73,15 @@ class AdvancedComposition:
         return min(1.0, math.exp(-(above**2) / (2 * self.squares)) * (1 + 1e-9)) if above > 0 else 1.0
 
 
-def pure_curves(sights: Iterable[tuple[Sight, int]]) -> list[PrivacyCurve]:
-    """Both curves of a composition in which every step is pure, and none of any other.
+def pure_curves(views: Iterable[tuple[AccountantView, int]]) -> list[PrivacyCurve]:
+    """Both curves of a composition in which all steps are pure. An empty list for any other composition.
 
-    >>> [curve.name for curve in pure_curves([(Sight(PureDpEvent(10.0)), 100)])]
+    >>> [curve.name for curve in pure_curves([(AccountantView(PureDpEvent(10.0)), 100)])]
     ['pure-composition', 'advanced-composition']
     """
     steps = []
-    for sight, count in sights:
-        epsilon = _epsilon_of(sight.event)
+    for view, count in views:
+        epsilon = _epsilon_of(view.event)
         if epsilon is None:
             return []
         steps.append((epsilon, count))
@@ -123,7 +124,7 @@ MOST_EXACT_STEPS = 10**6
 
 @dataclass(frozen=True)
 class Binomial:
-    """One direction of `steps` times the same randomized response, with nothing lost to a grid.
+    """One direction of `steps` equal randomized responses, composed exactly, without a grid.
 
     >>> three = Binomial(RandomizedResponse(1.0, 1.0, present_above=True), steps=3)
     >>> round(three.delta(2.0), 6)  # three true answers, of probability (e / (1 + e))^3, times 1 - exp(2 - 3)
@@ -143,14 +144,14 @@ class Binomial:
     @cached_property
     def _composed(self) -> DeltaBounds:
         (low, log_rare), (high, log_often) = sorted(self.response.atoms)
-        k = np.arange(self.steps + 1, dtype=np.float64)  # how often the higher loss came
+        k = np.arange(self.steps + 1, dtype=np.float64)  # number of times that the higher loss occurs
         loss = low * self.steps + (high - low) * k
-        log_ways = gammaln(self.steps + 1) - gammaln(k + 1) - gammaln(self.steps - k + 1)
-        log_upper = log_ways + k * log_often + (self.steps - k) * log_rare
+        log_binomial = gammaln(self.steps + 1) - gammaln(k + 1) - gammaln(self.steps - k + 1)
+        log_upper = log_binomial + k * log_often + (self.steps - k) * log_rare
         # delta[k - 1] - delta[k] = (1 - exp(low - high)) * exp(loss[k]) * (probability of k or more under `lower`).
         log_lower_tail = np.logaddexp.accumulate((log_upper - loss)[::-1])[::-1]
         falls = -math.expm1(low - high) * np.exp(loss + log_lower_tail)
         delta = np.append(np.cumsum(falls[:0:-1])[::-1], 0.0)
-        # Logarithms of factorials are off by up to 1e-15 of themselves, and everything else by less.
+        # Logarithms of factorials have relative errors of up to 1e-15, and all other terms smaller ones.
         rounded_up = 1 + 1e-9 + 1e-15 * float(gammaln(self.steps + 1))
         return DeltaBounds(high - low, float(loss[0]), np.minimum(delta * rounded_up, 1.0))

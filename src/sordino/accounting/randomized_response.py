@@ -1,11 +1,11 @@
-"""Pure differential privacy: no mechanism of a given epsilon reveals more than randomized response.
+"""Randomized response, the dominating pair of pure differential privacy.
 
-Randomized response says whether the unit is there, and lies with probability 1 / (1 + exp(epsilon)). Whatever is
-epsilon-private can be computed from its answer, in both directions (Kairouz, Oh, Viswanath 2015), so that its privacy
-loss, which has two values, is the worst case of all. A unit that joins a step with probability `rate` makes the pair
-((1 - rate) Q + rate P, Q) of a pair (P, Q) (Zhu, Dong, Wang 2022): two values again.
+Randomized response says whether the unit is present, and lies with probability 1 / (1 + exp(epsilon)). The output of
+each epsilon-private mechanism can be computed from its answer, in both directions (Kairouz, Oh, Viswanath 2015). So its
+privacy loss, which has two values, is the worst case. If a unit joins a step with probability `rate`, a pair (P, Q)
+becomes ((1 - rate) Q + rate P, Q) (Zhu, Dong, Wang 2022), whose loss has two values too.
 
-Index letter: the two answers are "there" and "not there", in this order.
+Arrays of two elements are for the answers "present" and "absent", in this order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from sordino.accounting.dominating_pairs import Losses, Reals
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """Randomized response on a unit that joins with probability `rate`, against one that is absent.
+    """The pair of randomized response, for a unit that joins with probability `rate`.
 
-    `present_above` says which of the two is `upper`. At a rate of 1 they mirror each other.
+    If `present_above`, `upper` is the distribution for data with the unit, otherwise `lower` is. At rate 1 both choices
+    have equal losses.
 
     >>> RandomizedResponse(epsilon=1.0, rate=1.0, present_above=True).losses(log_tail=-50.0).loss
     array([ 1., -1.])
@@ -43,7 +44,7 @@ class RandomizedResponse:
         return list(zip(self._loss.tolist(), self._log_upper.tolist(), strict=True))
 
     def renyi(self, orders: Reals) -> Reals:
-        """The Renyi divergences of `upper` from `lower`, rounded up by far more than the rounding errors in them."""
+        """The Renyi divergences of `upper` from `lower`, rounded up by far more than their rounding errors."""
         loss, log_lower = self._loss, self._log_upper - self._loss
         power = orders[:, None] * loss
         far = logsumexp(log_lower + power, axis=1)
@@ -65,10 +66,10 @@ class RandomizedResponse:
 
 
 def log_mixed(rate: float, epsilon: float) -> float:
-    """log(1 - rate + rate * exp(epsilon)): what is left of a log-ratio when the unit joins with probability `rate`.
+    """log(1 - rate + rate * exp(epsilon)): the log-ratio `epsilon` if the unit joins with probability `rate`.
 
-    It is the epsilon of a Poisson-sampled step whose unit may go, and of a sample without replacement if the unit may
-    be replaced (Balle, Barthe, Gaboardi 2018).
+    It is the epsilon of a Poisson-sampled step if the unit may be removed, and of a sample without replacement if the
+    unit may be replaced (Balle, Barthe, Gaboardi 2018).
 
     >>> round(log_mixed(0.01, 1.0), 6)
     0.017037
@@ -82,10 +83,11 @@ def log_mixed(rate: float, epsilon: float) -> float:
 
 
 def epsilon_of_replacing(rate: float, epsilon: float) -> float:
-    """The epsilon of a Poisson-sampled step whose unit may be replaced, if `epsilon` is that of one that may go.
+    """The epsilon of a Poisson-sampled step if the unit may be replaced. `epsilon` is that of a step without sampling.
 
-    Without the unit the step draws from some R. With it, from (1 - rate) R + rate P, where P is between exp(-epsilon) R
-    and exp(epsilon) R, whatever the unit holds: the two mixtures differ by at most the ratio of these ends.
+    `epsilon` is for removal. Without the unit, the step draws from a distribution R. With the unit, it draws from
+    (1 - rate) R + rate P, where P is between exp(-epsilon) R and exp(epsilon) R for any data of the unit. So the ratio
+    of two such mixtures is at most the ratio of these two ends.
 
     >>> epsilon_of_replacing(1.0, 0.5)
     1.0
@@ -94,10 +96,10 @@ def epsilon_of_replacing(rate: float, epsilon: float) -> float:
 
 
 def _above_tangent(order: Reals, log_ratio: Reals) -> Reals:
-    """ratio^order - 1 - order * (ratio - 1), whose mean under `lower` is that of ratio^order - 1.
+    """ratio^order - 1 - order * (ratio - 1), which has the same mean under `lower` as ratio^order - 1.
 
-    It is never negative, so that nothing cancels in the mean. Close to a ratio of 1 it is bounded by its second
-    derivative, there or at the ratio. It is not meant for a ratio^order above exp(30).
+    It is never negative, so that nothing cancels in the mean. Close to a ratio of 1, it is bounded by the second
+    derivative at 1 or at the ratio. Not for values of ratio^order above exp(30).
     """
     change = np.expm1(np.minimum(log_ratio, 31.0))
     direct = np.expm1(np.minimum(order * log_ratio, 31.0)) - order * change

@@ -1,7 +1,7 @@
-"""The second opinion: Renyi differential privacy. Looser than PLD, but quick, and it always answers.
+"""The second accountant: Renyi differential privacy (RDP). It is looser than PLD, but quick, and has no lower limit.
 
-Poisson sampling is computed here, because dp_accounting's series loses all digits of a tiny divergence, is off by up to
-7 % at low orders, and does not converge there for a high rate.
+Poisson sampling is computed here, because the series of dp_accounting loses all digits of a tiny divergence, has errors
+of up to 7 % at low orders, and does not converge there for a high rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.special import gammaln, logsumexp
 
-from sordino.accounting.accountant_views import Sight
+from sordino.accounting.accountant_views import AccountantView
 from sordino.accounting.balls_in_bins import renyi_of_adding, renyi_of_removing
 from sordino.accounting.dominating_pairs import Reals
 from sordino.accounting.events import PureDpEvent, RandomAllocationDpEvent, named
@@ -37,9 +37,9 @@ SMALLEST_MULTIPLIER_FOR_LOW_ORDERS = 0.05
 
 @dataclass(frozen=True)
 class RdpCurve:
-    """The curve that follows from the Renyi divergences at `ORDERS`, with the unit against without it and back.
+    """The privacy curve that follows from the Renyi divergences at `ORDERS`, in both directions.
 
-    >>> curve = RdpCurve.of([(Sight(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))), 10_000)])
+    >>> curve = RdpCurve.of([(AccountantView(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))), 10_000)])
     >>> round(curve.epsilon(1e-5), 2)
     6.71
     """
@@ -49,10 +49,10 @@ class RdpCurve:
     name: str = "rdp"
 
     @classmethod
-    def of(cls, sights: Iterable[tuple[Sight, int]], name: str = "rdp") -> RdpCurve:
+    def of(cls, views: Iterable[tuple[AccountantView, int]], name: str = "rdp") -> RdpCurve:
         removing, adding = np.zeros_like(ORDERS), np.zeros_like(ORDERS)
-        for sight, count in sights:
-            there, back = renyi(sight)
+        for view, count in views:
+            there, back = renyi(view)
             removing, adding = removing + count * there, adding + count * back
         return cls(removing, adding, name)
 
@@ -63,16 +63,16 @@ class RdpCurve:
         return max(_delta(divergences, epsilon) for divergences in (self.removing, self.adding))
 
 
-def renyi(sight: Sight) -> tuple[Reals, Reals]:
-    """The Renyi divergences of one mechanism in both directions. An order that is not covered is infinite."""
-    match sight.event:
+def renyi(view: AccountantView) -> tuple[Reals, Reals]:
+    """The Renyi divergences of one mechanism in both directions. They are infinite at orders that are not covered."""
+    match view.event:
         case GaussianDpEvent(noise_multiplier=multiplier) if multiplier > 0:
             divergences = ORDERS / (2 * multiplier**2)
         case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=multiplier)):
-            # Mironov, Talwar, Zhang (2019): the direction of removal is the worse one.
+            # Mironov, Talwar, Zhang (2019): removal is the worse direction.
             divergences = _poisson(rate, multiplier)
         case LaplaceDpEvent() | SampledWithoutReplacementDpEvent():
-            divergences = _from_dp_accounting(sight)
+            divergences = _from_dp_accounting(view)
         case RandomAllocationDpEvent(noise_multiplier=multiplier, bins=bins):
             return renyi_of_removing(multiplier, bins, ORDERS), renyi_of_adding(multiplier, bins, ORDERS)
         case PureDpEvent(noise_multiplier=multiplier):
@@ -81,17 +81,17 @@ def renyi(sight: Sight) -> tuple[Reals, Reals]:
             there = RandomizedResponse(1 / multiplier, rate, present_above=True)
             return there.renyi(ORDERS), replace(there, present_above=False).renyi(ORDERS)
         case _:
-            raise UnsupportedEvent(f"Renyi differential privacy does not cover {named(sight.event)}.")
+            raise UnsupportedEvent(f"Renyi differential privacy does not cover {named(view.event)}.")
     return divergences, divergences
 
 
-@lru_cache(maxsize=256)  # one step of a run is asked for again and again, with other numbers of steps
+@lru_cache(maxsize=256)  # one step of a run is needed many times, for different numbers of steps
 def _poisson(rate: float, multiplier: float) -> Reals:
     log_excess = np.full_like(ORDERS, math.inf)
     log_excess[_IS_WHOLE] = [_log_excess_at_whole(int(order), rate, multiplier) for order in ORDERS[_IS_WHOLE]]
     if multiplier >= SMALLEST_MULTIPLIER_FOR_LOW_ORDERS:
         log_excess[~_IS_WHOLE] = [_log_excess_at_any(order, rate, multiplier) for order in ORDERS[~_IS_WHOLE]]
-    # log(1 + excess), rounded up by far more than the rounding errors in it.
+    # log(1 + excess), rounded up by far more than its rounding errors.
     log_moment = np.where(log_excess > 30, log_excess + 1e-13, np.log1p(np.exp(np.minimum(log_excess, 30.0))))
     divergences = np.asarray(log_moment * (1 + 1e-9) / (ORDERS - 1))
     divergences.flags.writeable = False
@@ -101,8 +101,8 @@ def _poisson(rate: float, multiplier: float) -> Reals:
 def _log_excess_at_whole(order: int, rate: float, multiplier: float) -> float:
     """log(A - 1), where A is the mean of (ratio of densities)^order under the data without the unit.
 
-    A is a mean of exp((i^2 - i) / (2 multiplier^2)) over a binomial i (Mironov, Talwar, Zhang 2019).
-    Taking 1 off every term leaves only positive ones, so that nothing cancels when A is close to 1.
+    A is the mean of exp((i^2 - i) / (2 multiplier^2)) over a binomial i (Mironov, Talwar, Zhang 2019).
+    If 1 is subtracted from each term, all terms are positive, so that nothing cancels when A is close to 1.
     """
     i = np.arange(2, order + 1)
     log_weight = gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
@@ -111,10 +111,10 @@ def _log_excess_at_whole(order: int, rate: float, multiplier: float) -> float:
 
 
 def _log_excess_at_any(order: float, rate: float, multiplier: float) -> float:
-    """The same by the trapezoid rule over x from N(0, multiplier^2), for orders up to about 11.
+    """log(A - 1) by the trapezoid rule over x from N(0, multiplier^2), for orders up to about 11.
 
     With u = ratio - 1, whose mean is 0, the excess is the mean of (1 + u)^order - 1 - order * u, never negative.
-    The ratio has no zero within pi * multiplier^2 of the real line, which decides the step.
+    The ratio has no zero within pi * multiplier^2 of the real line, which determines the step size.
     """
     step = min(multiplier / 8, multiplier**2 / 2)
     x = np.arange(-14 * multiplier, order + 14 * multiplier, step)
@@ -132,18 +132,18 @@ def _log_expm1(x: Reals) -> Reals:
     return np.where(x > 30, x, np.log(np.expm1(np.minimum(x, 30.0))))
 
 
-def _from_dp_accounting(sight: Sight) -> Reals:
-    """Divergences at the whole orders up to 512: in between, the two mechanisms gain little and cost much time."""
+def _from_dp_accounting(view: AccountantView) -> Reals:
+    """Divergences at integer orders up to 512. Other orders would gain little for these mechanisms, and are slow."""
     divergences = np.full_like(ORDERS, math.inf)
-    asked = _IS_WHOLE & (ORDERS <= 512)
-    accountant = RdpAccountant(list(ORDERS[asked]), sight.relation)
-    accountant.compose(sight.event)
-    divergences[asked] = accountant.rdp
+    covered = _IS_WHOLE & (ORDERS <= 512)
+    accountant = RdpAccountant(list(ORDERS[covered]), view.relation)
+    accountant.compose(view.event)
+    divergences[covered] = accountant.rdp
     return divergences
 
 
 def _epsilon(divergences: Reals, delta: float) -> float:
-    """Canonne, Kamath, Steinke (2020), Proposition 12, for every order; the best one counts."""
+    """The smallest epsilon over all orders (Canonne, Kamath, Steinke 2020, Proposition 12)."""
     known = np.isfinite(divergences)
     if not known.any():
         return math.inf

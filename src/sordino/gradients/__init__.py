@@ -1,4 +1,4 @@
-"""Gradients of single examples: `vmap` for any model, with randomness and loss owned by the row."""
+"""Per-example gradients of any PyTorch model. README.md in this folder has a picture and a reading order."""
 
 from sordino.gradients.row_loss import Loss as Loss
 from sordino.gradients.row_loss import RowLoss as RowLoss

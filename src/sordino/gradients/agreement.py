@@ -1,13 +1,14 @@
-"""Whether the tape gives the gradients that autograd gives: compared for every model, before the tape is used for it.
+"""Comparison of the tape's gradients with autograd's, for each model before the tape is used for it.
 
-A rule is right for the operation that its author thought of. A model may use the operation in another way, and would
-train on wrong gradients without a word: norms and sums would agree with each other, and privacy would hold. So a few
-synthetic rows go through both ways, the tape and `vmap`. It is a function of the model and of public shapes: nothing
-private is looked at, nothing is charged, and no generator that others use is moved.
+A rule may be right for the operation as its author knew it, and wrong for the way in which a model uses it. The model
+would then train on wrong gradients without a warning: norms and sums would agree with each other, and privacy would
+hold. So the gradients of a few synthetic rows are computed by both methods, the tape and `vmap`, and compared. The
+result is a function of the model and of public shapes: no private data is used, nothing is charged, and no global
+generator changes.
 
-Double precision comes first, on a copy of the model: there neither rounding in deep networks nor a kink that rounding
-crosses can be taken for a wrong rule. A model that cannot be copied, or has constants in single precision, is compared
-as it is; then two other pairs of rows are asked before the tape is given up.
+The first comparison is in double precision, on a copy of the model, where neither rounding in deep networks nor a kink
+that rounding crosses looks like a wrong rule. A model that cannot be copied, or has constants in single precision, is
+compared in its own precision, and two more pairs of rows are tried before the tape is given up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sordino.kernel.states import Layout
 ROWS = 6  # three pairs
 TOLERANCE = 1e-3  # in single precision; a wrong rule is wrong by much more
 _TOLERANCE_IN_DOUBLE = 1e-5
-_SHARE_OF_ROW = 1e-4  # a parameter's gradient smaller than this share of the whole may be nothing but rounding
+_ROUNDING_FRACTION = 1e-4  # a parameter's gradient below this fraction of the whole may be rounding error only
 _SEED = 20_252
 
 _compared: WeakKeyDictionary[nn.Module, Survey] = WeakKeyDictionary()
@@ -42,7 +43,7 @@ _compared: WeakKeyDictionary[nn.Module, Survey] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest relative difference of the two ways, over parameters, and the parameter that has it."""
+    """The largest relative difference of the two methods over all parameters, and the parameter that has it."""
 
     error: float
     parameter: str
@@ -50,32 +51,32 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """False for NaN, too."""
+        """Whether the difference is within the tolerance. False for NaN."""
         return self.error <= self.tolerance
 
 
 def is_compared(model: nn.Module, plan: Survey) -> bool:
-    """Whether the tape was compared for what the model does now: `plan` is made anew where it does something else."""
+    """Whether the tape was compared for this survey. A model that changes what it does gets a new survey."""
     return _compared.get(original(model)) is plan
 
 
 def note_compared(model: nn.Module, plan: Survey) -> None:
-    """From here on `is_compared`."""
+    """Records that the tape was compared for this survey."""
     _compared[original(model)] = plan
 
 
 def agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:
-    """How well the two ways agree on synthetic `rows`, or None where the tape does not follow the model.
+    """Compares the two methods on synthetic `rows`. None if the tape cannot record the model.
 
-    They agree if they do so in one precision for one pair of rows: a rule that is wrong is wrong for all of them.
+    They agree if they do so in one precision for one pair of rows, because a wrong rule is wrong for all of them.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch has to say of the model, it says when a run uses it
+        warnings.simplefilter("ignore")  # torch warns about the model again when a run uses it
         return _agreement(original(model), objective, rows)
 
 
 def _agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:
-    found: Agreement | None = None
+    first: Agreement | None = None
     for probe, tolerance in _probes(model):
         for start in range(0, len(rows.units) - 1, 2):
             try:
@@ -83,18 +84,19 @@ def _agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement
             except UsageError:
                 raise
             except (TapeUnavailable, RuntimeError, IndexError, TypeError, ValueError):
-                break  # not in this precision
+                break  # the tape cannot record the model in this precision
             if pair.holds:
                 return pair
-            found = found or pair
-    return found
+            first = first or pair
+    return first
 
 
 def _probes(model: nn.Module) -> Iterator[tuple[nn.Module, float]]:
+    """Models to compare, with the tolerance of each: a copy in double precision, then the model itself."""
     if working_dtype(model) != torch.float64:
         try:
             in_double = copy.deepcopy(model).double()
-        except Exception:  # a model need not be one that can be copied, and may say so in any way
+        except Exception:  # a model that cannot be copied may raise any error
             in_double = None
         if in_double is not None:
             yield in_double, _TOLERANCE_IN_DOUBLE
@@ -104,7 +106,7 @@ def _probes(model: nn.Module) -> Iterator[tuple[nn.Module, float]]:
 
 
 def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: float) -> Agreement:
-    """At the weights of the model, and where a gradient vanishes there, as below a layer of zeros, at others too."""
+    """Compares a pair of rows at the model's weights, and at synthetic ones if a gradient vanishes at these."""
     errors = _errors(model, objective, rows)
     if any(math.isnan(error) for error in errors.values()):
         with at_synthetic_weights(model):
@@ -116,23 +118,23 @@ def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: flo
 
 
 def _errors(model: nn.Module, objective: Objective, rows: Batch) -> dict[str, float]:
-    """The relative difference by parameter. NaN says that nothing can be seen: the gradients vanish or overflow."""
+    """The relative difference by parameter. NaN if it cannot be known, because the gradients vanish or overflow."""
     seeds, layout = rows.units, Layout.of(model)
     plan = survey(model, tuple(x[:1] for x in rows.inputs))
     tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
     taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), layout)
     gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds)
     expected = torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1).double()
-    seen = usable & expected.isfinite().all(dim=1)
-    expected, found = expected[seen], torch.cat(list(taped.rows(len(seeds))))[seen].double()
-    smallest = _SHARE_OF_ROW * expected.norm()
-    ours, theirs = layout.split(found), layout.split(expected)
-    return {name: _error(ours[name], theirs[name], smallest) for name in layout.names}
+    compared = usable & expected.isfinite().all(dim=1)
+    expected, actual = expected[compared], torch.cat(list(taped.rows(len(seeds))))[compared].double()
+    smallest = _ROUNDING_FRACTION * expected.norm()
+    of_tape, of_autograd = layout.split(actual), layout.split(expected)
+    return {name: _error(of_tape[name], of_autograd[name], smallest) for name in layout.names}
 
 
-def _error(found: Tensor, expected: Tensor, smallest: Tensor) -> float:
+def _error(actual: Tensor, expected: Tensor, smallest: Tensor) -> float:
     size = expected.norm()
-    difference = float((found - expected).norm() / torch.maximum(size, smallest).clamp(min=1e-300))
+    difference = float((actual - expected).norm() / torch.maximum(size, smallest).clamp(min=1e-300))
     if not math.isfinite(difference):
         return math.inf
     return math.nan if size <= smallest and difference <= _TOLERANCE_IN_DOUBLE else difference
@@ -140,27 +142,27 @@ def _error(found: Tensor, expected: Tensor, smallest: Tensor) -> float:
 
 @contextmanager
 def at_synthetic_weights(model: nn.Module) -> Iterator[None]:
-    """All that a checkpoint restores is made up for a while. The model is left as it was, bit for bit."""
-    restored, generator = _restored(model), torch.Generator().manual_seed(_SEED)
-    kept = [tensor.clone() for tensor in restored]
+    """Replaces all weights and saved buffers by synthetic values for a while. Restores the model bit for bit."""
+    tensors, generator = _saved_tensors(model), torch.Generator().manual_seed(_SEED)
+    originals = [tensor.clone() for tensor in tensors]
     try:
-        for tensor in restored:
-            tensor.copy_(_made_up(tensor, generator))
+        for tensor in tensors:
+            tensor.copy_(_synthetic_weights(tensor, generator))
         yield
     finally:
-        for tensor, before in zip(restored, kept, strict=True):
+        for tensor, before in zip(tensors, originals, strict=True):
             tensor.copy_(before)
 
 
-def _restored(model: nn.Module) -> list[Tensor]:
-    """Without gradients, and each tensor once, however many names it has."""
+def _saved_tensors(model: nn.Module) -> list[Tensor]:
+    """The floating-point parameters and saved buffers, detached, each tensor once even if it has several names."""
     saved = model.state_dict().keys()
     buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
     return [tensor.detach() for tensor in (*model.parameters(), *buffers) if tensor.is_floating_point()]
 
 
-def _made_up(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Made-up weights that neither vanish nor overflow in a deep network. Vectors may be variances: positive."""
+def _synthetic_weights(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Weights with which activations neither vanish nor overflow. Vectors are positive, as they may be variances."""
     if like.ndim < 2:
         return 0.5 + torch.rand(like.shape, generator=generator)
     inputs = math.prod(like.shape[1:])

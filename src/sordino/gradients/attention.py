@@ -1,4 +1,4 @@
-"""`MultiheadAttention` written out, so that its projections are linear operations that the tape knows."""
+"""`MultiheadAttention` as separate operations, so that its projections are linear operations that the tape knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a `multi_head_attention_forward` by name, or None: what torch refuses keeps torch's message."""
+    """The arguments of a call of `multi_head_attention_forward` by name, or None for any other call.
+
+    None also for arguments that torch refuses, so that torch raises its own error.
+    """
     if function is not F.multi_head_attention_forward:
         return None
     bound = _SIGNATURE.bind(*args, **kwargs)
@@ -38,7 +41,7 @@ def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     query, key, value = (_by_head(x, given["num_heads"]) for x in (query, key, value))
     dropout = given["dropout_p"] if given["training"] else 0.0
     if given["need_weights"]:
-        mixed, weights = _weighed(query, key, value, mask, dropout)
+        mixed, weights = _mixed_values(query, key, value, mask, dropout)
     else:
         weights, causal = None, mask is None and given["is_causal"]
         mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
@@ -47,7 +50,7 @@ def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
 
 
 def _as_batch_of_one(given: dict[str, Any]) -> dict[str, Any]:
-    """With an axis of rows. What was one tensor stays one: the projections look whether key and value are."""
+    """Adds a batch axis. Arguments that are one tensor stay one tensor, because `_projected` compares identities."""
     rows = {id(given[name]): given[name].unsqueeze(1) for name in ("query", "key", "value")}
     padding = given["key_padding_mask"]
     return given | {
@@ -57,7 +60,7 @@ def _as_batch_of_one(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _projected(given: dict[str, Any]) -> tuple[Tensor, ...]:
-    """In self-attention this is one linear operation, and for key and value that are one tensor it is two."""
+    """The projections: one linear operation in self-attention, two if key and value are one tensor, else three."""
     query, key, value, bias = (given[name] for name in ("query", "key", "value", "in_proj_bias"))
     features = query.shape[-1]
     if given["use_separate_proj_weight"]:
@@ -73,7 +76,7 @@ def _projected(given: dict[str, Any]) -> tuple[Tensor, ...]:
 
 
 def _extended(x: Tensor, given: dict[str, Any], bias: str) -> Tensor:
-    """Keys or values, with a learned one and a zero behind them where these were asked for."""
+    """Keys or values, followed by a learned one and a zero if the layer has these options."""
     _, rows, features = x.shape
     learned = [] if given[bias] is None else [given[bias].repeat(1, rows, 1)]
     zero = [x.new_zeros(1, rows, features)] if given["add_zero_attn"] else []
@@ -86,7 +89,7 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
 
 
 def _mask(given: dict[str, Any], added_keys: int) -> Tensor | None:
-    """What is added to the scores, with axes row, head, query and key, or None. Added keys are always seen."""
+    """The additive mask of the scores, with axes row, head, query and key, or None. Added keys are never masked."""
     padding, mask = (_additive(given[name], added_keys, given) for name in ("key_padding_mask", "attn_mask"))
     if mask is not None and mask.ndim == 3:
         mask = mask.reshape(-1, given["num_heads"], *mask.shape[1:])
@@ -98,14 +101,16 @@ def _mask(given: dict[str, Any], added_keys: int) -> Tensor | None:
 
 
 def _additive(mask: Tensor | None, added_keys: int, given: dict[str, Any]) -> Tensor | None:
-    """A boolean mask says what is not seen."""
+    """The mask as values to add: a boolean mask is True where a key is masked, which becomes -inf."""
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=given["query"].dtype).masked_fill(mask, -math.inf)
     return mask if mask is None or added_keys == 0 else F.pad(mask, (0, added_keys))
 
 
-def _weighed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
-    """The mixed values, and the weights that mixed them. Axes: row, head, place, width."""
+def _mixed_values(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """The weighted values, and the attention weights. Axes: row, head, place, width."""
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     weights = F.dropout((scores if mask is None else scores + mask).softmax(dim=-1), dropout)
     return weights @ value, weights

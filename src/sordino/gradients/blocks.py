@@ -1,7 +1,13 @@
-"""The gradients of some rows by one parameter, in whatever form makes their norms and their weighted sum cheapest.
+"""Blocks: the gradients of some rows by one parameter, in the form that makes norms and weighted sum cheapest.
 
-There are three: a closed form that never holds a gradient per row; a Gram matrix of places, from which the norms follow
-while the sum is the one of plain training; and gradients formed row by row, which then serve both. Shapes decide.
+There are three forms, and shapes decide which one is used:
+
+* a closed form, which never holds a gradient per row (`Outer`);
+* a Gram matrix of places, which gives the norms, while the sum is that of plain training (`GramProducts`);
+* gradients formed row by row, from which norms and sum are both computed (`Products`, `DenseBlock`).
+
+"Formed" means held in memory as a matrix with one gradient per row. A "place" is a position within a row: a token, a
+pixel, a time step.
 """
 
 from __future__ import annotations
@@ -23,18 +29,19 @@ from sordino.gradients.norms import (
 )
 from sordino.gradients.rounding import TOGETHER, add_in_groups, groups, of_terms, rows_together
 
-# What was measured, in multiplications of a plain matrix product: a batch of small products against one large one, a
-# number that is written once and read twice, a small product in float64, a number that is read, added and written.
+# Measured costs, relative to one multiplication in a plain matrix product: a multiplication in a batch of small
+# products, a value that is written once and read twice, a multiplication in a small product in float64, and a value
+# that is read, added and written.
 _BATCHED, _FORMED, _SMALL, _ADDED = 1.2, 30, 3.0, 110
 
 
 def gram_is_cheaper(
     *, places: int, size: int, features: int, pixels: int = 0, channels: int = 0, shifts: int = 1
 ) -> bool:
-    """Whether norms from a Gram matrix and the sum of plain training cost less than gradients that are formed.
+    """Whether norms from a Gram matrix and the sum of plain training cost less than formed gradients.
 
-    `size` is that of the parameter. Each pair of the `places` costs `features` multiplications and `shifts` additions,
-    and each pair of the `pixels` of a picture `channels` multiplications.
+    `size` is that of the parameter. Each pair of `places` costs `features` multiplications and `shifts` additions, and
+    each pair of the `pixels` of an image costs `channels` multiplications.
     """
     formed = _BATCHED * places * size + _FORMED * size
     gram = places * size + _SMALL * (places**2 * features + pixels**2 * channels) + _ADDED * shifts * places**2
@@ -50,41 +57,41 @@ class Block(ABC):
 
     @property
     def is_formed_later(self) -> bool:
-        """Whether `formed` has to hold a gradient per row, so that it pays to take a few rows at a time."""
+        """Whether `formed` holds one gradient per row, so that only a few rows should be formed at a time."""
         return False
 
     @property
     def numbers_formed(self) -> int:
-        """How many numbers are held for each row while it is formed."""
+        """The number of values held for each row while it is formed."""
         return self.size
 
     def formed(self, room: Tensor | None = None) -> Block:
-        """The same gradients, ready for norms and sums. They may be held in `room`, a flat tensor of their size."""
+        """These gradients, ready for norms and sums. They may be written to `room`, a flat tensor of their size."""
         return self
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
-        """A row per unit: the sum of the rows `starts[u]` to `starts[u + 1]`, which lie together."""
+        """Gradients with one row per unit: the sum of the adjacent rows `starts[u]` to `starts[u + 1]`."""
         return OfUnits(self, starts)
 
     @abstractmethod
     def take(self, rows: slice) -> Block:
-        """Some of the rows."""
+        """A slice of the rows."""
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """Float64, shape (r,)."""
+        """Squared norms, float64, shape (r,)."""
 
     def lengths(self) -> Lengths:
-        """Squared norms, and what a sum has to know besides of rows whose places may cancel."""
+        """Squared norms, and for rows whose places may cancel the magnitudes that a sum needs (see `Lengths`)."""
         return Lengths(self.squared_norms())
 
     @property
     def tolerances(self) -> int:
-        """How many sums there are in which places may cancel, each with a rounding of its own."""
+        """The number of sums in which places may cancel. Each has a rounding error of its own."""
         return 0
 
     def present(self, rows: Tensor) -> Block:
-        """These gradients with exact zeros for the rows that are False: 0 * NaN would be NaN."""
+        """These gradients with exact zeros in the rows where `rows` is False. A factor 0 would leave NaN as NaN."""
         return DenseBlock(zero_unless(rows, self.dense()))
 
     @abstractmethod
@@ -92,34 +99,35 @@ class Block(ABC):
         """Adds the sum over rows of weight times gradient to `total`, shape (size,)."""
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
-        """Adds the weighted sum to zeros so that a row moves the rounding of few others (theorem in `rounding`).
+        """Adds the weighted sum to `total`, which holds zeros, with the error bound of the theorem in `rounding`.
 
-        Where places may cancel, the rounding of a group of rows is at most `tolerance`.
+        Rows are added up in groups, so that a row affects the rounding of few others. Where places may cancel, the
+        rounding error of a group is at most `tolerance`.
         """
         add_in_groups(total, len(weights), TOGETHER, lambda part, rows: self.take(rows).add_to(part, weights[rows]))
 
     def add_as_held(self, total: Tensor, weights: Tensor) -> None:
-        """The same for a `total` in the order in which the gradients are held: `in_order` ends such a sum."""
+        """Adds the weighted sum to a `total` in the memory order of the gradients. Call `in_order` on the final one."""
         self.add_to(total, weights)
 
     def in_order(self, total: Tensor) -> Tensor:
-        """A sum that was added up as the gradients are held, in the order of the parameter."""
+        """Converts a sum made by `add_as_held` to the order of the parameter."""
         return total
 
     @abstractmethod
     def dense(self) -> Tensor:
-        """The gradients themselves, shape (r, size): the definition of everything else here."""
+        """The gradients themselves, shape (r, size). They define all other methods."""
 
     def masked(self, keep: Tensor) -> Block:
-        """The same with zeros where `keep`, shape (size,), is False."""
+        """These gradients with zeros where `keep`, shape (size,), is False."""
         return MaskedBlock(self, keep, self.laid_out(keep))
 
     def laid_out(self, keep: Tensor) -> Tensor:
-        """`keep` as `masked_` of what `formed` gives wants it: laid out once for all rows, not for a few at a time."""
+        """`keep` in the layout that `masked_` of formed gradients needs. It is computed once for all rows."""
         return keep
 
     def masked_(self, laid_out: Tensor) -> Block:
-        """The same of gradients that were formed to be used once, in their own memory where they have any."""
+        """Masks gradients that were formed for one use, in place if they are in memory."""
         return DenseBlock(torch.where(laid_out, self.dense(), 0.0))
 
 
@@ -162,9 +170,9 @@ class DenseBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class Outer(Block):
-    """Gradients of rank one: row `r` is the outer product of `left[r]` and `right[r]`, never formed.
+    """Gradients of rank one, never formed: row `r` is the outer product of `left[r]` and `right[r]`.
 
-    Its norm is the product of the norms, and the sum over rows is one matrix product, as in plain training.
+    Its norm is the product of the two norms, and the sum over rows is one matrix product, as in plain training.
     """
 
     left: Tensor
@@ -185,7 +193,7 @@ class Outer(Block):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         left, right = self.left, self.right
-        if left.shape[1] < right.shape[1]:  # the narrower factor is the one to copy
+        if left.shape[1] < right.shape[1]:  # scale a copy of the narrower factor
             left = weights[:, None] * left
         else:
             right = weights[:, None] * right
@@ -203,7 +211,7 @@ class Outer(Block):
 
 @dataclass(frozen=True, repr=False)
 class MaskedOuter(Block):
-    """Gradients of rank one with zeros outside a mask: the squared norm is (g * g)^T M (x * x), one matrix product."""
+    """Gradients of rank one with zeros outside a mask M. Squared norms are (g * g)^T M (x * x), one matrix product."""
 
     outer: Outer
     mask: Tensor
@@ -216,16 +224,16 @@ class MaskedOuter(Block):
         return MaskedOuter(self.outer.take(rows), self.mask)
 
     def squared_norms(self) -> Tensor:
-        """Both factors are scaled to length one, so that no square overflows.
+        """Squared norms from factors of length one, so that no square overflows.
 
-        A square that vanishes in float32 counts as the smallest one that does not: a norm may be taken for larger than
-        it is, never for smaller, or a record with one huge number under the mask would escape the clip.
+        A square that underflows in float32 counts as the smallest normal one. A norm may be overestimated, but never
+        underestimated: otherwise, a record with one huge value under the mask would escape the clip.
         """
         (g, g_length), (x, x_length) = (unit_rows(factor) for factor in (self.outer.left, self.outer.right))
-        vanished = self.size * 4 * torch.finfo(torch.float32).tiny
-        shares = ((g.square_() @ self.mask) * x.square_()).sum(dim=1, dtype=torch.float64) + vanished
-        raised = 1 + 2 * of_terms(g.shape[1] + 8, g.dtype)  # no term is negative: the sum is off by a share of itself
-        return raised * shares * (g_length * x_length).square()
+        underflow = self.size * 4 * torch.finfo(torch.float32).tiny
+        kept = ((g.square_() @ self.mask) * x.square_()).sum(dim=1, dtype=torch.float64) + underflow
+        margin = 1 + 2 * of_terms(g.shape[1] + 8, g.dtype)  # no term is negative, so the relative error is bounded
+        return margin * kept * (g_length * x_length).square()
 
     def present(self, rows: Tensor) -> MaskedOuter:
         return MaskedOuter(self.outer.present(rows), self.mask)
@@ -244,9 +252,9 @@ class MaskedOuter(Block):
 
 @dataclass(frozen=True, repr=False)
 class Products(Block):
-    """Row `r` is the sum over places of the outer products of `left[r, t]` and `right[r, t]`, formed when needed.
+    """Gradients formed when needed: row `r` is the sum over places t of the outer products of left and right [r, t].
 
-    As many multiplications as plain training has.
+    Forming them takes as many multiplications as the weight gradient of plain training.
     """
 
     left: Tensor
@@ -268,7 +276,7 @@ class Products(Block):
         return DenseBlock(write_products(self.left.transpose(1, 2), self.right, out).flatten(1))
 
     def of_units(self, starts: tuple[int, ...]) -> Block:
-        """The places of rows of one unit are places of the unit, if all units have as many."""
+        """If all units have equally many rows, the places of all rows of a unit become places of one row."""
         rows = equal_rows(starts)
         if not rows:
             return super().of_units(starts)
@@ -296,7 +304,11 @@ class Products(Block):
 
 
 class OfPlaces(Block):
-    """Gradients that are sums over places of a row and never formed: what cancels in them, a sum may round."""
+    """Gradients that are sums over places of a row and never formed.
+
+    Places of a row may cancel. The rounding error of a sum is bounded by their magnitudes, not by the row's norm, so
+    `add_bounded` computes a bound on the error first, and uses float64 where it is too large.
+    """
 
     @property
     def tolerances(self) -> int:
@@ -305,15 +317,15 @@ class OfPlaces(Block):
     @property
     @abstractmethod
     def places(self) -> int:
-        """How many terms of one row may meet in one number of the sum."""
+        """The number of terms that one row adds to a coordinate of the sum."""
 
     @abstractmethod
     def doubled(self, rows: slice) -> Block:
-        """Some of the rows in float64."""
+        """A slice of the rows in float64."""
 
     @abstractmethod
     def to_be_formed(self) -> Block:
-        """These gradients, formed row by row."""
+        """These gradients as a block that is formed row by row."""
 
     @abstractmethod
     def lengths(self) -> Lengths: ...
@@ -322,7 +334,7 @@ class OfPlaces(Block):
         return self.lengths().squares
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
-        """Each group in float32 if its rounding is within the tolerance, or else in float64."""
+        """Adds each group in float32 if its rounding error is within the tolerance, otherwise in float64."""
         together = rows_together(self.places)
         errors = self._errors(weights, lengths, together, total.dtype)
 
@@ -337,25 +349,25 @@ class OfPlaces(Block):
         add_in_groups(total, len(weights), together, add)
 
     def _errors(self, weights: Tensor, lengths: Lengths, together: int, dtype: torch.dtype) -> dict[int, float]:
-        """gamma_n sum_a w_a M_a of each group, by its first row. Absent rows hold zeros by now."""
+        """The bound gamma_n sum_a w_a M_a of each group, by its first row. Absent rows have been set to zero."""
         assert lengths.magnitudes is not None
-        weighed = torch.where(weights > 0, weights.double() * lengths.magnitudes, 0.0).tolist()
-        slices = groups(len(weighed), together)
+        weighted = torch.where(weights > 0, weights.double() * lengths.magnitudes, 0.0).tolist()
+        slices = groups(len(weighted), together)
         return {
-            rows.start: of_terms((rows.stop - rows.start) * self.places, dtype) * sum(weighed[rows]) for rows in slices
+            rows.start: of_terms((rows.stop - rows.start) * self.places, dtype) * sum(weighted[rows]) for rows in slices
         }
 
 
 @dataclass(frozen=True, repr=False)
 class GramProducts(OfPlaces, Products):
-    """The same, never formed: |sum_t g_t x_t^T|^2 = sum_{t,u} <g_t, g_u> <x_t, x_u>."""
+    """Sums of outer products, never formed: |sum_t g_t x_t^T|^2 = sum_{t,u} <g_t, g_u> <x_t, x_u>."""
 
     @property
     def is_formed_later(self) -> bool:
         return False
 
     def masked(self, keep: Tensor) -> Block:
-        return self.to_be_formed().masked(keep)  # a mask has to see each number
+        return self.to_be_formed().masked(keep)  # a mask needs each coordinate
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self
@@ -379,10 +391,10 @@ class GramProducts(OfPlaces, Products):
 
 @dataclass(frozen=True, repr=False)
 class RoundedProducts(Products):
-    """The same of factors in half precision, multiplied in it and held in full precision.
+    """Products of factors in half precision, multiplied in half precision and held in full precision.
 
-    Norms and sum are both of the rounded products, so that the clip bounds what is added. The sum of plain training
-    would not be that of these gradients, but off by their rounding.
+    Norms and sum are both computed from the rounded products, so that the clip bounds what is added. The sum of plain
+    training would differ from the sum of these gradients by their rounding errors.
     """
 
     def take(self, rows: slice) -> RoundedProducts:
@@ -402,11 +414,12 @@ class RoundedProducts(Products):
 
 
 def zero_unless(rows: Tensor, values: Tensor) -> Tensor:
+    """`values` with exact zeros in the rows where the mask `rows` is False."""
     return torch.where(rows.reshape(-1, *[1] * (values.ndim - 1)), values, values.new_zeros(()))
 
 
 def weight_block(g: Tensor, x: Tensor) -> Block:
-    """sum_t g[r, t, o] x[r, t, i] in the cheapest form."""
+    """The gradients sum_t g[r, t, o] x[r, t, i], in the cheapest form."""
     places, outputs, inputs, dtype = g.shape[1], g.shape[2], x.shape[2], held_in(g.dtype)
     if places == 1:
         return Outer(g[:, 0].to(dtype), x[:, 0].to(dtype))
@@ -416,25 +429,25 @@ def weight_block(g: Tensor, x: Tensor) -> Block:
 
 
 def held_in(dtype: torch.dtype) -> torch.dtype:
-    """The precision of gradients whose factors have this one."""
+    """The precision in which gradients are held whose factors have this `dtype`."""
     return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
 def write_products(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """left[k] times right[k] for all k, into `out`, whose precision may be higher than that of the factors."""
+    """Writes left[k] times right[k] for all k to `out`, whose precision may be higher than that of the factors."""
     if out.dtype == left.dtype:
         return torch.bmm(left, right, out=out)
     return out.copy_(torch.bmm(left, right))
 
 
 def equal_rows(starts: tuple[int, ...]) -> int:
-    """How many rows each unit has, or 0 where they differ."""
+    """The number of rows of each unit, or 0 if units differ."""
     counts = {end - start for start, end in pairwise(starts)}
     return counts.pop() if len(counts) == 1 else 0
 
 
 class FormedLater(Block):
-    """Gradients that only a matrix can hold: whatever is asked of them is asked of it."""
+    """Base of gradients that are formed as a matrix for every purpose."""
 
     @property
     def is_formed_later(self) -> bool:
@@ -451,7 +464,7 @@ class FormedLater(Block):
 
 
 def places_of(block: Block) -> tuple[Tensor, Tensor] | None:
-    """The two factors, shape (r, t, o) and (r, t, i), of gradients that are sums of outer products over places."""
+    """The factors, shape (r, t, o) and (r, t, i), if gradients are sums of outer products over places, or None."""
     if isinstance(block, Outer):
         return block.left[:, None], block.right[:, None]
     return (block.left, block.right) if isinstance(block, Products) else None
@@ -459,7 +472,7 @@ def places_of(block: Block) -> tuple[Tensor, Tensor] | None:
 
 @dataclass(frozen=True, repr=False)
 class Several(FormedLater):
-    """A parameter that is used in several ways: the sum of what its uses add, which only a matrix can hold."""
+    """Gradients by a parameter that several operations use: the sum over its uses, formed as a matrix."""
 
     uses: tuple[Block, ...]
 
@@ -479,7 +492,7 @@ class Several(FormedLater):
 
 @dataclass(frozen=True, repr=False)
 class MaskedBlock(FormedLater):
-    """Any gradients with zeros outside a mask, formed when needed."""
+    """Gradients of any form with zeros outside a mask, formed when needed."""
 
     block: Block
     keep: Tensor
@@ -493,9 +506,9 @@ class MaskedBlock(FormedLater):
         return replace(self, block=self.block.take(rows))
 
     def formed(self, room: Tensor | None = None) -> Block:
-        """Masked while they are in cache. Under the mask NaN stays NaN, and its row counts as absent."""
-        later = self.block.is_formed_later
-        return self.block.formed(room).masked_(self.laid_out_once) if later else DenseBlock(self.dense())
+        """Masks gradients while they are in cache. NaN under the mask stays NaN, and its row counts as absent."""
+        is_later = self.block.is_formed_later
+        return self.block.formed(room).masked_(self.laid_out_once) if is_later else DenseBlock(self.dense())
 
     def dense(self) -> Tensor:
         return torch.where(self.keep, self.block.dense(), 0.0)
@@ -506,7 +519,7 @@ class MaskedBlock(FormedLater):
 
 @dataclass(frozen=True, repr=False)
 class OfUnits(FormedLater):
-    """A row per privacy unit: the sum of the physical rows `starts[u]` to `starts[u + 1]`, which lie together."""
+    """Gradients with one row per privacy unit: the sum of the adjacent rows `starts[u]` to `starts[u + 1]`."""
 
     block: Block
     starts: tuple[int, ...]

@@ -1,10 +1,8 @@
-"""Per-example gradients of convolutions in one, two and three dimensions.
+"""The rule for per-example gradients of convolutions in one, two and three dimensions.
 
-Gradients of convolutions: sums over places of an output's gradient times the patch of the input there.
-
-Index letters are those of `rules`.
-
-Convolutions in one, two and three dimensions, with stride, padding, dilation and groups.
+The gradient of a weight is the sum over places of the output gradient times the patch of the input at that place.
+Stride, padding, dilation and groups are supported. Index letters are those of `rules`. "Offset" is a position within
+the kernel.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ from sordino.gradients.norms import Lengths, gram, lengths_of_products, squared_
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
 
-_WORTH_TURNING = 4  # how many times longer runs of memory must be for a copy to be worth another before it
+_WORTH_TRANSPOSING = 4  # channels last is used if contiguous runs of a patch get longer by this factor
 
 
 @dataclass(frozen=True)
 class Window:
-    """What slides over an input: offset k of place t is at stride * t + dilation * k of the padded input."""
+    """The geometry of a convolution: offset k of place t is at stride * t + dilation * k of the padded input."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -47,11 +45,11 @@ class Window:
     groups: int
 
     def patches(self, x: Tensor, g: Tensor) -> Block:
-        """The gradients of the weight in the cheapest form, for inputs and output gradients with the rows in front."""
+        """The gradients of the weight in the cheapest form, for inputs and output gradients with the rows first."""
         places, channels, shifts, dtype = prod(g.shape[2:]), x.shape[1], prod(self.kernel), held_in(g.dtype)
         pixels = prod(size + sum(sides) for size, sides in zip(x.shape[2:], self.padding, strict=True))
         size = g.shape[1] * channels // self.groups * shifts
-        # A graphics card may take a convolution by Fourier transforms, which no bound on a row's own products covers.
+        # A GPU may compute a convolution by Fourier transforms, to which the error bound of `rounding` does not apply.
         if (
             not g.is_cuda
             and self.groups == 1
@@ -63,33 +61,35 @@ class Window:
         return WindowBlock(self, x, g) if g.dtype == dtype else self._rounded(x, g)
 
     def _rounded(self, x: Tensor, g: Tensor) -> RoundedPatches:
-        run = x.shape[1] * prod(self.kernel[1:][-1:])  # numbers that lie together in a patch with channels last
-        kind = ChannelsLastPatches if self.groups == 1 and run >= _WORTH_TURNING * g.shape[-1] else RoundedPatches
+        run = x.shape[1] * prod(self.kernel[1:][-1:])  # contiguous values of a patch with channels last
+        kind = ChannelsLastPatches if self.groups == 1 and run >= _WORTH_TRANSPOSING * g.shape[-1] else RoundedPatches
         return kind(self, x, g)
 
     def with_still_axis(self) -> Window:
-        """This convolution with one more axis, along which nothing slides: the images of a row, say."""
+        """This convolution with one more axis, along which it does not slide, such as the images of a row."""
         once, nowhere = (1,), ((0, 0),)
         kernel, stride, dilation = (setting + once for setting in (self.kernel, self.stride, self.dilation))
         return Window(kernel, stride, self.padding + nowhere, dilation, self.groups)
 
     def padded(self, x: Tensor) -> Tensor:
+        """The padded input, contiguous."""
         return _padded(x, self._sides)
 
     def padded_with_channels_last(self, x: Tensor) -> Tensor:
+        """The padded input with the channels as last axis, contiguous."""
         return _padded(x.movedim(1, -1), (0, 0, *self._sides))
 
     @property
     def _sides(self) -> tuple[int, ...]:
-        """From the last axis to the first, as torch pads."""
+        """The padding from the last axis to the first, as `F.pad` needs it."""
         return tuple(side for pair in reversed(self.padding) for side in pair)
 
 
 @dataclass(frozen=True, repr=False)
 class WindowBlock(Block):
-    """Row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` there, formed when needed.
+    """Gradients formed when needed: row `r` is the sum over places t of `g[r, :, t]` times the patch of `x[r]` at t.
 
-    As many multiplications as plain training has.
+    Forming them takes as many multiplications as the weight gradient of plain training.
     """
 
     window: Window
@@ -114,9 +114,9 @@ class WindowBlock(Block):
         return self._by_offset(room)
 
     def _by_offset(self, room: Tensor | None = None) -> ByOffset:
-        """Per row, group and offset along the first axis one product of matrices.
+        """Forms the gradients by one matrix product for each row, group and offset along the first axis.
 
-        It is (outputs, places) by (places, channels and other offsets).
+        The factors have shapes (outputs, places) and (places, channels and other offsets).
         """
         window, groups, (rows, outputs) = self.window, self.window.groups, self.g.shape[:2]
         g = self.g.reshape(rows * groups, outputs // groups, -1)
@@ -135,10 +135,10 @@ class WindowBlock(Block):
         return self._holder.mask(self.window, keep.to(held_in(self.g.dtype)), *shape)
 
     def _shifted(self) -> Iterator[Tensor]:
-        """The patches at each offset along the first axis: (row and group, channels and other offsets, places).
+        """The patches at each offset along the first axis, shape (row and group, channels and other offsets, places).
 
-        They are laid out along all axes but the first, along which they slide: a shift is a slice of memory. With a
-        stride along the first axis, each of its phases is laid out on its own.
+        Patches are copied for all axes but the first. Along the first axis a shift is a slice of that copy. With a
+        stride along the first axis, there is a copy for each of its phases.
         """
         window, x = self.window, self._padded_to_whole_phases()
         stride, dilation = window.stride[0], window.dilation[0]
@@ -167,7 +167,7 @@ class WindowBlock(Block):
         return self.formed().squared_norms()
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
-        """The sum as plain training has it."""
+        """Adds the weighted sum by the backward kernel of plain training."""
         window, g = self.window, weights.reshape(-1, *[1] * (self.g.ndim - 1)) * self.g
         x, like = window.padded(self.x), self.x.new_empty(g.shape[1], self.x.shape[1] // window.groups, *window.kernel)
         none = [0] * len(window.kernel)
@@ -182,14 +182,14 @@ class WindowBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class GramPatches(OfPlaces, WindowBlock):
-    """The same, never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
+    """Gradients that are never formed: the Gram matrix of patches is a sum of shifted Gram matrices of pixels."""
 
     @property
     def is_formed_later(self) -> bool:
         return False
 
     def masked(self, keep: Tensor) -> Block:
-        return self.to_be_formed().masked(keep)  # a mask has to see each number
+        return self.to_be_formed().masked(keep)  # a mask needs each coordinate
 
     def formed(self, room: Tensor | None = None) -> Block:
         return self
@@ -223,13 +223,14 @@ class GramPatches(OfPlaces, WindowBlock):
 
 @dataclass(frozen=True, repr=False)
 class RoundedPatches(WindowBlock):
-    """The same in half precision. Norms and sum are both of the rounded products: the clip bounds what is added.
+    """Gradients of a convolution whose products are computed in half precision.
 
-    The sum of plain training would not be that of these gradients, but off by their rounding.
+    Norms and sum are both computed from the rounded products, so that the clip bounds what is added. The sum of plain
+    training would differ from the sum of these gradients by their rounding errors.
     """
 
     def _shifted(self) -> Iterator[Tensor]:
-        """Each shift is laid out on its own: a product in half precision would copy a slice of memory before it."""
+        """Copies the patches of each shift: a product in half precision would copy a slice anyway."""
         window, x = self.window, self.window.padded(self.x)
         step_row, step_channel, *steps = x.stride()
         shape = *x.shape[:2], *window.kernel[1:], *self.g.shape[2:]
@@ -244,9 +245,10 @@ class RoundedPatches(WindowBlock):
 
 @dataclass(frozen=True, repr=False)
 class ChannelsLastPatches(RoundedPatches):
-    """The same for many channels and short lines of pixels, at whose ends a copy would start anew.
+    """Gradients in half precision for many channels and short lines of pixels, with patches copied channels last.
 
-    With channels last a line of a window is one run of memory, and so it is in a patch.
+    With channels last, a line of a window is contiguous in memory, in the input and in the patch. Otherwise, a copy
+    would be made in runs as short as the lines.
     """
 
     def _shifted(self) -> Iterator[Tensor]:
@@ -265,7 +267,7 @@ class ChannelsLastPatches(RoundedPatches):
 
 @dataclass(frozen=True, repr=False)
 class ByOffset(Block):
-    """Formed gradients by offset along the first axis, row and group, output, channel and other offsets."""
+    """Formed gradients, with axes: offset along the first axis, row and group, output, channel and other offsets."""
 
     window: Window
     gradients: Tensor
@@ -285,18 +287,18 @@ class ByOffset(Block):
 
     @classmethod
     def mask(cls, window: Window, factors: Tensor, outputs: int, channels: int) -> Tensor:
-        """Factors in the order of the parameter, laid out like gradients of one row."""
+        """Converts the mask `factors`, in the order of the parameter, to the layout of the gradients of one row."""
         offsets = window.kernel[0]
         by_offset = factors.reshape(window.groups, outputs, channels, offsets, -1).movedim(3, 0)
         return cls._as_held(by_offset).reshape(offsets, 1, window.groups, outputs, -1)
 
     @staticmethod
     def _as_held(each: Tensor) -> Tensor:
-        """Numbers by channel and other offsets, along the last two axes, in the order in which gradients are held."""
+        """Merges the last two axes, channel and other offsets, in the memory order of the gradients."""
         return each.flatten(-2)
 
     def _by_channel(self, held: Tensor) -> Tensor:
-        """The way back."""
+        """Inverts `_as_held`: splits the last axis into channel and other offsets."""
         return held.reshape(*held.shape[:-1], self._channels, -1)
 
     def present(self, rows: Tensor) -> ByOffset:
@@ -336,7 +338,7 @@ class ByOffset(Block):
 
 @dataclass(frozen=True, repr=False)
 class ByOffsetChannelsLast(ByOffset):
-    """The same with the channel last."""
+    """Formed gradients as in `ByOffset`, with the channel after the other offsets."""
 
     @staticmethod
     def _as_held(each: Tensor) -> Tensor:
@@ -359,7 +361,7 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 @dataclass(frozen=True)
 class Convolution(MultipliesAsItRan):
-    """y[o, t] = sum over offsets k and channels c of W[o, c, k] x[c, stride * t + dilation * k]."""
+    """The rule of y[o, t] = sum over offsets k and channels c of W[o, c, k] x[c, stride * t + dilation * k]."""
 
     names: tuple[str | None, str | None]
     window: Window
@@ -367,8 +369,8 @@ class Convolution(MultipliesAsItRan):
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Convolution:
         kernel = tuple(arguments["weight"].shape[2:])
-        dilation = _spread(arguments["dilation"], len(kernel))
-        stride, padding = _spread(arguments["stride"], len(kernel)), _padding(arguments["padding"], kernel, dilation)
+        dilation = _per_axis(arguments["dilation"], len(kernel))
+        stride, padding = _per_axis(arguments["stride"], len(kernel)), _padding(arguments["padding"], kernel, dilation)
         window = Window(kernel, stride, padding, dilation, arguments["groups"])
         return cls((name_of(arguments["weight"]), name_of(arguments["bias"])), window)
 
@@ -387,17 +389,17 @@ class Convolution(MultipliesAsItRan):
         return weight, bias
 
     def _weight(self, x: Tensor, g: Tensor) -> Block:
-        """Axes: row, picture of the row, channel, place. Most rows have one picture."""
-        pictures = x.shape[1]
-        if pictures == 1:
+        """The block of the weight. Axes: row, image of the row, channel, place. Most rows have one image."""
+        images = x.shape[1]
+        if images == 1:
             return self.window.patches(x[:, 0], g[:, 0])
         if len(self.window.kernel) < len(_CONVOLUTIONS):
             return self.window.with_still_axis().patches(x.movedim(1, -1), g.movedim(1, -1))
-        starts = tuple(range(0, len(x) * pictures + 1, pictures))
+        starts = tuple(range(0, len(x) * images + 1, images))
         return self.window.patches(x.flatten(0, 1), g.flatten(0, 1)).of_units(starts)
 
 
-def _spread(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+def _per_axis(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return (setting,) * axes if isinstance(setting, int) else tuple(setting) * (axes // len(tuple(setting)))
 
 
@@ -409,4 +411,4 @@ def _padding(
     if setting == "same":
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple((total // 2, total - total // 2) for total in totals)
-    return tuple((side, side) for side in _spread(setting, len(kernel)))  # type: ignore[arg-type]
+    return tuple((side, side) for side in _per_axis(setting, len(kernel)))  # type: ignore[arg-type]

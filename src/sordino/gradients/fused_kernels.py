@@ -1,17 +1,11 @@
 """Cross-entropy, max pooling and attention of all rows at once, by the kernels of plain training instead of `vmap`.
 
-Cross-entropy of all rows by the kernel of plain training: `vmap` would take it apart into a dozen operations.
+Each of them treats each entry of a batch alone, so that `vmap` over rows equals the operation on a larger batch:
 
-The loss of an example is a sum over its labels, and those of a batch are apart: what torch gives without a reduction,
-added up within each row, is what it gives for the rows one by one.
-
-Max pooling of pictures by the kernel that is fast: torch's with channels last takes a fifth of the time.
-
-Pooling acts on each picture of a batch alone, so that `vmap` of it over rows is pooling of a batch of pictures.
-
-Scaled dot-product attention of all rows at once, by the kernels of plain training.
-
-They never hold a number per pair of places, as `vmap`'s own way does.
+* Cross-entropy: `vmap` would decompose it into a dozen operations. The loss of an example is a sum over its labels, so
+  the losses without a reduction, added up within each row, are the losses of the rows.
+* Max pooling of images: torch's kernel for the channels-last layout takes a fifth of the time of the default one.
+* Scaled dot-product attention: fused kernels do not hold a value for each pair of places, as `vmap` does.
 """
 
 from __future__ import annotations
@@ -66,7 +60,7 @@ class _SumFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(context: Any, inputs: Any, output: Any) -> None:
-        """Never differentiated: under `vmap` torch differentiates what `vmap` below computes."""
+        """Saves nothing: under `vmap`, torch differentiates the operations of the method `vmap` below."""
 
     @staticmethod
     def vmap(
@@ -81,7 +75,7 @@ class _SumFunction(torch.autograd.Function):
 
 
 aten = torch.ops.aten
-_NUMBERS_AT_A_TIME = 1 << 19  # a copy of this size is made in cache
+_VALUES_AT_A_TIME = 1 << 19  # a copy of this size stays in cache
 
 _POOLING_ARGUMENTS = {
     "input": None,
@@ -95,7 +89,7 @@ _BIND = Operation(_POOLING_ARGUMENTS | {"return_indices": False}, lambda *_: Non
 
 
 def max_pool(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """What `max_pool2d` gives, or None where this is another function or its indices are wanted."""
+    """The result of a call of `max_pool2d`, or None for another function, or if its indices are requested."""
     if function is not F.max_pool2d and function is not torch.max_pool2d:
         return None
     given = _BIND(args, kwargs)
@@ -119,52 +113,53 @@ def _pair(setting: int | tuple[int, ...] | list[int]) -> list[int]:
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest value of each window. Its gradient goes where it came from.
+    """Max pooling. The gradient of an output goes to the input that was largest in its window.
 
-    Pieces of the batch go through torch's kernels one by one. Between the passes a place within a picture takes two
-    bytes, or four, where torch has eight: of a network with small convolutions they would be half of the memory.
+    Chunks of the batch go through torch's kernels one after the other. The index of an input within its image is kept
+    in two or four bytes. Torch keeps eight, which would be half of the memory of a network with small convolutions.
     """
 
     @staticmethod
     def forward(context: Any, x: Tensor, settings: tuple[Any, ...]) -> Tensor:
-        pictures, values, places = _pictures_at_a_time(x), torch.empty(0), torch.empty(0)
-        for start in range(0, max(1, len(x)), pictures):
-            piece = x[start : start + pictures].contiguous(memory_format=torch.channels_last)
-            of_values, of_places = aten.max_pool2d_with_indices(piece, *settings)
+        images, values, indices = _images_at_a_time(x), torch.empty(0), torch.empty(0)
+        for start in range(0, max(1, len(x)), images):
+            chunk = x[start : start + images].contiguous(memory_format=torch.channels_last)
+            chunk_values, chunk_indices = aten.max_pool2d_with_indices(chunk, *settings)
             if start == 0:
-                shape = len(x), *of_values.shape[1:]
-                values, places = x.new_empty(shape), x.new_empty(shape, dtype=_smallest_for(x[:1, :1].numel()))
-            values[start : start + pictures] = of_values
-            places[start : start + pictures] = of_places
+                shape = len(x), *chunk_values.shape[1:]
+                values, indices = x.new_empty(shape), x.new_empty(shape, dtype=_smallest_for(x[:1, :1].numel()))
+            values[start : start + images] = chunk_values
+            indices[start : start + images] = chunk_indices
         context.settings = settings
-        context.save_for_backward(x, places)
+        context.save_for_backward(x, indices)
         return values
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        x, places = context.saved_tensors
-        returned = torch.empty_like(x, memory_format=torch.contiguous_format)
-        pieces = (torch.split(tensor, _pictures_at_a_time(x)) for tensor in (x, gradient, places, returned))
-        for piece, of_gradient, of_places, out in zip(*pieces, strict=True):
+        x, indices = context.saved_tensors
+        by_input = torch.empty_like(x, memory_format=torch.contiguous_format)
+        chunks = (torch.split(tensor, _images_at_a_time(x)) for tensor in (x, gradient, indices, by_input))
+        for chunk, chunk_gradient, chunk_indices, out in zip(*chunks, strict=True):
             aten.max_pool2d_with_indices_backward.grad_input(
-                of_gradient.contiguous(), piece, *context.settings, of_places.long(), grad_input=out
+                chunk_gradient.contiguous(), chunk, *context.settings, chunk_indices.long(), grad_input=out
             )
-        return returned, None
+        return by_input, None
 
 
-def _smallest_for(numbers: int) -> torch.dtype:
-    return torch.int16 if numbers <= torch.iinfo(torch.int16).max else torch.int32
+def _smallest_for(size: int) -> torch.dtype:
+    """The smallest integer type for indices below `size`."""
+    return torch.int16 if size <= torch.iinfo(torch.int16).max else torch.int32
 
 
-def _pictures_at_a_time(x: Tensor) -> int:
-    return max(1, _NUMBERS_AT_A_TIME // max(1, x[:1].numel()))
+def _images_at_a_time(x: Tensor) -> int:
+    return max(1, _VALUES_AT_A_TIME // max(1, x[:1].numel()))
 
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def fused(function: Any) -> Any:
-    """What stands in for a function of torch here, or None."""
+    """The replacement for a torch function, or None."""
     return scaled_dot_product_attention if function is F.scaled_dot_product_attention else None
 
 
@@ -178,9 +173,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As torch has it, but rows that have a batch axis become one batch. A kernel treats each entry of a batch alone.
+    """Torch's function, in which rows with a batch axis become one batch. A kernel treats each entry of a batch alone.
 
-    Dropout is left to `vmap`: a kernel would draw for the whole batch, and each row has a seed of its own.
+    With dropout the rules of `vmap` are used: a kernel would draw for the whole batch, and each row has its own seed.
     """
     if dropout_p > 0 or not _are_batches(query, key, value, attn_mask):
         return F.scaled_dot_product_attention(
@@ -194,7 +189,7 @@ def scaled_dot_product_attention(
 
 
 def _are_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether there is a batch axis in front of the last two, place and width, and the mask fits it."""
+    """Whether there is a batch axis before the last two, place and width, and the mask fits to it."""
     return (
         query.ndim == key.ndim == value.ndim >= 3
         and len(query) == len(key) == len(value)
@@ -203,9 +198,9 @@ def _are_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
 
 
 class _OfBatch(torch.autograd.Function):
-    """Under `vmap` rows and batch become one axis; what is left is torch's to compute, to differentiate and to choose.
+    """Attention in which rows and batch become one axis under `vmap`. Torch chooses the kernel and differentiates it.
 
-    It takes a kernel that can do what is asked: few have a gradient for a mask, or values of another width.
+    Torch chooses among kernels that support the call: few have a gradient for a mask, or values of another width.
     """
 
     @staticmethod
@@ -225,7 +220,7 @@ class _OfBatch(torch.autograd.Function):
 
     @staticmethod
     def setup_context(context: Any, inputs: Any, output: Tensor) -> None:
-        """Outside of `vmap` only a survey calls it, which differentiates nothing."""
+        """Saves nothing: outside of `vmap`, only a survey calls this function, and differentiates nothing."""
 
     @staticmethod
     def vmap(info: Any, axes: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -236,7 +231,7 @@ class _OfBatch(torch.autograd.Function):
 
 
 def _merged(x: Tensor | None, axis: int | None, rows: int) -> Tensor | None:
-    """Rows and batch as one axis in front."""
+    """The tensor with rows and batch as one first axis."""
     if x is None:
         return None
     return (x.expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)).flatten(0, 1)

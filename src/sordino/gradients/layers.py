@@ -1,10 +1,8 @@
-"""Per-example gradients of linear, embedding and normalization layers.
+"""Rules for per-example gradients of linear, embedding and normalization layers.
 
-`linear` on vectors and on sequences.
-
-Tables of vectors looked up by token: a gradient with a few rows in a large table, which is never formed.
-
-Layer, group, instance and root-mean-square normalisation: a scale and a shift after something without parameters.
+* `linear`, on vectors and on sequences: outer products of input and output gradient, summed over places.
+* `embedding`: gradient vectors for a few rows of a large table, which is never formed.
+* Layer, group, instance and root-mean-square normalization: scale and shift after a function without parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from sordino.gradients.rules import MultipliesAsItRan, Tag
 
 @dataclass(frozen=True)
 class LinearOperation(MultipliesAsItRan):
-    """y = x W^T + b, at one place per row or at many."""
+    """The rule of y = x W^T + b, at one place per row or at many."""
 
     names: tuple[str | None, str | None]
 
@@ -49,7 +47,7 @@ class LinearOperation(MultipliesAsItRan):
 
 @dataclass(frozen=True)
 class EmbeddingOperation:
-    """y[t] = W[token[t]]. A padding token is not trained."""
+    """The rule of y[t] = W[token[t]]. The vector of the padding token is not trained."""
 
     names: tuple[str | None]
     padding: int | None
@@ -77,9 +75,9 @@ class EmbeddingOperation:
 
 
 def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """A look-up with a padding token in a table that each row has a copy of, or None where this is something else.
+    """An embedding lookup with a padding token, or None for any other call.
 
-    `vmap` forgets that the padding token is not trained.
+    For a table of which each row has a copy: `vmap` would train the vector of the padding token.
     """
     if function is not F.embedding:
         return None
@@ -94,7 +92,7 @@ def embed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tenso
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingBlock(Block):
-    """Gradient vectors `g[r, t]` that belong to the rows `tokens[r, t]` of a table."""
+    """Gradients by an embedding table: vector `g[r, t]` belongs to row `tokens[r, t]` of the table."""
 
     tokens: Tensor
     g: Tensor
@@ -114,12 +112,12 @@ class EmbeddingBlock(Block):
         return self.lengths().squares
 
     def lengths(self) -> Lengths:
-        """Vectors of the same token add up before they are squared: the Gram matrix, where tokens are equal."""
+        """Lengths from the Gram matrix, summed over pairs of equal tokens: their vectors add up before squaring."""
         same = self.tokens[:, :, None] == self.tokens[:, None, :]
         return lengths_of_products(gram(self.g), same.double(), self.g.shape[2])
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
-        """In float64, for the tokens that occur: that costs next to nothing, whatever cancels."""
+        """Adds up in float64, for the tokens that occur. This is cheap, and exact enough even if places cancel."""
 
         def add(part: Tensor, rows: slice) -> None:
             occurring, places = torch.unique(self.tokens[rows], return_inverse=True)
@@ -140,14 +138,14 @@ class EmbeddingBlock(Block):
         return gradients.index_put_((rows, self.tokens), self.g, accumulate=True).flatten(1)
 
     def masked(self, keep: Tensor) -> EmbeddingBlock:
-        """Equal tokens have equal masks, so the vectors can be masked where they are."""
+        """Masks the vectors in place of the table, which is correct because equal tokens have equal masks."""
         kept = F.embedding(self.tokens, keep.reshape(self.table).to(self.g.dtype))
         return EmbeddingBlock(self.tokens, self.g * kept, self.table)
 
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """The parameters have the shape of the last axes."""
+    """The rule of `layer_norm`, whose parameters have the shape of the last axes."""
 
     names: tuple[str | None, str | None]
     shape: tuple[int, ...]
@@ -163,7 +161,7 @@ class LayerNorm:
         return tag(on_rows(self._norm, self._norm, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        """What is normalised is computed once more rather than kept, which would cost memory."""
+        """Computes the normalized input again, because keeping it would take memory."""
         g = output_gradient.reshape(len(saved), -1, prod(self.shape))
         weight = DenseBlock((self._norm(saved).reshape(g.shape) * g).sum(dim=1)) if self.names[0] else None
         return weight, DenseBlock(g.sum(dim=1)) if self.names[1] else None
@@ -174,7 +172,7 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class RMSNorm:
-    """The same without a mean and without a shift."""
+    """The rule of `rms_norm`: layer normalization without mean and shift."""
 
     names: tuple[str | None]
     shape: tuple[int, ...]
@@ -198,7 +196,7 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class ChannelNorm:
-    """`group_norm`, and `instance_norm` without running statistics: one parameter per channel."""
+    """The rule of `group_norm`, and of `instance_norm` without running statistics: one parameter per channel."""
 
     names: tuple[str | None, str | None]
     groups: int
@@ -211,7 +209,7 @@ class ChannelNorm:
 
     @classmethod
     def recognise_instance_norm(cls, arguments: dict[str, Any], name_of: Any) -> ChannelNorm | None:
-        """Each channel is a group of its own. Statistics that a model keeps would not be those of the row."""
+        """Each channel is a group. None with running statistics, which are not those of the row."""
         if not arguments["use_input_stats"] or arguments["running_mean"] is not None:
             return None
         names = name_of(arguments["weight"]), name_of(arguments["bias"])
@@ -223,7 +221,7 @@ class ChannelNorm:
         return tag(on_rows(self._norm, of_rows, x, arguments["weight"], arguments["bias"])), x
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        """Axes of `g`: row, picture of the row, channel, place. Each picture has statistics of its own."""
+        """Axes of `g`: row, image of the row, channel, place. Each image has its own statistics."""
         g = output_gradient.reshape(*output_gradient.shape[:3], -1)
         weight, bias = None, DenseBlock(g.sum(dim=(1, 3))) if self.names[1] else None
         if self.names[0]:

@@ -1,7 +1,7 @@
 """Squared norms in float64 of gradients in float32: of matrices, of factors, and from Gram matrices of places.
 
-A norm may be taken for larger than it is, never for smaller by more than `RELATIVE_ERROR` and by what squares below
-2^-126 leave out, which a clip allows for.
+A computed norm may be larger than the real one. It is smaller by at most `RELATIVE_ERROR`, and by what squares below
+2^-126 lose, for which a clip leaves room.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from sordino.gradients.rounding import LARGEST_FACTOR, RAISED, of_terms
 
-_NUMBERS_AT_A_TIME = 1 << 10
-LOST_SQUARE = 2.0**-126  # at most, of each number whose square is below it
+_VALUES_AT_A_TIME = 1 << 10
+LOST_SQUARE = 2.0**-126  # a square below this may underflow: the largest loss per value
 _NEGLIGIBLE = 2.0**-20
-# Of a norm, which may be a product of two: half of gamma for the squares of a piece each, and what is rounded besides.
+# Of a norm, which may be a product of two. For each: half of gamma for the squares of a chunk, and other rounding.
 RELATIVE_ERROR = 2 * (2.0**-15 + 2.0**-19)
 
 
 class Lengths(NamedTuple):
-    """Squared norms, float64, shape (r,); and where places of a row may cancel, the sum of their norms.
+    """Squared norms, float64, shape (r,). If places of a row may cancel, also magnitudes: the sum of the places' norms.
 
-    None means that a row is added up as the very numbers its norm was taken of.
+    Magnitudes are None if the values that are added are those of which the norm was computed.
     """
 
     squares: Tensor
@@ -31,25 +31,25 @@ class Lengths(NamedTuple):
 
 
 def squared_norms(matrix: Tensor) -> Tensor:
-    """The squared norm of each row in float64, from float32 norms of short pieces.
+    """The squared norm of each row in float64, from float32 norms of short chunks.
 
-    A float32 sum of n squares is off by at most gamma_n of itself, so that the norm of a piece of 1,024 numbers is too
-    small by at most 2^-15; of ten million numbers it is too small by 4e-4 without any ill will.
+    A float32 sum of n squares has a relative error of at most gamma_n. So the norm of a chunk of 1,024 values is too
+    small by at most 2^-15. The float32 norm of ten million values is too small by 4e-4 even for harmless data.
     """
-    rows, numbers = matrix.shape
-    pieces, rest = divmod(numbers, _NUMBERS_AT_A_TIME)
-    if not pieces:
+    rows, columns = matrix.shape
+    chunks, rest = divmod(columns, _VALUES_AT_A_TIME)
+    if not chunks:
         norms: Tensor = torch.linalg.vector_norm(matrix, dim=1)
         return norms.double().square_()
-    whole = matrix[:, : numbers - rest].reshape(rows, pieces, _NUMBERS_AT_A_TIME)
+    whole = matrix[:, : columns - rest].reshape(rows, chunks, _VALUES_AT_A_TIME)
     squares: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square_().sum(dim=1)
-    return squares + squared_norms(matrix[:, numbers - rest :]) if rest else squares
+    return squares + squared_norms(matrix[:, columns - rest :]) if rest else squares
 
 
 def squared_norms_of_factor(matrix: Tensor) -> Tensor:
-    """Squared norms of a factor of gradients, where what vanishes in float32 matters: the other may be large.
+    """Squared norms of a factor of gradients. Small ones are computed in float64: the other factor may be large.
 
-    A factor that is larger than any sum can be trusted with counts as infinite, and its row as absent.
+    A factor beyond `LARGEST_FACTOR` counts as infinite, and its row as absent: no error bound of a sum would hold.
     """
     squares = squared_norms(matrix)
     small = (squares < matrix.shape[1] * LOST_SQUARE / _NEGLIGIBLE).nonzero()[:, 0]
@@ -59,17 +59,17 @@ def squared_norms_of_factor(matrix: Tensor) -> Tensor:
 
 
 def gram(vectors: Tensor) -> Tensor:
-    """<v_t, v_u> for all places of each row, shape (r, t, t). In float64, because what is summed of it may cancel."""
+    """The Gram matrix <v_t, v_u> of the places of each row, shape (r, t, t), in float64, as its terms may cancel."""
     vectors = vectors.double()
     return torch.bmm(vectors, vectors.transpose(1, 2))
 
 
 def lengths_of_products(one: Tensor, other: Tensor, features: int) -> Lengths:
-    """From two Gram matrices, shape (r, t, t), of vectors with `features` numbers together.
+    """Lengths from two Gram matrices, shape (r, t, t), of vectors that have `features` values together.
 
-    The sum of their products is off by at most gamma of M^2 for M = sum_t |g_t| |x_t| and u = 2^-53. It is raised by
-    that, and so a record of huge numbers that cancel does not escape the clip; and by so much more that what a sum in
-    float64 leaves of M is covered as well.
+    The sum of their products has an error of at most gamma M^2, for M = sum_t |g_t| |x_t| and u = 2^-53. The squared
+    norm is raised by this, so that a record of huge values that cancel does not escape the clip. It is raised by at
+    least `RAISED`^2 M^2, which also covers the rounding of a sum in float64.
     """
     squares = torch.einsum("rtu,rtu->r", one, other).clamp(min=0)
     of_places = one.diagonal(dim1=1, dim2=2), other.diagonal(dim1=1, dim2=2)
@@ -80,6 +80,6 @@ def lengths_of_products(one: Tensor, other: Tensor, features: int) -> Lengths:
 
 
 def unit_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows divided by their lengths, and the lengths; those near zero count as 1e-30."""
+    """Rows divided by their norms, and the norms. A norm below 1e-30 counts as 1e-30."""
     lengths = squared_norms_of_factor(matrix).sqrt().clamp(min=1e-30)
     return matrix / lengths.to(matrix.dtype)[:, None], lengths

@@ -1,8 +1,8 @@
-"""Tensors that one pass computed from rows cannot be used in a later one.
+"""Refuses the use of tensors that an earlier pass computed from rows.
 
-A tensor inside `vmap` that outlives it looks like one of the next `vmap`: row `r` of an earlier micro-batch would be
-taken for row `r` of the present one. Each pass therefore notes its tensors, and those of them that are still there when
-it ends are refused from then on, wherever they were kept: in a closure, a default argument, a global.
+A tensor of `vmap` that outlives it looks like a tensor of the next `vmap`: row `r` of an earlier micro-batch would be
+taken for row `r` of the present one. Therefore each pass records its tensors. Those that are still alive when it ends
+are refused from then on, wherever they are kept: in a closure, a default argument or a global variable.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _of_earlier_passes: dict[int, ref[Tensor]] = {}
 
 
 class OnePass:
-    """The tensors inside `vmap` that the operations of a pass were given or made.
+    """The `vmap` tensors that were arguments or results of the operations of one pass.
 
-    An address names one of them for as long as it lives, so that what outlives its pass cannot be taken for another.
+    They are identified by `id` with a weak reference, so that the `id` of a dead tensor is not taken for it.
     """
 
     def __init__(self) -> None:
@@ -38,45 +38,47 @@ class OnePass:
         """Refuses tensors of earlier passes."""
         if _of_earlier_passes and any(id(x) in _of_earlier_passes for x in tensors):
             raise UsageError(
-                "the model or its loss uses a tensor that it kept from rows that it saw before: one example would "
-                "change what others contribute. Compute each output from its own example, and keep nothing."
+                "the model or its loss uses a tensor that it kept from earlier rows: one example would change what "
+                "others contribute. Compute each output from its own example, and keep no tensor."
             )
-        for x in tensors:  # what an operation gave that nobody watches
+        for x in tensors:  # results of operations that no `TorchFunctionMode` sees
             known = self._own.get(id(x))
             if (known is None or known() is not x) and is_functorch_wrapped_tensor(x):
                 self._own[id(x)] = ref(x)
 
     def made(self, tensors: list[Tensor]) -> None:
+        """Records the results of an operation."""
         for x in tensors:
             if is_functorch_wrapped_tensor(x):
                 self._own[id(x)] = ref(x)
 
     def end(self) -> None:
-        for place, own in self._own.items():
-            outliving = own()
-            if outliving is not None:
-                _of_earlier_passes[place] = ref(outliving, partial(_forget, place))
+        """Marks the tensors that are still alive as those of an earlier pass."""
+        for number, own in self._own.items():
+            alive = own()
+            if alive is not None:
+                _of_earlier_passes[number] = ref(alive, partial(_remove, number))
 
 
 def refuse_own_rule(function: Any, args: tuple[Any, ...]) -> None:
-    """Refuses a function with a `vmap` of its own: it is handed all rows at once, and could mix them unseen."""
+    """Refuses a function with a `vmap` method of its own, which gets all rows at once and could mix them."""
     if function is not custom_function_call:
         return
     kind: Any = args[0]
     if kind.vmap is not torch.autograd.Function.vmap and not kind.__module__.startswith("sordino."):
         raise UsageError(
-            f"{kind.__name__} has a vmap of its own, which sees all examples of a batch: leave it out, and set "
+            f"{kind.__name__} has a vmap method of its own, which gets all examples of a batch: remove it, and set "
             "generate_vmap_rule = True."
         )
 
 
-def _forget(place: int, _: object) -> None:
-    del _of_earlier_passes[place]
+def _remove(number: int, _: object) -> None:
+    del _of_earlier_passes[number]
 
 
 @contextmanager
 def one_pass() -> Iterator[OnePass]:
-    """A pass, for as long as the block runs."""
+    """A pass that ends with the `with` block."""
     tensors = OnePass()
     try:
         yield tensors
@@ -85,7 +87,7 @@ def one_pass() -> Iterator[OnePass]:
 
 
 class TensorTracker(TorchFunctionMode):
-    """Notes the tensors of every operation while active."""
+    """While active, records the tensors of each operation for a pass."""
 
     def __init__(self, tensors: OnePass | None = None) -> None:
         super().__init__()
@@ -102,5 +104,5 @@ class TensorTracker(TorchFunctionMode):
         return result
 
     def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operation gives."""
+        """The result of the operation."""
         return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The operations whose parameters' gradients are known row by row, by the function that computes them."""
+"""The table of operations with a rule for per-example gradients, by the torch function that computes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NameOf = Callable[[Any], str | None]
 
 @dataclass(frozen=True)
 class Operation:
-    """A function of torch, its arguments in order with their defaults, and the rule that its settings make."""
+    """The arguments of a torch function in order, with defaults, and the function that makes its rule."""
 
     arguments: dict[str, Any]
     recognise: Callable[[dict[str, Any], NameOf], Rule | None]
@@ -85,7 +85,7 @@ OPERATIONS: dict[Any, Operation] = {
 def recognise(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name_of: NameOf
 ) -> RecordedOperation | None:
-    """The rule and the bound arguments of an operation that trains a parameter, or None."""
+    """The rule and the bound arguments of a call, or None if it is not a known operation on a trained parameter."""
     operation = OPERATIONS.get(function)
     if operation is None:
         return None
@@ -96,6 +96,8 @@ def recognise(
 
 @dataclass(frozen=True)
 class RecordedOperation:
+    """One call of a known operation."""
+
     rule: Rule
     arguments: dict[str, Any]
 
@@ -106,10 +108,10 @@ def tensors_in(values: Any) -> list[Tensor]:
         return [values]
     if not isinstance(values, (tuple, list)):
         return []
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (tuple, list)):
-            found += [inner for inner in value if isinstance(inner, Tensor)]
-    return found
+            tensors += [inner for inner in value if isinstance(inner, Tensor)]
+    return tensors

@@ -1,4 +1,4 @@
-"""Forward passes that leave the model as it was, and can remember what every layer was given and gave."""
+"""Forward passes on synthetic inputs that leave the model unchanged, and can record the tensors of each layer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sordino.errors import UsageError
 from sordino.gradients.torch_state import device_of, original, working_dtype
 
-Kept = Callable[[Any], list[Tensor]]
+CopyTensors = Callable[[Any], list[Tensor]]
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a layer: every tensor that went in and came out."""
+    """One call of a layer, with all its input and output tensors."""
 
     layer: str
     inputs: list[Tensor]
@@ -28,21 +28,21 @@ class LayerCall:
 
 
 def forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    """What the model gives, computed on copies of the parameters and buffers. No graph is left, and no layer's copy."""
-    _, outputs = _carried_out(model, inputs, lambda _: [])
+    """The outputs of the model, detached, computed with copies of its parameters and buffers."""
+    _, outputs = _run(model, inputs, lambda _: [])
     return tree_map(_detached, outputs)
 
 
 def calls_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[LayerCall]:
-    """The calls of layers in such a pass, innermost first. All of them are in memory at once."""
-    return _carried_out(model, inputs, _copies)[0]
+    """All calls of layers in a forward pass, innermost first. They are in memory at once."""
+    return _run(model, inputs, _copies)[0]
 
 
-def _carried_out(model: nn.Module, inputs: tuple[Tensor, ...], kept: Kept) -> tuple[list[LayerCall], Any]:
+def _run(model: nn.Module, inputs: tuple[Tensor, ...], copies: CopyTensors) -> tuple[list[LayerCall], Any]:
     tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    with _watched(model, kept) as calls, _own_generator(model):
+    with _recorded_calls(model, copies) as calls, _own_generator(model):
         try:
             outputs = functional_call(model, tensors, inputs)
         except UsageError:
@@ -56,28 +56,28 @@ def _carried_out(model: nn.Module, inputs: tuple[Tensor, ...], kept: Kept) -> tu
 
 
 @contextmanager
-def _watched(model: nn.Module, kept: Kept) -> Iterator[list[LayerCall]]:
-    """Hooks that record what is kept of every call of a layer, and refuse one that changes its own state."""
+def _recorded_calls(model: nn.Module, copies: CopyTensors) -> Iterator[list[LayerCall]]:
+    """Hooks that record each call of a layer, with copies of its tensors, and refuse a layer that changes its state."""
     calls: list[LayerCall] = []
     pending: list[tuple[list[Tensor], dict[str, Tensor]]] = []
     names = {module: name for name, module in model.named_modules()}
 
     def state_of(module: nn.Module) -> list[tuple[str, Tensor]]:
-        everything = module is model  # a layer may also change the state of another one
-        return [*module.named_parameters(recurse=everything), *module.named_buffers(recurse=everything)]
+        is_root = module is model  # for the model all state, as a layer may change the state of another layer
+        return [*module.named_parameters(recurse=is_root), *module.named_buffers(recurse=is_root)]
 
     def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
-        pending.append((kept((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
+        pending.append((copies((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
 
     def leaving(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs, state = pending.pop()
         for name, now in state_of(module):
             if name not in state or not _identical(state[name], now):
                 raise UsageError(
-                    f"{called(names[module], module)} changes its own {name!r} when it is run: what it learns from "
-                    "examples would stay in the model. Freeze it (eval mode) or remove it."
+                    f"{called(names[module], module)} changes its own {name!r} in the forward pass: what it learns "
+                    "from examples would stay in the model. Put it into eval mode, or remove it."
                 )
-        calls.append(LayerCall(called(names[module], module), inputs, kept(output)))
+        calls.append(LayerCall(called(names[module], module), inputs, copies(output)))
 
     hooks = []
     for module in names:
@@ -115,23 +115,23 @@ def _own_generator(model: nn.Module) -> Iterator[None]:
 
 
 def layer_at_fault(model: nn.Module, error: BaseException) -> str:
-    """The innermost layer of `model` that was running when `error` was raised, as words for a message."""
+    """The innermost layer of `model` that was running when `error` was raised, described for a message."""
     names = {id(module): name for name, module in original(model).named_modules()}
-    found, frame = "the model or its loss", error.__traceback__
+    layer, frame = "the model or its loss", error.__traceback__
     while frame is not None:
         module = frame.tb_frame.f_locals.get("self")
         if isinstance(module, nn.Module) and id(module) in names:
-            found = called(names[id(module)], module)
+            layer = called(names[id(module)], module)
         frame = frame.tb_next
-    return found
+    return layer
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's own message."""
+    """The first line of an error's message, at most 300 characters."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
 
 
 def called(name: str, module: nn.Module) -> str:
-    """What a message calls a layer: its name and its class."""
+    """The description of a layer in messages: its name and its class."""
     return f"layer {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"

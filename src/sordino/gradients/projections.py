@@ -1,7 +1,7 @@
-"""Several inputs, each through its own piece of a linear layer: the query, key and value of an attention.
+"""The query, key and value projections of attention: several inputs, each with its own piece of a linear layer.
 
-`MultiheadAttention` keeps three weights in one parameter, or at least three biases. A slice of a parameter is not a
-parameter to the tape, so that the projections are one operation here, with one rule.
+`MultiheadAttention` keeps three weights, or at least three biases, in one parameter. The tape does not know a slice of
+a parameter as a parameter, so the projections are one operation here, with one rule.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _seen_by_modes(
 def projections(
     inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None, features: Sequence[int]
 ) -> list[Tensor]:
-    """x W^T + b for each input x, with `features` outputs each.
+    """x W^T + b for each input x, where `features` are the numbers of outputs.
 
-    There is a weight for each input, or a single one in which theirs lie below one another, as they do in `bias`.
+    There is one weight for each input, or a single weight in which theirs are stacked, as they are in `bias`.
     """
     pieces = torch.split(weights[0], list(features)) if len(weights) == 1 else weights
     biases = [None] * len(inputs) if bias is None else torch.split(bias, list(features))
@@ -44,7 +44,7 @@ def projections(
 
 @dataclass(frozen=True)
 class Projection:
-    """One of the projections, by its sizes in a row."""
+    """The sizes of one projection, within a row."""
 
     places: int
     inputs: int
@@ -89,12 +89,12 @@ def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _stacked(blocks: tuple[Block | None, ...]) -> StackedBlocks | None:
-    found = tuple(block for block in blocks if block is not None)
-    return _stack(found) if found else None
+    pieces = tuple(block for block in blocks if block is not None)
+    return _stack(pieces) if pieces else None
 
 
 def _stack(pieces: tuple[Block, ...]) -> StackedBlocks:
-    """Where some have to be formed all are, because what is formed is added up in chunks that bound nothing else."""
+    """Stacked blocks. If one piece must be formed, all are: formed chunks are added without `add_bounded`."""
     if any(piece.is_formed_later for piece in pieces):
         pieces = tuple(piece.to_be_formed() if isinstance(piece, OfPlaces) else piece for piece in pieces)
     return StackedBlocks(pieces)
@@ -102,7 +102,7 @@ def _stack(pieces: tuple[Block, ...]) -> StackedBlocks:
 
 @dataclass(frozen=True, repr=False)
 class StackedBlocks(Block):
-    """A parameter in pieces that lie behind one another, each with gradients of its own form."""
+    """Gradients by a parameter that consists of stacked pieces, each with gradients in a form of its own."""
 
     pieces: tuple[Block, ...]
 
@@ -139,10 +139,10 @@ class StackedBlocks(Block):
         return self.lengths().squares
 
     def lengths(self) -> Lengths:
-        """Magnitudes by piece, shape (r, pieces)."""
+        """Squared norms of the whole, and magnitudes by piece, shape (r, pieces)."""
         squares, magnitudes = zip(*(piece.lengths() for piece in self.pieces), strict=True)
-        nothing = torch.zeros_like(squares[0])
-        of_pieces = torch.stack([nothing if each is None else each for each in magnitudes], dim=1)
+        zeros = torch.zeros_like(squares[0])
+        of_pieces = torch.stack([zeros if each is None else each for each in magnitudes], dim=1)
         return Lengths(torch.stack(squares).sum(dim=0), of_pieces)
 
     def present(self, rows: Tensor) -> StackedBlocks:

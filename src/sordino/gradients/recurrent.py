@@ -1,8 +1,7 @@
-"""Per-example gradients of recurrent layers.
+"""The rule for per-example gradients of recurrent layers, and their initial state inside `vmap`.
 
-All steps of a recurrent layer as one operation: its weights see the hidden states as a linear layer sees places.
-
-Recurrent layers: written out for the tape, and inside `vmap` with an initial state that belongs to the row.
+All steps of a recurrent layer are one operation for the tape. Hidden states are to its weights what places are to the
+weight of a linear layer. `unrolled` replaces torch's layers and cells by operations that the tape knows.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ def _seen_by_modes(
 def recur(
     cell: Cell, projected: Tensor, initial: Tensor, weight: Tensor, bias: Tensor | None, projection: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The hidden states after each step and the last state, from what the input adds, which is used up.
+    """The hidden states after each step, and the last state. Overwrites `projected`, the input's part of the gates.
 
-    Axes: sequence, step, feature. The state of an LSTM is its hidden state and its memory, side by side.
+    Axes: sequence, step, feature. The state of an LSTM is its hidden state and its cell state, concatenated.
     """
     outputs, last, *_ = _unrolled(cell, weight, bias, projection, projected, initial, None)
     return outputs, last
@@ -45,7 +44,7 @@ def recur(
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The rule of `recur`: at every step the gates get W h + b, and some LSTMs project what they show."""
+    """The rule of `recur`: at each step the gates get W h + b, and some LSTMs project their output."""
 
     names: tuple[str | None, str | None, str | None]
     cell: Cell
@@ -58,7 +57,7 @@ class Recurrence:
         return cls(names, arguments["cell"], *arguments["weight"].shape)
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Tags a zero beside what the weights add at every step."""
+        """Runs all steps. The tagged tensor is a zero that is added to W h + b, and to the projection, at each step."""
         cell, projected, initial, weight, bias, projection = arguments.values()
         added = self.gates + (0 if projection is None else len(projection))
         tagged = tag(projected.new_zeros(()).expand(*projected.shape[:2], added))
@@ -66,13 +65,13 @@ class Recurrence:
         return (outputs, last), cell.multiplied(_weights(weight, bias, projection), *result)
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        hidden, shown = saved[..., : self.features], saved[..., self.features :]
-        by_gates, by_shown = output_gradient[..., : self.gates], output_gradient[..., self.gates :]
+        hidden, output = saved[..., : self.features], saved[..., self.features :]
+        by_gates, by_output = output_gradient[..., : self.gates], output_gradient[..., self.gates :]
         weight, bias = LinearOperation(self.names[:2]).blocks(hidden, by_gates)
         return (
             weight,
             bias,
-            LinearOperation((self.names[2], None)).blocks(shown, by_shown)[0] if self.names[2] else None,
+            LinearOperation((self.names[2], None)).blocks(output, by_output)[0] if self.names[2] else None,
         )
 
 
@@ -81,9 +80,9 @@ def _unrolled(*given: Any) -> tuple[Tensor, ...]:
 
 
 class _UnrollFunction(torch.autograd.Function):
-    """Hidden states, last state, and what the way back needs. `tagged` stands for what the weights add.
+    """Hidden states, last state, and values saved for the backward pass. No weight gets a gradient.
 
-    It only gets the gradient, and no weight does.
+    `tagged` is the zero that stands for the part that the weights add: it gets the gradient by that part.
     """
 
     @staticmethod
@@ -96,7 +95,7 @@ class _UnrollFunction(torch.autograd.Function):
         initial: Tensor,
         tagged: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        with torch._C.DisableTorchFunction():  # nobody has to watch every step
+        with torch._C.DisableTorchFunction():  # the tape need not see the operations of each step
             states, *kept = cell.forwards(projected, initial, _weights(weight, bias, projection))
             return states[:, 1:, : weight.shape[1]].detach(), states[:, -1].detach(), states, *kept
 
@@ -124,16 +123,16 @@ class _UnrollFunction(torch.autograd.Function):
     def vmap(
         info: Any, axes: tuple[int | None, ...], cell: Cell, *tensors: Tensor | None
     ) -> tuple[tuple[Tensor, ...], int]:
-        """All rows at once: a row is some more sequences for the cell, in which sequences never meet."""
+        """Runs the sequences of all rows as one batch. A cell treats each sequence alone."""
         if any(axis is not None for axis in axes[1:4]):
-            raise RuntimeError("the weights of a recurrent layer differ from row to row.")  # the other way answers
+            raise RuntimeError("the weights of a recurrent layer differ from row to row.")  # rows are then done singly
         of_rows = zip(tensors[3:], axes[4:], strict=True)
         result = _unrolled(cell, *tensors[:3], *(_folded(x, axis, info.batch_size) for x, axis in of_rows))
         return tuple(x.reshape(info.batch_size, -1, *x.shape[1:]) for x in result), 0
 
 
 def _folded(x: Tensor | None, axis: int | None, rows: int) -> Tensor | None:
-    """The sequences of all rows, one after another."""
+    """The sequences of all rows along one axis."""
     if x is None:
         return None
     return (x.expand(rows, *x.shape) if axis is None else x.movedim(axis, 0)).flatten(0, 1)
@@ -149,7 +148,7 @@ _LAYERS: dict[Any, Cell] = {torch.lstm: Lstm(), torch.gru: Gru(), torch.rnn_tanh
 def unrolled(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], tuple[Tensor, ...] | Tensor] | None:
-    """A recurrent layer or cell in operations that the tape knows, or None. Packed sequences keep torch's own way."""
+    """A call of a recurrent layer or cell as operations that the tape knows, or None. Packed sequences give None."""
     if kwargs or function not in _RECURRENT:
         return None
     if function in _STEPS:
@@ -170,7 +169,7 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """The output and the last states of a stack of layers, as torch answers them."""
+    """The output and the last states of a stack of layers, as torch returns them."""
     parts = (initial,) if isinstance(initial, Tensor) else initial
     directions = 2 if bidirectional else 1
     each = len(weights) // (layers * directions)
@@ -178,12 +177,13 @@ def _layers(
     x = x if batch_first else x.transpose(0, 1)
     for layer in range(layers):
         outputs = []
-        for way in range(directions):
-            place = layer * directions + way
-            own = weights[each * place : each * (place + 1)]
-            inputs = x.flip(1) if way else x
-            output, end = _one_way(cell, inputs, torch.cat([part[place] for part in parts], dim=1), own, has_bias)
-            outputs.append(output.flip(1) if way else output)
+        for direction in range(directions):
+            number = layer * directions + direction
+            own = weights[each * number : each * (number + 1)]
+            inputs = x.flip(1) if direction else x
+            initial_state = torch.cat([part[number] for part in parts], dim=1)
+            output, end = _one_direction(cell, inputs, initial_state, own, has_bias)
+            outputs.append(output.flip(1) if direction else output)
             last.append(end)
         x = torch.cat(outputs, dim=2) if bidirectional else outputs[0]
         if layer < layers - 1:
@@ -192,8 +192,10 @@ def _layers(
     return x if batch_first else x.transpose(0, 1), *ends
 
 
-def _one_way(cell: Cell, x: Tensor, initial: Tensor, weights: list[Tensor], has_bias: bool) -> tuple[Tensor, Tensor]:
-    """One layer in one direction: the input of all steps is projected at once."""
+def _one_direction(
+    cell: Cell, x: Tensor, initial: Tensor, weights: list[Tensor], has_bias: bool
+) -> tuple[Tensor, Tensor]:
+    """Runs one layer in one direction. The input of all steps is projected at once."""
     of_input, of_hidden, *rest = weights
     biases, projection = (rest[:2], rest[2:]) if has_bias else ((None, None), rest)
     projected = F.linear(x, of_input, biases[0])
@@ -242,9 +244,9 @@ _RECURRENT = frozenset((*_LAYERS, *_STEPS))
 
 
 class OwnInitialState(TorchFunctionMode):
-    """While active, the initial state of a recurrent operation is a copy per row. `zero` is a zero of each row.
+    """While active, the initial state of a recurrent operation is one copy per row. `zero` is a zero of the row.
 
-    The default state is one tensor of zeros shared by all rows, and the kernels add the first step's values in place.
+    The default state is one tensor of zeros that all rows share, and the kernels write the first step into it.
     """
 
     def __init__(self, zero: Tensor) -> None:

@@ -1,10 +1,11 @@
-"""The cells of recurrent layers, over many sequences at once: all steps forwards, and all steps backwards.
+"""The cells of recurrent layers, for many sequences at once: all forward steps, and all backward steps.
 
-Axes: sequence, step, feature. `projected` is what the input adds to the gates. `states` has one step more, with the
-initial state in front; the state of an LSTM is its hidden state and its memory, side by side. On the way back the
-slopes of all steps are computed at once, and step by step turned into gradients where they lie.
+Axes: sequence, step, feature. `projected` is the part of the gates that the input adds. `states` has one step more,
+with the initial state first; the state of an LSTM is its hidden state and its cell state, concatenated. In the backward
+pass, the derivatives of the activations of all steps are computed at once, and then multiplied in place, step by step,
+to give gradients.
 
-Guarantee: a sequence never meets another. Everything is elementwise, or a product with a weight from the right.
+Guarantee: a sequence never affects another. All operations are elementwise, or products with a weight from the right.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 
 class CellWeights(NamedTuple):
-    """Of the hidden state, the bias beside it, and what maps the output of an LSTM to fewer features, if anything."""
+    """The weight of the hidden state, its bias, and the projection of an LSTM's output to fewer features, or None."""
 
     hidden: Tensor
     bias: Tensor
@@ -27,7 +28,7 @@ class CellWeights(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """By what the input adds, by what the weights add at every step, and by the initial state."""
+    """Gradients by the input's part of the gates, by the weights' part at each step, and by the initial state."""
 
     projected: Tensor
     weighted: Tensor
@@ -38,29 +39,29 @@ class Cell(Protocol):
     """One kind of recurrence."""
 
     def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
-        """The states, and what the way back needs besides. `projected` is used up: gates may be written over it."""
+        """The states, and other values for the backward pass. `projected` may be overwritten by gates."""
         ...
 
     def backwards(
         self, by_outputs: Tensor, by_last: Tensor, weights: CellWeights, states: Tensor, *kept: Tensor
     ) -> Gradients:
-        """From the gradients by the hidden state after each step, and by the last state."""
+        """Gradients, from those by the hidden state after each step and by the last state."""
         ...
 
     def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
-        """What the weights were multiplied with at every step, side by side."""
+        """The factors of the weights at each step, concatenated."""
         ...
 
 
 @dataclass(frozen=True)
 class Elman:
-    """h' = f(x + W h + b)."""
+    """The cell h' = f(x + W h + b)."""
 
     activate_: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
 
     def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
-        states = _begun(initial, projected)
+        states = _new_states(initial, projected)
         torch.add(projected, weights.bias, out=states[:, 1:])
         transposed = weights.hidden.T
         for h, next_h in _moves(states):
@@ -72,7 +73,7 @@ class Elman:
     ) -> Gradients:
         gates = self.slope(states[:, 1:])
         outside, by_h = _outside(by_outputs, by_last)
-        for step, from_outside in _rewound(gates.unbind(1), outside):
+        for step, from_outside in _reversed(gates.unbind(1), outside):
             by_h = torch.addmm(from_outside, step.mul_(by_h), weights.hidden)
         return Gradients(gates, gates, by_h)
 
@@ -86,12 +87,12 @@ RELU = Elman(torch.relu_, lambda h: (h > 0).to(h.dtype))
 
 @dataclass(frozen=True)
 class Gru:
-    """h' = n + z (h - n), with r and z the sigmoids of x + W h + b, and n = tanh(x_n + r (W_n h + b_n))."""
+    """The cell h' = n + z (h - n), with r and z the sigmoids of x + W h + b, and n = tanh(x_n + r (W_n h + b_n))."""
 
     def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
-        """Keeps the gates r, z, n, and W_n h + b_n."""
+        """The states, the gates r, z, n, and W_n h + b_n."""
         width = initial.shape[1]
-        states, gates = _begun(initial, projected), _own(projected)
+        states, gates = _new_states(initial, projected), _own(projected)
         candidates = torch.empty_like(gates[:, :, :width])
         transposed = weights.hidden.T
         for (h, next_h), step, candidate in zip(_moves(states), gates.unbind(1), candidates.unbind(1), strict=True):
@@ -113,12 +114,10 @@ class Gru:
         torch.mul(by_candidate, candidates, out=by_r).mul_(1 - r)
         torch.sub(states[:, :-1], n, out=by_z).mul_(z).mul_(1 - z)
         outside, by_h = _outside(by_outputs, by_last)
-        for step, step_n, kept_share, from_outside in _rewound(
-            weighted.unbind(1), by_n.unbind(1), z.unbind(1), outside
-        ):
+        for step, step_n, step_z, from_outside in _reversed(weighted.unbind(1), by_n.unbind(1), z.unbind(1), outside):
             step.view(len(step), 3, -1).mul_(by_h[:, None])
             step_n.mul_(by_h)
-            by_h = torch.addcmul(from_outside, by_h, kept_share).addmm_(step, weights.hidden)
+            by_h = torch.addcmul(from_outside, by_h, step_z).addmm_(step, weights.hidden)
         return Gradients(torch.cat((by_r, by_z, by_n), dim=2), weighted, by_h)
 
     def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
@@ -127,14 +126,14 @@ class Gru:
 
 @dataclass(frozen=True)
 class Lstm:
-    """c' = f c + i g and h' = o tanh(c'), with i, f, o the sigmoids and g the tanh of x + W h + b.
+    """The cell c' = f c + i g and h' = o tanh(c'), with i, f, o the sigmoids and g the tanh of x + W h + b.
 
     With a projection P, h' = P (o tanh(c')).
     """
 
     def forwards(self, projected: Tensor, initial: Tensor, weights: CellWeights) -> tuple[Tensor, ...]:
-        """Keeps the gates i, f, g, o, and tanh(c')."""
-        states, gates = _begun(initial, projected), _own(projected).add_(weights.bias)
+        """The states, the gates i, f, g, o, and tanh(c')."""
+        states, gates = _new_states(initial, projected), _own(projected).add_(weights.bias)
         hidden, memory = _parts(states, weights)
         width = memory.shape[2]
         squashed = torch.empty_like(gates[:, :, :width])
@@ -166,12 +165,12 @@ class Lstm:
         by_squashed = torch.addcmul(o, squashed * squashed, o, value=-1)
         by_last_h, by_c = _parts(by_last, weights)
         outside, by_h = _outside(by_outputs, by_last_h)
-        by_shown = []
-        for step, step_o, slope, forget, from_outside in _rewound(
+        by_output = []
+        for step, step_o, slope, forget, from_outside in _reversed(
             weighted.unbind(1), by_o.unbind(1), by_squashed.unbind(1), f.unbind(1), outside
         ):
             if weights.projection is not None:
-                by_shown.append(by_h)
+                by_output.append(by_h)
                 by_h = by_h @ weights.projection
             step_o.mul_(by_h)
             by_c = torch.addcmul(by_c, by_h, slope)
@@ -181,7 +180,7 @@ class Lstm:
         initial = torch.cat((by_h, by_c), dim=1)
         if weights.projection is None:
             return Gradients(weighted, weighted, initial)
-        return Gradients(weighted, torch.cat((weighted, torch.stack(by_shown[::-1], dim=1)), dim=2), initial)
+        return Gradients(weighted, torch.cat((weighted, torch.stack(by_output[::-1], dim=1)), dim=2), initial)
 
     def multiplied(self, weights: CellWeights, states: Tensor, *kept: Tensor) -> Tensor:
         previous = _parts(states, weights)[0][:, :-1]
@@ -190,35 +189,35 @@ class Lstm:
         return torch.cat((previous, kept[0].chunk(4, dim=2)[3] * kept[1]), dim=2)
 
 
-def _begun(initial: Tensor, projected: Tensor) -> Tensor:
-    """Room for the states of all steps, with the first one filled in."""
+def _new_states(initial: Tensor, projected: Tensor) -> Tensor:
+    """Memory for the states of all steps, of which the first is set to `initial`."""
     states = initial.new_empty(len(initial), projected.shape[1] + 1, initial.shape[1])
     states[:, 0] = initial
     return states
 
 
 def _own(projected: Tensor) -> Tensor:
-    """To be written to: the same memory, unless sequences share it."""
+    """A tensor that may be overwritten: the same memory, or a copy if sequences share memory."""
     return projected.contiguous().detach()
 
 
 def _moves(states: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    """Each state with the one that follows."""
+    """Pairs of each state and the next one."""
     return pairwise(states.unbind(1))
 
 
 def _outside(by_outputs: Tensor, by_last: Tensor) -> tuple[list[Tensor], Tensor]:
-    """What reaches the hidden state from outside the recurrence: before each step, and after the last."""
+    """Gradients by the hidden state from outside the recurrence: before each step, and after the last step."""
     *between, end = by_outputs.unbind(1)
     return [torch.zeros_like(end), *between], by_last + end
 
 
-def _rewound(*sequences: tuple[Tensor, ...] | list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """All sequences side by side, from the last step to the first."""
+def _reversed(*sequences: tuple[Tensor, ...] | list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Zips the sequences, from the last step to the first."""
     return zip(*map(reversed, sequences), strict=True)
 
 
 def _parts(states: Tensor, weights: CellWeights) -> tuple[Tensor, Tensor]:
-    """The hidden state and the memory of an LSTM."""
+    """The hidden state and the cell state of an LSTM."""
     features = weights.hidden.shape[1]
     return states[..., :features], states[..., features:]

@@ -1,4 +1,4 @@
-"""The loss of one example, as a sum over that example, and whether its labels lie in the public range."""
+"""The loss of one example, as a sum over that example, and a check that its labels are in the public range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLASS_LABEL_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 
 @dataclass(frozen=True)
 class RowLoss:
-    """A loss that sums, and for a loss of class labels the label that stands for "none"."""
+    """A loss function that sums over the example, with the `ignore_index` of a loss of class labels."""
 
     summed: Loss
     has_class_labels: bool
@@ -32,9 +32,9 @@ class RowLoss:
 
     @classmethod
     def of(cls, loss: Loss) -> RowLoss:
-        """Reads what `loss` is. Where it has a `reduction`, that becomes "sum".
+        """Makes the summed form of `loss`: if it has an argument `reduction`, that becomes "sum".
 
-        So class weights keep their meaning: a weighted mean over one example divides by the weight it multiplied with.
+        So class weights keep their meaning: a weighted mean over one example would divide by the weight again.
         """
         if not callable(loss):
             raise UsageError(f"loss must be a function of (outputs, targets), got {type(loss).__name__}.")
@@ -46,7 +46,7 @@ class RowLoss:
         return cls(_summing(loss), class_labels, ignored)
 
     def __call__(self, outputs: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of a batch of one, and whether its labels are usable. Others are replaced, not looked up."""
+        """The loss of a batch of one, and whether its labels are usable. Labels out of range are replaced by 0."""
         usable = torch.ones((), dtype=torch.bool, device=target.device)
         if self.has_class_labels and not target.is_floating_point():
             known = partial(_known_labels, classes=num_classes(outputs), ignored=self.ignored_label)
@@ -54,25 +54,25 @@ class RowLoss:
         return self.single(self.summed(outputs, target)), usable
 
     def single(self, value: Tensor) -> Tensor:
-        """The loss as one number, or an error that shows what came instead."""
+        """The loss as a scalar. Refuses any other shape."""
         if not isinstance(value, Tensor) or value.numel() != 1:
-            found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UsageError(f"the loss of one example must be a single number, got {found}: sum it over the example.")
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(f"the loss of one example must be a single number, got {got}: sum it over the example.")
         return value.reshape(())
 
     def check_targets(self, outputs: Any, target: Tensor) -> None:
-        """Class labels are whole numbers, or probabilities in the shape of the outputs."""
+        """Refuses class labels that are neither integers nor probabilities in the shape of the outputs."""
         if not self.has_class_labels or not target.is_floating_point():
             return
         if not isinstance(outputs, Tensor) or target.shape != outputs.shape:
             raise DataError(
-                f"class labels must be whole numbers, got {target.dtype} of shape {tuple(target.shape)} per batch: "
-                "cast them to int64, or give class probabilities in the shape of the model's output."
+                f"class labels must be integers, got {target.dtype} of shape {tuple(target.shape)} per batch: "
+                "cast them to int64, or pass class probabilities in the shape of the model's output."
             )
 
 
 def _known_labels(target: Tensor, *, classes: int, ignored: int, axis: int) -> tuple[Tensor, Tensor]:
-    """Labels that exist, with zeros for the others; and whether all from `axis` on do."""
+    """The labels with 0 in place of those out of range, and whether all labels from `axis` on are in range."""
     known = ((target >= 0) & (target < classes)).logical_or_(target == ignored)
     return torch.where(known, target, 0), known.flatten(axis).all(dim=axis)
 
@@ -104,7 +104,7 @@ def _summing(loss: Loss) -> Loss:
     return partial(loss, **{"reduction": "sum"}) if "reduction" in _parameters(loss) else loss
 
 
-@lru_cache(maxsize=16)  # asked in every step
+@lru_cache(maxsize=16)  # called in every step
 def _parameters(function: Loss) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(function).parameters)

@@ -1,8 +1,8 @@
 """Randomness inside a model, one stream per row: dropout draws from the seed of its example and from nothing else.
 
-A draw is a hash of (seed of the row, number of the draw, position in the row), so an example keeps its mask whatever
-else is in the micro-batch, and a step that is replayed is the same step. The global generator is neither read nor
-moved. These numbers make no noise: no guarantee rests on them.
+A draw is a hash of (seed of the row, number of the draw, position in the row). So an example has the same dropout mask
+whatever else is in the micro-batch, and a repeated step draws the same values. The global generator is neither read nor
+changed. These draws are not the noise of a release: no guarantee relies on them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sordino.errors import UsageError
 
 aten = torch.ops.aten
 
-# SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit numbers: torch wraps around on overflow.
+# SplitMix64 (Steele, Lea and Flood 2014), as signed 64-bit integers: torch wraps around on overflow.
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 
 
 class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves this class untyped
-    """While active, random operations whose first axis is the rows draw row `r` from `seeds[r]`; any other is refused.
+    """While active, random operations whose first axis is the rows draw row `r` from `seeds[r]`; others are refused.
 
-    It acts below `vmap`, which puts its axis first in every random operation, so one rule per operation covers all
+    It acts below `vmap`, which puts its axis first in each random operation. So one rule per operation covers all
     layers that use it (dropout of any kind, attention, Gumbel softmax, stochastic depth).
 
     >>> with RowRandomness(torch.tensor([7, 8])):
@@ -56,16 +56,16 @@ class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return _DRAW[operation](self, *args, **(kwargs or {}))
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """Uniform on [0, 1) with 53 bits, float64."""
+        """Uniforms on [0, 1) with 53 bits, float64."""
         return _top_bits(self._words(shape), 53)
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """Standard normal by Box and Muller, float64."""
+        """Standard normals by Box and Muller, float64."""
         radius = (-2 * torch.log1p(-self.uniform(shape))).sqrt()
         return radius * (2 * math.pi * self.uniform(shape)).cos()
 
     def uniform_as(self, shape: Sequence[int], dtype: torch.dtype | None) -> Tensor:
-        """Uniform on [0, 1) in `dtype`, with no more bits than it holds, so that rounding never gives 1."""
+        """Uniforms on [0, 1) in `dtype`, with no more bits than `dtype` has, so that rounding never gives 1."""
         dtype = dtype or torch.get_default_dtype()
         return _top_bits(self._words(shape), min(53, round(-math.log2(torch.finfo(dtype).eps)) + 1)).to(dtype)
 
@@ -87,7 +87,7 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    return (words >> by) & ((1 << (64 - by)) - 1)  # a right shift of signed numbers would copy the sign
+    return (words >> by) & ((1 << (64 - by)) - 1)  # a right shift of signed integers copies the sign bit
 
 
 def _wrapped(number: int) -> int:
@@ -99,8 +99,8 @@ def _top_bits(words: Tensor, bits: int) -> Tensor:
 
 
 def _bernoulli(rows: RowRandomness, like: Tensor, probability: float | Tensor | None = None, **_: object) -> Tensor:
-    chance = like if probability is None else probability
-    return (rows.uniform(like.shape) < chance).to(like.dtype)
+    threshold = like if probability is None else probability
+    return (rows.uniform(like.shape) < threshold).to(like.dtype)
 
 
 def _bernoulli_into(rows: RowRandomness, out: Tensor, probability: float | Tensor = 0.5, **_: object) -> Tensor:
@@ -157,7 +157,7 @@ _DRAW: dict[Any, Callable[..., Any]] = {
     aten.exponential_.default: _exponential_into,
 }
 
-_DRAWS_NOTHING = {  # they name a dropout, and are called without
+_DRAWS_NOTHING = {  # they have a dropout argument, and are called without dropout
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_efficient_attention.default,

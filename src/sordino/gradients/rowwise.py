@@ -1,7 +1,7 @@
-"""Operations known to act on each row alone, carried out on all rows at once instead of by `vmap`'s own rules.
+"""Operations known to act on each row alone, run on all rows at once instead of by the batching rules of `vmap`.
 
-Those are right too, but some are slow: they take a fused kernel apart, or copy. Here torch differentiates what it is
-given, as in plain training.
+The rules of `vmap` are correct, but some are slow: they decompose a fused kernel, or copy. Here torch differentiates
+the operation on all rows, as in plain training.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:  # torch keeps these names to itself, and may rename them: then rows are taken one by one, which is slow
+try:  # these names are private to torch; if a version has renamed them, the slower public `vmap` is used
     from torch._C._functorch import _add_batch_dim, _remove_batch_dim, _unwrap_batched, peek_interpreter_stack
     from torch._functorch.autograd_function import VmapInfo
     from torch._functorch.predispatch import lazy_load_decompositions
     from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
     from torch._functorch.vmap import vmap_increment_nesting
 
-    SHORT_WAY = True
+    HAS_FAST_VMAP = True
 except ImportError:
-    SHORT_WAY = False
+    HAS_FAST_VMAP = False
 
 
 def mapped(of_one: Callable[..., list[Tensor]], tensors: list[Tensor], rows: int, randomness: str) -> list[Tensor]:
-    """`vmap(of_one)(*tensors)` over the first axes, of which each has `rows` rows.
+    """`vmap(of_one)(*tensors)` over the first axis, which has length `rows` in each tensor.
 
-    Torch's own takes trees of arguments apart and checks them, which costs more than a small layer's products.
+    The public `vmap` flattens and checks trees of arguments, which costs more than the products of a small layer.
     """
-    if not SHORT_WAY:
+    if not HAS_FAST_VMAP:
         return torch.vmap(of_one, randomness=randomness)(*tensors)
     lazy_load_decompositions()
     with vmap_increment_nesting(rows, randomness) as level:
@@ -38,22 +38,22 @@ def mapped(of_one: Callable[..., list[Tensor]], tensors: list[Tensor], rows: int
 
 
 def on_rows(of_one: Callable[..., Any], of_rows: Callable[..., Any], x: Tensor, *others: Tensor | None) -> Any:
-    """`of_one(x, *others)`, and under `vmap` `of_rows(x, *others)` with the rows in front of `x` and of all it gives.
+    """`of_one(x, *others)`; under `vmap`, `of_rows(x, *others)`, with the rows as first axis of `x` and of all results.
 
-    The caller knows that row `r` of `of_rows` is `of_one` of row `r`. Where the others belong to the rows too, `vmap`
-    has its own way.
+    The caller must know that row `r` of `of_rows` is `of_one` of row `r`. If `others` have rows too, `vmap` itself is
+    used.
     """
     return apply(_OnRows, of_one, of_rows, x, *others)
 
 
 def apply(function: type[torch.autograd.Function], *operands: Any) -> Any:
-    """`function.apply`, and under `vmap` straight to `function.vmap`.
+    """`function.apply`; under `vmap`, a direct call of `function.vmap`.
 
-    Torch gets there as well, but binds a signature and takes trees apart on the way, which costs more than a small
-    layer's products. Operands are tensors, or whatever is not of a row; the result is a tensor, or a tuple of tensors
-    with the rows along the same axis.
+    Torch makes this call too, but binds a signature and flattens trees before, which costs more than the products of a
+    small layer. Operands are tensors, or values that do not depend on rows. The result is a tensor, or a tuple of
+    tensors with the rows along one axis.
     """
-    if not SHORT_WAY or peek_interpreter_stack() is None:
+    if not HAS_FAST_VMAP or peek_interpreter_stack() is None:
         return function.apply(*operands)  # type: ignore[no-untyped-call]
     around = retrieve_current_functorch_interpreter()
     if not isinstance(around, VmapInterpreter):
@@ -78,7 +78,7 @@ class _OnRows(torch.autograd.Function):
 
     @staticmethod
     def setup_context(context: Any, inputs: Any, output: Any) -> None:
-        """Outside of `vmap` only a survey calls it, which differentiates nothing."""
+        """Saves nothing: outside of `vmap`, only a survey calls this function, and differentiates nothing."""
 
     @staticmethod
     def vmap(info: Any, axes: tuple[int | None, ...], of_one: Any, of_rows: Any, x: Tensor, *others: Any) -> Any:
@@ -89,9 +89,9 @@ class _OnRows(torch.autograd.Function):
 
 
 def merged(function: Callable[..., Tensor], batched_axes: int) -> Callable[..., Tensor]:
-    """`function` of a batch, for inputs that have the rows in front of what may be a batch: the two become one.
+    """`function` of a batch, as a function of inputs whose rows come before the batch axis: both become one axis.
 
-    `batched_axes` is the number of axes of an input that has a batch axis.
+    `batched_axes` is the number of axes of an input of `function` with a batch axis.
     """
 
     def of_rows(x: Tensor, *others: Any) -> Tensor:

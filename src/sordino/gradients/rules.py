@@ -1,18 +1,17 @@
-"""Rules for per-example gradients of recorded operations, and `register_gradient` for layers of one's own.
+"""Rules for per-example gradients of operations, and `register_gradient` for layers of one's own.
 
-What a recorded operation must know: how its parameters' gradients follow from its input and its output's gradient.
+A rule computes the gradients of an operation's parameters from its input and the gradient of its output.
 
-Index letters: `r` a row (a physical example), `t` a place within it (a token, a pixel), `i` and `o` input and output
-features. A rule sees rows only through their leading axis, so rows never meet.
+Index letters: `r` is a row (a physical example), `t` a place within it (a token, a pixel), `i` and `o` are input and
+output features. A rule uses rows only by their leading axis, and so rows cannot affect each other.
 
-The operation saw a batch within each row: of one, unless the model folds frames, tokens or a pair of pictures into the
-batch axis. That axis comes second, after the rows, and may have any length; how the model orders it is its own affair,
-because each row is folded alone.
+Each row has a batch axis of its own. It has length one, unless the model folds frames, tokens or a pair of images into
+the batch axis. It is the second axis, after the rows, and may have any length. Its order is up to the model, because
+each row is folded by itself.
 
-Gradients of users' own layers, written down by their authors.
-
-Guarantee: the function is run inside `vmap`, for one example at a time, so it cannot let examples meet. Norms and sums
-are taken of what it returns, so a wrong formula trains badly and bounds what each example adds all the same.
+Guarantee of `register_gradient`: the registered function runs inside `vmap`, for one example at a time, so examples
+cannot affect each other in it. Norms and sums are computed from its results. So a wrong formula trains badly, but what
+each example adds is bounded all the same.
 """
 
 from __future__ import annotations
@@ -33,31 +32,31 @@ Tag = Callable[[Tensor], Tensor]
 
 
 class Rule(Protocol):
-    """One parametrised operation with its settings. `names` are its trained parameters, None where there is none."""
+    """An operation with parameters and settings. `names` are its trained parameters, or None for one that is not."""
 
     @property
     def names(self) -> tuple[str | None, ...]: ...
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Any, Tensor]:
-        """The output of the operation, and what the gradients of its parameters will need of its input.
+        """Runs the operation. Returns its output, and the part of its input that `blocks` will need.
 
-        `tag` is called once, on the tensor whose gradient `blocks` will be given: the output, or for an operation with
-        something after its parameters a tensor inside. It answers the same values.
+        `tag` must be called once, on the tensor whose gradient `blocks` will get: the output, or a tensor inside if the
+        operation computes more after its parameters. It returns equal values.
         """
         ...
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        """One block per name. Both tensors have the rows in front, then the axes that the operation saw.
+        """One block per name. Both tensors have the rows first, then the axes of the operation.
 
-        A batch axis among them need not have length one: what a parameter gets is the sum over it.
+        A batch axis among these may have any length: gradients are sums over it.
         """
         ...
 
 
 class MultipliesAsItRan:
-    """A rule that is given input and output gradient in the precision that the operation ran in, and multiplies in it.
+    """Base of rules that get input and output gradient in the precision of the operation, and multiply in it.
 
-    Other rules are given both in the model's own precision.
+    Other rules get both in the precision of the model.
     """
 
 
@@ -67,9 +66,9 @@ _gradients: dict[type[nn.Module], Gradient] = {}
 
 
 def register_gradient(module_type: type[nn.Module]) -> Callable[[Gradient], Gradient]:
-    """Says how the parameters' gradients of a layer follow from its input and from the gradient of its output.
+    """Registers a function that computes the gradients of a layer from its input and the gradient of its output.
 
-    The function is given the layer, the input and the output's gradient of one example (a batch of one), and answers a
+    The function gets the layer, and the input and the output gradient of one example (a batch of one). It returns a
     gradient for each trainable parameter by name. It is compared with autograd on synthetic inputs before training.
 
     >>> class Scale(nn.Module):
@@ -88,7 +87,7 @@ def register_gradient(module_type: type[nn.Module]) -> Callable[[Gradient], Grad
     def register(gradient: Gradient) -> Gradient:
         if not callable(gradient):
             raise UsageError(
-                f"a gradient is a function of (layer, input, output_gradient), got {validate.described(gradient)}."
+                f"a gradient must be a function of (layer, input, output_gradient), got {validate.described(gradient)}."
             )
         _gradients[module_type] = gradient
         return gradient
@@ -97,7 +96,7 @@ def register_gradient(module_type: type[nn.Module]) -> Callable[[Gradient], Grad
 
 
 def is_registered(module: nn.Module) -> bool:
-    """Whether the gradient of such a layer was written down."""
+    """Whether a gradient is registered for the class of this layer."""
     return type(module) in _gradients
 
 
@@ -106,13 +105,12 @@ class RegisteredLayerUse:
     """One use of a registered layer."""
 
     names: tuple[str | None, ...]
-    parameters: tuple[str, ...]  # the same by the layer's own names
+    parameters: tuple[str, ...]  # the names of the same parameters within the layer
     layer: nn.Module = field(repr=False)
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
-        return tag(arguments["output"].clone()), arguments[
-            "input"
-        ]  # the layer may need its output in the backward pass
+        output = arguments["output"].clone()  # the layer may need its own output in the backward pass
+        return tag(output), arguments["input"]
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         gradients = torch.vmap(self._gradients_of_one)(saved, output_gradient)
@@ -120,14 +118,14 @@ class RegisteredLayerUse:
         return tuple(block if name else None for name, block in zip(self.names, each, strict=True))
 
     def _gradients_of_one(self, x: Tensor, output_gradient: Tensor) -> tuple[Tensor, ...]:
-        found = _gradients[type(self.layer)](self.layer, x, output_gradient)
+        gradients = _gradients[type(self.layer)](self.layer, x, output_gradient)
         shapes = {name: tuple(parameter.shape) for name, parameter in self.layer.named_parameters()}
         for name in self.parameters:
-            if name not in found or tuple(found[name].shape) != shapes[name]:
-                got = tuple(found[name].shape) if name in found else "none"
+            if name not in gradients or tuple(gradients[name].shape) != shapes[name]:
+                got = tuple(gradients[name].shape) if name in gradients else "none"
                 layer = type(self.layer).__name__
                 raise UsageError(f"the gradient of {layer}.{name} must have shape {shapes[name]}, got {got}.")
-        return tuple(found[name] for name in self.parameters)
+        return tuple(gradients[name] for name in self.parameters)
 
 
 @contextmanager
@@ -137,7 +135,7 @@ def registered_layers(
     entered: Callable[[], None],
     left: Callable[[RegisteredLayerUse, dict[str, Any]], Any],
 ) -> Iterator[None]:
-    """While active, calls `entered` before each registered layer of `model` runs and `left` for its output after."""
+    """While active, calls `entered` before each registered layer of `model` runs, and `left` with its use after."""
     hooks = []
     for module in model.modules():
         if is_registered(module):
@@ -156,7 +154,8 @@ def _use(
     layer: nn.Module, args: tuple[Any, ...], output: Any, name_of: Callable[[Any], str | None]
 ) -> tuple[RegisteredLayerUse, dict[str, Any]]:
     if len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
-        raise UsageError(f"a layer with a registered gradient maps one tensor to one: {type(layer).__name__} does not.")
+        name = type(layer).__name__
+        raise UsageError(f"a layer with a registered gradient must map one tensor to one tensor: {name} does not.")
     parameters = tuple(name for name, _ in layer.named_parameters())
     names = tuple(name_of(value) for _, value in layer.named_parameters())
     return RegisteredLayerUse(names, parameters, layer), {"input": args[0], "output": output}

@@ -1,12 +1,14 @@
-"""One forward and one backward pass that leave, row by row, the inputs and output gradients of trained operations.
+"""The tape: one forward and one backward pass that record, per row, inputs and output gradients of trained operations.
 
-To each output of a recorded operation a zero is added that belongs to the row. The gradient by that zero is that of the
-output, and nothing else is differentiated: no weight's gradient is formed, nor the gradient of the first input.
+A zero that belongs to the row is added to each output of a recorded operation. The gradient by that zero is the
+gradient by the output, and nothing else is differentiated: neither the gradient of a weight is formed nor that of the
+first input. The rule of the operation computes per-example gradients from the recorded pair, in `taped`.
 
-Guarantee: the losses come out of `vmap` over a batch of one, so that each is a function of its own row. The gradient of
-their sum by what belongs to one row is therefore the gradient of that row's loss, and rows are apart by construction.
+Guarantee: the losses are results of `vmap` over a batch of one, so each is a function of its own row. Therefore the
+gradient of their sum by a tensor that belongs to one row is the gradient of that row's loss, and rows cannot affect
+each other, by construction.
 
-A parameter that anything but a known operation uses is differentiated directly: each row has a copy of its own.
+A parameter that any other operation uses is differentiated directly: each row has a copy of its own.
 """
 
 from __future__ import annotations
@@ -42,15 +44,15 @@ from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, t
 
 
 class TapeUnavailable(Exception):
-    """No tape of this model, or of this pass: it used a parameter in a way that the survey did not see, for one.
+    """There is no tape of this model or pass; for example, it used a parameter in a way that the survey did not see.
 
-    The row-by-row path answers.
+    Gradients are then computed row by row, by `vmap`.
     """
 
 
 @dataclass(frozen=True)
 class Use:
-    """One use of trained parameters by a known operation, with the looks of what it tags for a batch of one."""
+    """One use of trained parameters by a known operation, with shape and dtype of the tagged tensor of one row."""
 
     rule: Rule
     tagged_shape: tuple[int, ...]
@@ -59,9 +61,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a model's forward pass does with its trained parameters. Depends on the model and on public shapes only.
+    """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
-    `autocast` is the half precision in which it takes products, or None: the same for survey and record.
+    `direct` are the names of parameters that are differentiated directly. `autocast` is the half precision of matrix
+    products, or None; it is the same for survey and record.
     """
 
     uses: tuple[Use, ...]
@@ -72,7 +75,7 @@ class Survey:
 
 @dataclass(frozen=True, repr=False)
 class Tape:
-    """What one pass left behind, rows in front: per use what was saved and the output's gradient, and the rest."""
+    """The record of one pass, rows first: saved input and output gradient of each use, and the direct gradients."""
 
     names: tuple[str, ...]
     uses: tuple[Use, ...]
@@ -88,17 +91,17 @@ _given_up: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def give_up(model: nn.Module, reason: str) -> None:
-    """From here on no tape is made of this model: its rows are taken one by one, by `vmap`."""
+    """Makes no more tapes of this model: its gradients are computed row by row, by `vmap`."""
     _given_up[original(model)] = reason
 
 
 def why_given_up(model: nn.Module) -> str | None:
-    """Why the tape is not used for this model although it could follow it, in words."""
+    """The reason why tapes of this model were given up, or None."""
     return _given_up.get(original(model))
 
 
 def survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None = None) -> Survey:
-    """What the model does with a synthetic row, remembered for as long as the model and the row look the same."""
+    """The survey of a model on a synthetic row, cached as long as model and row have the same properties."""
     return survey_like(model, row, lambda: row, autocast)
 
 
@@ -108,37 +111,39 @@ def survey_like(
     make_row: Callable[[], tuple[Tensor, ...]],
     autocast: torch.dtype | None = None,
 ) -> Survey:
-    """The same with a synthetic row that looks like one of `rows`, made if the answer is not known."""
+    """The survey of a model for rows like `rows`. `make_row` makes a synthetic one if there is no cached survey."""
     model = original(model)
     if model in _given_up:
         raise TapeUnavailable(_given_up[model])
-    looks = (
+    properties = (
         autocast,
         working_dtype(model),
         tuple((x.shape[1:], x.dtype) for x in rows),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
         tuple((module.training, is_registered(module)) for module in model.modules()),
     )
-    known = _surveys.get(model)
-    if known is None or known[0] != looks:
-        known = _surveys[model] = looks, _survey(model, make_row(), autocast)
-    return known[1]
+    cached = _surveys.get(model)
+    if cached is None or cached[0] != properties:
+        cached = _surveys[model] = properties, _survey(model, make_row(), autocast)
+    return cached[1]
 
 
 def _survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None) -> Survey:
-    """Looks at every operation on a parameter. The global generator is left as it was."""
+    """Runs the model once and records each operation on a parameter. The global generator is left as it was."""
     trained, fixed = trained_values(model), fixed_values(model)
-    watch = _Surveyor({id(value): name for name, value in trained.items()}, [*trained.values(), *fixed.values(), *row])
-    dtype = working_dtype(model)
-    with pinned(model, autocast), torch.no_grad(), torch.random.fork_rng(devices=[]), watch, watch.registered(model):
-        functional_call(model, {**fixed, **trained}, tuple(x.to(dtype) if x.is_floating_point() else x for x in row))
-    used = {name for use in watch.uses for name in use.rule.names if name} | watch.direct
-    direct = tuple(name for name in trained if name in watch.direct or name not in used)
-    kept = (replace(use, rule=_without(use.rule, direct)) for use in watch.uses)
-    uses = tuple(use for use in kept if any(use.rule.names))
-    of_tagged = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
-    of_copies = sum(trained[name].numel() for name in direct) * dtype.itemsize
-    return Survey(uses, direct, watch.bytes_made() + of_tagged + of_copies, autocast)
+    names = {id(value): name for name, value in trained.items()}
+    surveyor, dtype = _Surveyor(names, [*trained.values(), *fixed.values(), *row]), working_dtype(model)
+    with pinned(model, autocast), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with surveyor, surveyor.registered(model):
+            inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in row)
+            functional_call(model, {**fixed, **trained}, inputs)
+    used = {name for use in surveyor.uses for name in use.rule.names if name} | surveyor.direct
+    direct = tuple(name for name in trained if name in surveyor.direct or name not in used)
+    without_direct = (replace(use, rule=_without(use.rule, direct)) for use in surveyor.uses)
+    uses = tuple(use for use in without_direct if any(use.rule.names))
+    tagged_bytes = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
+    copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
+    return Survey(uses, direct, surveyor.bytes_made() + tagged_bytes + copied_bytes, autocast)
 
 
 def record(
@@ -149,7 +154,7 @@ def record(
     seeds: Tensor,
     plan: Survey,
 ) -> Tape:
-    """The tape of the rows of a batch. `objective` is as for `gradients_of_rows`."""
+    """Records the tape of the rows of a batch. `objective` is that of `gradients_of_rows`."""
     model = original(model)
     with pinned(model, plan.autocast) as dtype, torch.enable_grad():
         passed = _forward(model, objective, inputs, _usable(target, dtype), seeds, plan, dtype)
@@ -158,7 +163,7 @@ def record(
 
 
 def forward(model: nn.Module, inputs: tuple[Tensor, ...], seeds: Tensor, plan: Survey) -> Pass:
-    """The first half of `record`, for a loss that is not known yet: what is given is the model's outputs."""
+    """The forward half of `record`, for a loss that is not known yet: `Pass.given` is the model's outputs."""
     model = original(model)
     with pinned(model, plan.autocast) as dtype, torch.enable_grad():
         return _forward(model, lambda outputs, _: outputs, inputs, seeds, seeds, plan, dtype)
@@ -166,9 +171,9 @@ def forward(model: nn.Module, inputs: tuple[Tensor, ...], seeds: Tensor, plan: S
 
 @dataclass(frozen=True, repr=False)
 class Pass:
-    """A forward pass of all rows that can be differentiated by what belongs to each row, and by nothing else.
+    """A forward pass of all rows that can be differentiated by the zeros and copies of each row, and by nothing else.
 
-    `given` is what was computed from the outputs of each row, rows in front.
+    `given` is the result of `of_outputs` for each row, rows first.
     """
 
     given: Any
@@ -180,16 +185,21 @@ class Pass:
     dtype: torch.dtype
 
     def tape(self, losses: Tensor, usable: Tensor) -> Tape:
-        """The second half. `losses[r]` is a function of what was given for row `r`; the pass is used up."""
+        """The backward half. `losses[r]` must be a function of `given` of row `r`. A pass has one backward half.
+
+        One backward pass serves all rows: loss r is a function of row r alone, so the gradient of the sum of the losses
+        by the zeros and copies of row r is that of loss r.
+        """
         gradients = _gradients(losses, [*self.zeros, *self.copies.values()])
         direct = dict(zip(self.copies, gradients[len(self.zeros) :], strict=True))
-        saved = tuple(self._as_needed(use.rule, x.detach()) for use, x in zip(self.uses, self.saved, strict=True))
-        of_outputs = tuple(self._as_needed(use.rule, g) for use, g in zip(self.uses, gradients, strict=False))
+        saved = tuple(self._converted(use.rule, x.detach()) for use, x in zip(self.uses, self.saved, strict=True))
+        of_outputs = tuple(self._converted(use.rule, g) for use, g in zip(self.uses, gradients, strict=False))
         return Tape(self.names, self.uses, saved, of_outputs, direct, usable, self.dtype)
 
-    def _as_needed(self, rule: Rule, recorded: Tensor) -> Tensor:
-        as_it_is = isinstance(rule, MultipliesAsItRan) and recorded.dtype == torch.bfloat16
-        return recorded if as_it_is and self.dtype == torch.float32 else _usable(recorded, self.dtype)
+    def _converted(self, rule: Rule, recorded: Tensor) -> Tensor:
+        """The tensor in the model's precision, or in bfloat16 for a rule that multiplies in that of its operation."""
+        keeps_half = isinstance(rule, MultipliesAsItRan) and recorded.dtype == torch.bfloat16
+        return recorded if keeps_half and self.dtype == torch.float32 else _usable(recorded, self.dtype)
 
 
 def _forward(
@@ -201,7 +211,7 @@ def _forward(
     plan: Survey,
     dtype: torch.dtype,
 ) -> Pass:
-    # No copies: what a row computes cannot be written into a tensor that `vmap` has not made the row's own.
+    # Shared, not copied: `vmap` refuses to write a row's values into a tensor that has no axis of rows.
     parameters = tuple(model.named_parameters())
     trained = {name: p.detach() for name, p in parameters if p.requires_grad}
     fixed = {name: x.detach() for name, x in (*parameters, *model.named_buffers()) if name not in trained}
@@ -211,18 +221,18 @@ def _forward(
 
     rows = tuple(_usable(x, dtype) for x in inputs)
     zero = torch.zeros((), device=seeds.device)
-    zeros = [_of_each_row(zero.to(use.tagged_dtype).expand(use.tagged_shape), len(seeds)) for use in plan.uses]
-    copies = {name: _of_each_row(value, len(seeds)) for name, value in direct.items()}
+    zeros = [_expanded_leaf(zero.to(use.tagged_dtype).expand(use.tagged_shape), len(seeds)) for use in plan.uses]
+    copies = {name: _expanded_leaf(value, len(seeds)) for name, value in direct.items()}
     shape_of_given: list[TreeSpec] = []
 
     def of_one(*tensors: Tensor) -> list[Tensor]:
         each = iter(tensors)
-        recorder = _Recorder(plan, names, list(islice(each, len(zeros))), of_this_pass)
+        recorder = _Recorder(plan, names, list(islice(each, len(zeros))), this_pass)
         of_row = dict(zip(direct, islice(each, len(direct)), strict=True))
         *row, label = (x.unsqueeze(0) for x in each)
         with recorder, recorder.registered(model):
             outputs = functional_call(model, {**fixed, **trained, **of_row}, tuple(row))
-        with CrossEntropyOfRows(of_this_pass):
+        with CrossEntropyOfRows(this_pass):
             given, shape = tree_flatten(of_outputs(outputs, label))
         if len(recorder.saved) != len(plan.uses):
             raise TapeUnavailable
@@ -232,7 +242,7 @@ def _forward(
     def attempt(randomness: str) -> list[Tensor]:
         return mapped(of_one, [*zeros, *copies.values(), *rows, labels], len(seeds), randomness)
 
-    with one_pass() as of_this_pass:
+    with one_pass() as this_pass:
         results = drawing_by_row(attempt, seeds)
     shape = shape_of_given.pop()
     given = tree_unflatten(results[: shape.num_leaves], shape)
@@ -240,22 +250,22 @@ def _forward(
 
 
 def _usable(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """In the model's precision, and fit for differentiation although it may come out of an inference mode."""
+    """The tensor in the model's precision; an inference tensor is cloned, so that it can be differentiated."""
     x = x.clone() if x.is_inference() else x
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _of_each_row(value: Tensor, rows: int) -> Tensor:
-    """What every row has a copy of, without copies: the gradient by it has the rows in front."""
+def _expanded_leaf(value: Tensor, rows: int) -> Tensor:
+    """A leaf tensor with one `value` per row, expanded without copies: its gradient has the rows first."""
     return value.expand(rows, *value.shape).detach().requires_grad_()
 
 
 def _gradients(losses: Tensor, by: list[Tensor]) -> list[Tensor]:
-    """Of the sum of the losses; zeros by what none of them depends on."""
+    """Gradients of the sum of the losses by some tensors; zeros by tensors on which no loss depends."""
     if not losses.requires_grad or not by:
         return [torch.zeros_like(x) for x in by]
-    found = torch.autograd.grad(losses.sum(), by, allow_unused=True)
-    return [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(by, found, strict=True)]
+    gradients = torch.autograd.grad(losses.sum(), by, allow_unused=True)
+    return [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(by, gradients, strict=True)]
 
 
 def _tagged(zero: Tensor, value: Tensor) -> Tensor:
@@ -263,11 +273,11 @@ def _tagged(zero: Tensor, value: Tensor) -> Tensor:
 
 
 class _TagFunction(torch.autograd.Function):
-    """value + zero, without the addition: both get the gradient. `value` is used for nothing else from here on."""
+    """value + zero, without the addition: both get the gradient. `value` is not used for anything else afterwards."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, zero: Tensor) -> Tensor:
-        return value.data  # the same memory, and no view of it: an operation in place may follow
+        return value.data  # shares memory but is no view, so that an in-place operation may follow
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,7 +285,7 @@ class _TagFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, axes: tuple[int | None, ...], value: Tensor, zero: Tensor) -> tuple[Tensor, int]:
-        if axes[0] is None:  # what no row has touched yet becomes the row's own
+        if axes[0] is None:  # a value that is the same for all rows so far gets an axis of rows
             value = value.expand(info.batch_size, *value.shape).clone()
         else:
             value = value.movedim(axes[0], 0)
@@ -283,7 +293,7 @@ class _TagFunction(torch.autograd.Function):
 
 
 class _OperationWatcher(TorchFunctionMode, ABC):
-    """Sees every operation of a forward pass, and tells the known ones on trained parameters from the rest."""
+    """Sees each operation of a forward pass, and separates known operations on trained parameters from all others."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -291,7 +301,7 @@ class _OperationWatcher(TorchFunctionMode, ABC):
         self._registered_around = 0
 
     def registered(self, model: nn.Module) -> AbstractContextManager[None]:
-        """While active, a layer with a registered gradient is one operation, whatever it does inside."""
+        """While active, a layer with a registered gradient is one operation, whatever operations it consists of."""
         return registered_layers(model, lambda value: self._names.get(id(value)), self._entered, self._left)
 
     def _entered(self) -> None:
@@ -303,12 +313,12 @@ class _OperationWatcher(TorchFunctionMode, ABC):
         return arguments["output"] if inner else self.known(RecordedOperation(rule, arguments))
 
     @abstractmethod
-    def known(self, found: RecordedOperation) -> Any:
-        """Carries out a known operation."""
+    def known(self, operation: RecordedOperation) -> Any:
+        """Called with a known operation, which it must carry out."""
 
     @abstractmethod
     def other(self, names: set[str]) -> None:
-        """Hears of any other operation that used the parameters `names`."""
+        """Called after any other operation that used the parameters `names`."""
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -325,24 +335,24 @@ class _OperationWatcher(TorchFunctionMode, ABC):
             with self:
                 return recurrent()
         used = [self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names]
-        found = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
-        if found is not None:
-            besides = Counter(used) - Counter(name for name in found.rule.names if name)
-            if besides:  # a parameter may also be the input
-                self.other(set(besides))
-            return self.known(found)
-        for stand_in in (max_pool, embed):
-            result = stand_in(function, args, kwargs)
+        operation = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
+        if operation is not None:
+            other_uses = Counter(used) - Counter(name for name in operation.rule.names if name)
+            if other_uses:  # a parameter may also be the input
+                self.other(set(other_uses))
+            return self.known(operation)
+        for replacement in (max_pool, embed):
+            result = replacement(function, args, kwargs)
             if result is not None:
                 return result
         result = (fused(function) or function)(*args, **kwargs)
-        if used and tensors_in(result):  # a question about a shape is no use
+        if used and tensors_in(result):  # reading a shape gives no tensor, and does not count as a use
             self.other(set(used))
         return result
 
 
 class _Surveyor(_OperationWatcher):
-    """Notes which known operation uses which parameter, and which parameters anything else uses."""
+    """Records which known operation uses which parameter, and which parameters other operations use."""
 
     def __init__(self, names: dict[int, str], given: list[Tensor]) -> None:
         super().__init__(names)
@@ -355,16 +365,16 @@ class _Surveyor(_OperationWatcher):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = super().__torch_function__(function, types, args, kwargs)
-        # Kept alive, so that each has a place of its own. What a model maps by itself has none, and is not counted.
+        # Kept alive, so that addresses stay distinct. Tensors of a `vmap` in the model have none, and are not counted.
         self._made |= {x.untyped_storage().data_ptr(): x for x in tensors_in(result) if not is_batchedtensor(x)}
         return result
 
     def bytes_made(self) -> int:
-        """How much memory the pass filled, if none of it was given back."""
-        return sum(x.untyped_storage().nbytes() for place, x in self._made.items() if place not in self._given)
+        """The memory of all tensors that the pass made, as if none was freed."""
+        return sum(x.untyped_storage().nbytes() for address, x in self._made.items() if address not in self._given)
 
-    def known(self, found: RecordedOperation) -> Any:
-        output, _ = found.rule.run(found.arguments, partial(self._note, found.rule))
+    def known(self, operation: RecordedOperation) -> Any:
+        output, _ = operation.rule.run(operation.arguments, partial(self._note, operation.rule))
         return output
 
     def _note(self, rule: Rule, tagged: Tensor) -> Tensor:
@@ -376,32 +386,32 @@ class _Surveyor(_OperationWatcher):
 
 
 class _Recorder(_OperationWatcher):
-    """Carries the known operations out, tags each output with the row's zero, and checks that the survey was right."""
+    """Carries out known operations, tags each output with the row's zero, and checks the pass against the survey."""
 
-    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor], of_this_pass: OnePass) -> None:
+    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor], this_pass: OnePass) -> None:
         super().__init__(names)
-        self._uses, self._zeros, self._of_this_pass = plan.uses, zeros, of_this_pass
+        self._uses, self._zeros, self._this_pass = plan.uses, zeros, this_pass
         self.saved: list[Tensor] = []
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         refuse_own_rule(function, args)
-        self._of_this_pass.given(tensors_in((*args, *(kwargs or {}).values())))
+        self._this_pass.given(tensors_in((*args, *(kwargs or {}).values())))
         result = super().__torch_function__(function, types, args, kwargs)
-        self._of_this_pass.made(tensors_in(result))
+        self._this_pass.made(tensors_in(result))
         return result
 
-    def known(self, found: RecordedOperation) -> Any:
-        place = len(self.saved)
-        if place >= len(self._uses) or found.rule != self._uses[place].rule:
+    def known(self, operation: RecordedOperation) -> Any:
+        number = len(self.saved)
+        if number >= len(self._uses) or operation.rule != self._uses[number].rule:
             raise TapeUnavailable
-        output, saved = found.rule.run(found.arguments, partial(self._tag, self._zeros[place]))
+        output, saved = operation.rule.run(operation.arguments, partial(self._tag, self._zeros[number]))
         self.saved.append(saved)
         return output
 
     def _tag(self, zero: Tensor, value: Tensor) -> Tensor:
-        if value.dtype != zero.dtype:  # its gradient would be rounded on the way to the zero
+        if value.dtype != zero.dtype:  # the gradient would be rounded to the precision of the zero
             raise TapeUnavailable
         return _tagged(zero, value)
 
@@ -410,6 +420,7 @@ class _Recorder(_OperationWatcher):
 
 
 def _without(rule: Any, direct: tuple[str, ...]) -> Rule:
+    """The rule without gradients for the parameters `direct`."""
     names = tuple(None if name in direct else name for name in rule.names)
     changed: Rule = replace(rule, names=names)
     return changed

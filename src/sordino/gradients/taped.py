@@ -1,4 +1,4 @@
-"""Gradients of examples as a tape holds them: norms and sums without a matrix of gradients, wherever shapes allow."""
+"""Per-example gradients from a tape: norms and weighted sums, without a matrix of gradients where shapes allow it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, DenseBlock, Several, places_of, weight_block
-from sordino.gradients.rounding import AT_ONCE, OF_PLACES, TOGETHER, groups
+from sordino.gradients.rounding import AT_ONCE, PLACES_ERROR, TOGETHER, groups
 from sordino.gradients.tape import Tape
 from sordino.gradients.torch_state import in_full_precision
 from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
-# What is formed at a time: so many numbers, or of large gradients those of a few units, as long as a cache holds them.
-_NUMBERS_AT_A_TIME, _NUMBERS_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8
+# Gradients are formed for about so many values at a time. If gradients are large, a few units whose gradients a cache
+# holds are formed together.
+_VALUES_AT_A_TIME, _VALUES_IN_CACHE, _FEW_UNITS = 1 << 20, 1 << 22, 8
 
 
 @dataclass(frozen=True, repr=False)
 class TapedGradients:
-    """One block per parameter, in the order of the layout, with a row per privacy unit.
+    """The `PerExample` of a tape: one block per parameter, in the order of the layout, with one row per privacy unit.
 
-    Guarantee: row `b` of everything here is a function of the rows of the tape that belong to unit `b`.
+    Guarantee: row `b` of each result is a function of the rows of the tape that belong to unit `b`.
     """
 
     blocks: tuple[Block, ...]
@@ -36,16 +37,16 @@ class TapedGradients:
     @classmethod
     @in_full_precision
     def of(cls, tape: Tape, counted: Tensor, rows_of_units: list[int], layout: Layout) -> TapedGradients:
-        """The gradients of units with `rows_of_units` rows each, in order. Rows that do not count are exact zeros."""
-        found: dict[str, list[Block]] = {name: [] for name in tape.names}
+        """The gradients of units with `rows_of_units` rows each, in order. Rows not `counted` are exact zeros."""
+        blocks_of: dict[str, list[Block]] = {name: [] for name in tape.names}
         for use, saved, gradient in zip(tape.uses, tape.saved, tape.output_gradients, strict=True):
-            blocks = use.rule.blocks(saved, _counted(gradient, counted))
+            blocks = use.rule.blocks(saved, _zeroed(gradient, counted))
             for name, block in zip(use.rule.names, blocks, strict=True):
                 if name is not None and block is not None:
-                    found[name].append(block)
+                    blocks_of[name].append(block)
         for name, gradient in tape.direct.items():
-            found[name].append(DenseBlock(_counted(gradient.reshape(len(counted), -1), counted)))
-        each = tuple(_together(uses) for uses in found.values())
+            blocks_of[name].append(DenseBlock(_zeroed(gradient.reshape(len(counted), -1), counted)))
+        each = tuple(_merged(blocks) for blocks in blocks_of.values())
         if any(rows != 1 for rows in rows_of_units):
             starts = tuple(accumulate(rows_of_units, initial=0))
             each = tuple(block.of_units(starts) for block in each)
@@ -64,47 +65,58 @@ class TapedGradients:
         return total.flat.double()
 
     def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
-        """A sum in float32 of up to `AT_ONCE` units, and of more in float64.
+        """The weighted sum for weights that are a function of squared norms, and the weights. See `PerExample`.
 
-        Guarantee: it is within `rounding.OF_A_SUM` times `bound` of the sum in real numbers, if no unit adds more than
-        that. Absent units, of weight zero, are left out and change nothing about how the others are added up.
+        The sum is float32 for up to `AT_ONCE` units, otherwise float64. This is what a clip calls: norms, weights and
+        sum in one call, so that gradients which must be formed are formed once, in chunks. `weights_of` is the clip's
+        function, and is called from inside, once for each chunk (README.md has a picture).
+
+        Guarantee: the result is within `rounding.SUM_ERROR` times `bound` of the sum in real numbers, if no unit adds
+        more than `bound`. Absent units, of weight zero, are left out, and do not change how the others are added up.
         """
         if self.num_units <= AT_ONCE:
             return self._sum_at_once(weights_of, bound)
         first, *others = groups(self.num_units, AT_ONCE)
-        part, given = self._take(first)._sum_at_once(weights_of, bound)
-        exact, weights = part.double(), [given]
+        part, of_part = self._take(first)._sum_at_once(weights_of, bound)
+        total, weights = part.double(), [of_part]
         for units in others:
-            part, given = self._take(units)._sum_at_once(weights_of, bound)
-            add_(exact, part)
-            weights.append(given)
-        return exact, torch.cat(weights)
+            part, of_part = self._take(units)._sum_at_once(weights_of, bound)
+            add_(total, part)
+            weights.append(of_part)
+        return total, torch.cat(weights)
 
     @in_full_precision
     def _sum_at_once(self, weights_of: WeightsOf, bound: float) -> tuple[Tensor, Tensor]:
-        """What has to be formed is formed once, for a few units at a time, and stays in cache until it is summed."""
+        """The weighted sum of up to `AT_ONCE` units in float32, and the weights.
+
+        First come the blocks whose norms need no formed gradient. `_add_formed` completes the norms and adds the blocks
+        that must be formed, while they are in cache. Then the first blocks are added with the weights.
+        """
         total = self._zeros()
         ready = {p: block for p, block in enumerate(self.blocks) if not block.is_formed_later}
         lengths = {p: block.lengths() for p, block in ready.items()}
         squares = torch.empty(self.num_units, len(self.blocks), dtype=torch.float64, device=self.like.device)
-        for p, found in lengths.items():
-            squares[:, p] = found.squares
+        for p, of_block in lengths.items():
+            squares[:, p] = of_block.squares
         weights = self._add_formed(total, squares, weights_of) if len(ready) < len(self.blocks) else weights_of(squares)
         weights = by_block(weights, self.layout)
-        of_blocks, somebody_is_absent = self._for_each_block(weights), bool((weights == 0).any())
-        tolerance = OF_PLACES * bound / sqrt(max(1, sum(block.tolerances for block in ready.values())))
+        of_blocks, any_absent = self._for_each_block(weights), bool((weights == 0).any())
+        # Errors of different blocks are orthogonal vectors: their squares add up to that of `PLACES_ERROR` * bound.
+        tolerance = PLACES_ERROR * bound / sqrt(max(1, sum(block.tolerances for block in ready.values())))
         for p, block in ready.items():
-            present = block.present(weights[:, p] != 0) if somebody_is_absent else block
+            present = block.present(weights[:, p] != 0) if any_absent else block
             present.add_bounded(total.parts[p], of_blocks[p], lengths[p], tolerance)
         return total.flat, weights
 
     def _add_formed(self, total: _Total, squares: Tensor, weights_of: WeightsOf) -> Tensor:
-        """Adds up the blocks that have to be formed, and answers all weights. `squares` holds those of the others.
+        """Adds the blocks whose gradients must be formed to `total`, and returns the weights of all units.
 
-        A group of units has a sum of its own, in the order in which the gradients are held.
+        `squares` has the squared norms of the other blocks. A chunk of units is formed, its weights follow from its
+        norms (`weights_of` calls the clip), and it is added while it is in cache. Each group of units has a sum of its
+        own, in the memory order of the gradients: the theorem in `rounding` bounds the error of a group.
         """
         later = {p: block for p, block in enumerate(self.blocks) if block.is_formed_later}
-        # One room for all chunks and blocks: memory asked for anew would have to be fetched page by page each time.
+        # One buffer for all chunks and blocks: new memory would be fetched from the system page by page each time.
         units_at_a_time, weights, formed = self._units_at_a_time(), [], dict[int, Block]()
         sizes = [min(units_at_a_time, TOGETHER) * block.size for block in later.values()]
         rooms = dict(zip(later, torch.split(self.like.new_empty(sum(sizes)), sizes), strict=True))
@@ -118,9 +130,9 @@ class TapedGradients:
                     formed[p] = block.take(units).formed(rooms[p][:taken])
                     squares[units, p] = formed[p].squared_norms()
                 weights.append(by_block(weights_of(squares[units]), self.layout))
-                of_blocks, somebody_is_absent = self._for_each_block(weights[-1]), bool((weights[-1] == 0).any())
+                of_blocks, any_absent = self._for_each_block(weights[-1]), bool((weights[-1] == 0).any())
                 for p, block in formed.items():
-                    present = block.present(weights[-1][:, p] != 0) if somebody_is_absent else block
+                    present = block.present(weights[-1][:, p] != 0) if any_absent else block
                     present.add_as_held(parts[p], of_blocks[p])
             for p, block in formed.items():
                 if group.start == 0:
@@ -151,14 +163,14 @@ class TapedGradients:
             yield slice(start, start + chunk)
 
     def _units_at_a_time(self) -> int:
-        """As many as have their gradients in cache, and the same number for each thread.
+        """The number of units whose formed gradients fit into cache, a multiple of the number of threads.
 
-        Fewer would have more calls of small products; more would take memory, and no less time.
+        Fewer units would make more calls of small products; more would take memory and save no time.
         """
-        numbers = sum(block.numbers_formed for block in self.blocks if block.is_formed_later)
-        if not numbers:
+        values = sum(block.numbers_formed for block in self.blocks if block.is_formed_later)
+        if not values:
             return self.num_units
-        units = max(_NUMBERS_AT_A_TIME / numbers, min(_FEW_UNITS, _NUMBERS_IN_CACHE / numbers))
+        units = max(_VALUES_AT_A_TIME / values, min(_FEW_UNITS, _VALUES_IN_CACHE / values))
         threads = torch.get_num_threads()
         return min(self.num_units, threads * max(1, round(units / threads)))
 
@@ -177,20 +189,20 @@ class _Total(NamedTuple):
     parts: tuple[Tensor, ...]
 
 
-def _together(uses: list[Block]) -> Block:
-    """What a parameter that is used several times gets: products over more places, or else a sum of matrices."""
+def _merged(uses: list[Block]) -> Block:
+    """One block for a parameter that is used several times: products over all places, or else a sum of matrices."""
     if len(uses) == 1:
         return uses[0]
-    places = [found for found in map(places_of, uses) if found is not None]
+    places = [factors for factors in map(places_of, uses) if factors is not None]
     if len(places) == len(uses):
         return weight_block(*(torch.cat(side, dim=1) for side in zip(*places, strict=True)))
     return Several(tuple(uses))
 
 
-def _counted(gradients: Tensor, counted: Tensor) -> Tensor:
-    """With zeros for rows that do not count, laid out in memory as if they did.
+def _zeroed(gradients: Tensor, counted: Tensor) -> Tensor:
+    """The gradients with zeros for rows that are not `counted`, in the same memory layout.
 
-    Products of other strides take other kernels, and where places cancel a row that they form may be a different one.
+    With other strides torch may choose other kernels, and their rounding could change a row whose places cancel.
     """
     gradients = gradients if _is_dense(gradients) else gradients.contiguous()
     if bool(counted.all()):
@@ -199,7 +211,7 @@ def _counted(gradients: Tensor, counted: Tensor) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether each number has a place of its own, without gaps: then a copy has the same strides."""
+    """Whether the values fill a range of memory without gaps or overlap: then a copy has the same strides."""
     following = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1 and stride != following:

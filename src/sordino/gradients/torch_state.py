@@ -1,11 +1,10 @@
-"""Global state of torch and attributes of a model, held fixed during a pass and restored after it.
+"""Global settings of torch and attributes of a model, held fixed during a pass and restored after it.
 
-A pass leaves no trace in the attributes of a model, however deep they are.
-
-A model that remembers what it saw, in a dictionary or a queue, would let one row change what others contribute later.
-What its modules hold is put back after each pass. What is kept elsewhere is refused when it is used (`one_pass`).
-
-The same gradient whatever is set around it: autocast, default dtype, inference mode, fused kernels.
+* `attributes_kept`: a pass leaves the attributes of a model unchanged, at any depth. If a model could store what it saw
+  in a dictionary or a queue, one row could change what others contribute later. So everything that its modules hold is
+  restored after each pass. A tensor that is kept elsewhere is refused when it is used (`one_pass`).
+* `pinned`, `in_full_precision`: gradients do not depend on autocast, default dtype, inference mode, fused kernels or
+  TF32 settings of the caller.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sordino.errors import UsageError
 
-# Objects and containers looked into, beside the modules' own. A model that leads to more, as one that knows the program
-# it is trained by, has the nearest ones put back, and could not use what it kept in the others.
+# The largest number of objects and containers to restore, beside those of the modules. For a model that refers to more,
+# such as one with a reference to its training program, the nearest ones are restored. It could not use what it kept in
+# the others, because `one_pass` refuses that.
 _MOST = 2000
 _MOST_MODELS = 8
 
@@ -40,10 +40,10 @@ OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 @contextmanager
 def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Gives the modules of a model their attributes back, and what these hold to any depth."""
+    """Restores the attributes of all modules of a model on exit, and what they hold at any depth."""
     held = _known.get(model)
     if held is None or not all(one.is_unchanged() for one in held):
-        if len(_known) >= _MOST_MODELS:  # what a model holds may hold the model, and would keep it alive
+        if len(_known) >= _MOST_MODELS:  # the held objects may refer to the model, and would keep it alive
             _known.clear()
         held = _known[model] = list(_all_held(model))
     try:
@@ -55,7 +55,7 @@ def attributes_kept(model: nn.Module) -> Iterator[None]:
 
 
 class _Held(Protocol):
-    """Something that holds other things, and what it held. It is only written to if that has changed."""
+    """A container or attribute, and its contents when it was recorded. It is written to only if these have changed."""
 
     def is_unchanged(self) -> bool: ...
 
@@ -66,7 +66,7 @@ _known: WeakKeyDictionary[nn.Module, list[_Held]] = WeakKeyDictionary()
 
 
 class _Collection:
-    """A dictionary, a list, a queue or a set. Comparing it asks for identity first, and costs little."""
+    """A dictionary, list, queue or set. Comparison is cheap, because it tests identity first."""
 
     __slots__ = ("_before", "_refill", "_values")
 
@@ -76,7 +76,7 @@ class _Collection:
     def is_unchanged(self) -> bool:
         try:
             return bool(self._values == self._before)
-        except Exception:  # two tensors that are not the same cannot be compared like this
+        except Exception:  # two different tensors cannot be compared by ==
             return False
 
     def restore(self) -> None:
@@ -90,23 +90,23 @@ class _Slot:
     __slots__ = ("_before", "_name", "_owner")
 
     def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name, self._before = owner, name, getattr(owner, name, _NOTHING)
+        self._owner, self._name, self._before = owner, name, getattr(owner, name, _ABSENT)
 
     def is_unchanged(self) -> bool:
-        return getattr(self._owner, self._name, _NOTHING) is self._before
+        return getattr(self._owner, self._name, _ABSENT) is self._before
 
     def restore(self) -> None:
-        if self._before is _NOTHING:
+        if self._before is _ABSENT:
             object.__delattr__(self._owner, self._name)
         else:
             object.__setattr__(self._owner, self._name, self._before)  # frozen dataclasses have slots too
 
 
-_NOTHING = object()
+_ABSENT = object()
 
 
 def _all_held(model: nn.Module) -> Iterator[_Held]:
-    """Every module, and every container and object that their attributes lead to, nearest first."""
+    """All modules, and all containers and objects that their attributes refer to, nearest first."""
     modules = list(model.modules())
     seen = {id(module) for module in modules}
     waiting: deque[Any] = deque()
@@ -127,7 +127,7 @@ def _all_held(model: nn.Module) -> Iterator[_Held]:
 
 
 def _taken_apart(value: Any) -> tuple[list[_Held], list[Any]]:
-    """What has to be put back of a container or an object, and what it holds."""
+    """The parts of a container or object to restore, and the objects that it holds."""
     if isinstance(value, MethodType):
         return [], [value.__self__]
     if isinstance(value, tuple | frozenset):
@@ -167,9 +167,9 @@ def _slots(kind: type) -> Iterator[str]:
 
 @contextmanager
 def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[torch.dtype]:
-    """Runs a block in the model's own precision, with plain kernels, and gives the model its attributes back.
+    """Runs a block in the model's own precision, with plain kernels, and restores the model's attributes.
 
-    `autocast` lets torch choose that lower precision for the products it knows to bear it, as in plain training.
+    With `autocast`, torch uses that lower precision for the operations of its autocast list, as in plain training.
     """
     around, own = torch.get_default_dtype(), working_dtype(model)
     torch.set_default_dtype(own)
@@ -181,7 +181,7 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[to
             warnings.catch_warnings(),
             attributes_kept(model),
         ):
-            warnings.filterwarnings("ignore", message="There is a performance drop")  # right, only slower
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # results are correct
             yield own
     finally:
         torch.set_default_dtype(around)
@@ -191,10 +191,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_full_precision(method: Method) -> Method:
-    """A method whose products of float32 matrices nothing around it may round: no autocast, no TF32, no bfloat16.
+    """Decorates a method so that its float32 matrix products are never rounded: no autocast, no TF32, no bfloat16.
 
-    Norms and sums must be of the same numbers. A sum whose factors were rounded to ten bits, as graphics cards do with
-    convolutions unless told not to, could be a two-thousandth longer than the clip that was computed for it.
+    Norms and sums must be of the same values. If factors of a sum were rounded to ten bits, the default of GPUs for
+    convolutions, the sum could be longer by 1/2000 than the clip that was computed for it allows.
     """
 
     @wraps(method)
@@ -215,12 +215,12 @@ def working_dtype(model: nn.Module) -> torch.dtype:
     """The one dtype of the trainable parameters, float32 or float64."""
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     if not dtypes:
-        raise UsageError("the model has no trainable parameter: set requires_grad on what is to be trained.")
+        raise UsageError("the model has no trainable parameter: set requires_grad on the parameters to train.")
     if dtypes & {torch.float16, torch.bfloat16}:
         raise UsageError("trainable parameters are in half precision, which loses small gradients: use model.float().")
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
-        found = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise UsageError(f"trainable parameters must all be float32 or all float64, got {found}.")
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise UsageError(f"trainable parameters must all be float32 or all float64, got {names}.")
     return dtypes.pop()
 
 
@@ -230,7 +230,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def rounded_products() -> dict[str, str]:
-    """Which products of float32 torch rounds the factors of, and to what. On a CPU only those it was told to.
+    """The products for which torch rounds float32 factors, and the precision. By default there are none on a CPU.
 
     >>> torch.set_float32_matmul_precision("medium")
     >>> rounded_products()["matrices on cpu"]
@@ -258,7 +258,7 @@ if _BACKENDS.cuda.is_built():
 @contextmanager
 def _unrounded_products() -> Iterator[None]:
     cuda: Any = torch.cuda
-    in_use = ("cpu", "cuda") if cuda.is_initialized() else ("cpu",)  # what nobody uses is left alone
+    in_use = ("cpu", "cuda") if cuda.is_initialized() else ("cpu",)  # settings of unused devices are left alone
     rounded = {name: how for name, how in rounded_products().items() if name.endswith(in_use)}
     try:
         for name in rounded:
@@ -270,7 +270,7 @@ def _unrounded_products() -> Iterator[None]:
 
 
 def _set_back(backend: Any, how: str) -> None:
-    """To what it follows, if that gives the same."""
+    """Restores a setting: to "none", its parent's, if that is equal, otherwise to the value itself."""
     backend.fp32_precision = "none"
     if backend.fp32_precision != how:
         backend.fp32_precision = how

@@ -1,6 +1,6 @@
-"""Gradients row by row for any model: `vmap` over the gradient of a batch of one.
+"""Per-example gradients of any model by `vmap`, over the gradient of a batch of one.
 
-Guarantee: a row's gradient is computed by a function that sees that row, its seed and the parameters, and nothing else.
+Guarantee: a row's gradient is computed by a function of that row, its seed and the parameters, and of nothing else.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def gradients_of_rows(
     seeds: Tensor,
     autocast: torch.dtype | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """The gradient of each row by each trainable parameter, shape (rows, *parameter), and which rows were usable.
+    """Gradients of each row by each trainable parameter, shape (rows, *parameter), and a mask of the usable rows.
 
-    `objective(outputs, target)` is given a batch of one and answers (loss, usable), two single values.
+    `objective(outputs, target)` gets a batch of one and returns (loss, usable), two scalars.
     """
     model = original(model)
     trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
@@ -61,15 +61,15 @@ def trained_values(model: nn.Module) -> dict[str, Tensor]:
 
 
 def fixed_values(model: nn.Module) -> dict[str, Tensor]:
-    """Frozen parameters and buffers: copies, so that nothing computed from data can be written into the model."""
+    """Copies of frozen parameters and buffers, so that nothing computed from data can be written into the model."""
     fixed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     return fixed | {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
 
 
 def drawing_by_row(attempt: Callable[[str], Result], seeds: Tensor) -> Result:
-    """`attempt(randomness)` with each row drawing from its own seed, if the model draws at all."""
+    """`attempt(randomness)`, in which each row draws from its own seed. `randomness` is the argument of `vmap`."""
     try:
-        return attempt("error")  # most models draw nothing, and need not be watched at every operation
+        return attempt("error")  # most models draw nothing, and are faster without `RowRandomness`
     except RuntimeError as error:
         if "randomness error mode" not in str(error):
             raise

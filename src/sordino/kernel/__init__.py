@@ -1,1 +1,1 @@
-"""The trusted part. With `gradients` and `accounting` it is the only code that can break a guarantee."""
+"""The trusted part of Sordino. With `gradients` and `accounting`, it is the only code that can break a guarantee."""

@@ -1,10 +1,11 @@
-"""Augmentation: each row is seen several times, changed at random, and its gradients are averaged before the clip.
+"""Augmentation: random views of each row, whose gradients are averaged before the clip.
 
 De et al. (2022), "Unlocking high-accuracy differentially private image classification through scale". A unit adds one
-vector to the sum however often it is seen, so views cost time and no privacy.
+vector to the sum, whatever the number of its views, so views cost time and no privacy.
 
-Guarantee: a view is computed inside `vmap` by a function of one row, and what it draws is a hash of (seed of the row,
-number of the view). Rows cannot meet in here, and neither micro-batches nor a resumed run change a view.
+Guarantee: a view is computed inside `vmap` by a function of one row, and its random draws are a hash of (seed of the
+row, number of the view). So rows cannot affect each other here, and neither the size of micro-batches nor a resumed run
+changes a view.
 """
 
 from __future__ import annotations
@@ -26,36 +27,36 @@ from sordino.gradients.row_randomness import RowRandomness
 from sordino.kernel.records import Batch
 
 _LARGEST_NUMBER = 64
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # multiples up to the largest number lie 2**54 apart, and seeds closer
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # its multiples up to the largest number are 2**54 apart; row seeds are closer
 
 
 @runtime_checkable
 class Transform(Protocol):
-    """A random change of one input. It draws with torch.rand, torch.randn and the like, and each row has its own."""
+    """A random transform of one input. It draws by torch.rand, torch.randn and the like, independently for each row."""
 
     def apply(self, picture: Tensor) -> Tensor:
-        """The changed input, without a batch axis: (channels, height, width) for a picture."""
+        """Transforms one input, without a batch axis: (channels, height, width) for an image."""
         ...
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors a picture left to right, every second time.
+    """Mirrors an image left to right with probability 1/2.
 
     >>> sorted({tuple(Flip().apply(torch.tensor([[[1, 2]]])).flatten().tolist()) for _ in range(64)})
     [(1, 2), (2, 1)]
     """
 
     def apply(self, picture: Tensor) -> Tensor:
-        _check_picture(self, picture)
+        _check_image(self, picture)
         return torch.where(torch.rand((), device=picture.device) < 0.5, picture.flip(-1), picture)
 
 
 @dataclass(frozen=True)
 class Crop:
-    """Moves a picture by up to `padding` pixels each way, and fills the border with its mirror image.
+    """Shifts an image by up to `padding` pixels along each axis, and fills the border with its reflection.
 
-    The same as padding by reflection and cropping at random.
+    Equivalent to reflection padding followed by a random crop.
 
     >>> Crop(4).apply(torch.zeros(3, 32, 32)).shape
     torch.Size([3, 32, 32])
@@ -67,18 +68,20 @@ class Crop:
         validate.count(padding=self.padding)
 
     def apply(self, picture: Tensor) -> Tensor:
-        _check_picture(self, picture)
+        _check_image(self, picture)
         height, width = picture.shape[-2:]
         if self.padding >= min(height, width):
-            raise UsageError(f"padding must be less than the picture's {height} x {width}, got {self.padding}.")
-        moved = (torch.rand(2, device=picture.device) * (2 * self.padding + 1)).long() - self.padding
-        taken = picture.index_select(-2, _reflected(height, moved[0]))
-        return taken.index_select(-1, _reflected(width, moved[1]))
+            raise UsageError(
+                f"padding must be less than height and width of the image, {height} x {width}, got {self.padding}."
+            )
+        shift = (torch.rand(2, device=picture.device) * (2 * self.padding + 1)).long() - self.padding
+        rows = picture.index_select(-2, _reflected(height, shift[0]))
+        return rows.index_select(-1, _reflected(width, shift[1]))
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """Adds normal noise of standard deviation `std` to every number, for tables and features. It makes nothing private.
+    """Adds normal noise of standard deviation `std` to each value, for tables and features. It adds no privacy.
 
     >>> Jitter(0.1).apply(torch.zeros(5)).shape
     torch.Size([5])
@@ -95,9 +98,9 @@ class Jitter:
 
 @dataclass(frozen=True)
 class Views:
-    """How many times each row is seen, and what is done to its first input each time, in order.
+    """The number of views of each row, and the transforms of its first input, applied in order.
 
-    Every view is changed; the row itself is not among them unless chance leaves it as it is.
+    Every view is transformed; the row itself is a view only if the transforms happen to leave it unchanged.
 
     >>> from sordino.kernel.records import as_records
     >>> batch = as_records((torch.rand(9, 3, 8, 8), torch.zeros(9))).gather(torch.tensor([2, 5]))
@@ -115,9 +118,10 @@ class Views:
         validate.instance(Transform, **{f"transform {i}": t for i, t in enumerate(self.transforms)})
 
     def of(self, batch: Batch, seeds: Tensor) -> tuple[Batch, Tensor]:
-        """Each row as `number` rows that lie together, and a seed for each. The first has the seed of its row.
+        """The views of each row as adjacent rows, and a seed for each. The first view has the seed of its row.
 
-        A view that fails is invalid, as a row is that a model fails on: an error would tell that the row was drawn.
+        A view that fails is marked invalid, as is a row on which the model fails: an error would reveal that the row
+        was drawn.
         """
         if self == Views():
             return batch, seeds
@@ -130,7 +134,7 @@ class Views:
         return Batch((changed, *others), target, valid & made, units, batch.num_units), seeds
 
     def check(self, batch: Batch, seeds: Tensor) -> None:
-        """Refuses transforms that fail on synthetic rows, or that change their shape."""
+        """Refuses transforms that fail on synthetic rows or change their shape."""
         inputs = batch.inputs[0]
         try:
             changed = self._made(inputs, seeds)
@@ -139,27 +143,28 @@ class Views:
         except Exception as error:
             raise UsageError(f"a transform cannot be applied to one input at a time: {one_line(error)}") from error
         if changed.shape != inputs.shape:
-            found, expected = tuple(changed.shape[1:]), tuple(inputs.shape[1:])
-            raise UsageError(f"the transforms must keep the shape {expected} of an input, got {found}.")
+            shape, expected = tuple(changed.shape[1:]), tuple(inputs.shape[1:])
+            raise UsageError(f"the transforms must keep the shape {expected} of an input, got {shape}.")
 
     def mean_of(self, loss: RowLoss) -> RowLoss:
-        """The loss that each view has, so that a sum over the views of a row is their mean."""
-        return loss if self.number == 1 else replace(loss, summed=_Share(loss.summed, self.number))
+        """The loss divided by the number of views, so that the sum over the views of a row is their mean."""
+        return loss if self.number == 1 else replace(loss, summed=_DividedLoss(loss.summed, self.number))
 
     def _made(self, inputs: Tensor, seeds: Tensor) -> Tensor:
         if not self.transforms or not len(inputs):
             return inputs
 
-        def of_one(row: Tensor) -> Tensor:
-            with TensorTracker(of_this_pass):
+        def view(row: Tensor) -> Tensor:
+            with TensorTracker(made_in_this_pass):
                 return self._transformed(row)
 
-        with torch.no_grad(), RowRandomness(~seeds), one_pass() as of_this_pass:  # a model draws from the seeds
-            made: Tensor = vmap(of_one, randomness="different")(inputs)
-        return made.to(inputs.dtype)
+        # The complement of the seeds: the model draws from the seeds themselves.
+        with torch.no_grad(), RowRandomness(~seeds), one_pass() as made_in_this_pass:
+            views: Tensor = vmap(view, randomness="different")(inputs)
+        return views.to(inputs.dtype)
 
     def _made_where_possible(self, inputs: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """All at once; if that fails, in halves, down to one."""
+        """Makes all views at once; if that fails, tries the halves in turn, down to single rows."""
         try:
             return self._made(inputs, seeds), torch.ones(len(seeds), dtype=torch.bool, device=seeds.device)
         except (RuntimeError, IndexError):
@@ -169,14 +174,14 @@ class Views:
         made, possible = zip(*(self._made_where_possible(*half) for half in halves), strict=True)
         return torch.cat(made), torch.cat(possible)
 
-    def _transformed(self, picture: Tensor) -> Tensor:
+    def _transformed(self, row: Tensor) -> Tensor:
         for transform in self.transforms:
-            picture = transform.apply(picture)
-        return picture
+            row = transform.apply(row)
+        return row
 
 
 @dataclass(frozen=True)
-class _Share:
+class _DividedLoss:
     summed: Callable[..., Any]
     number: int
 
@@ -184,13 +189,13 @@ class _Share:
         return self.summed(outputs, target) / self.number
 
 
-def _check_picture(transform: Transform, picture: Tensor) -> None:
-    if picture.ndim != 3:
-        name, shape = type(transform).__name__, tuple(picture.shape)
-        raise UsageError(f"{name} needs pictures of shape (channels, height, width), got inputs of shape {shape}.")
+def _check_image(transform: Transform, image: Tensor) -> None:
+    if image.ndim != 3:
+        name, shape = type(transform).__name__, tuple(image.shape)
+        raise UsageError(f"{name} needs images of shape (channels, height, width), got inputs of shape {shape}.")
 
 
-def _reflected(size: int, moved: Tensor) -> Tensor:
-    """The indices 0..size-1 moved, and thrown back at both ends."""
-    places = (torch.arange(size, device=moved.device) + moved).abs()
-    return size - 1 - (size - 1 - places).abs()
+def _reflected(size: int, shift: Tensor) -> Tensor:
+    """The indices 0..size-1 plus `shift`, reflected at both ends."""
+    shifted = (torch.arange(size, device=shift.device) + shift).abs()
+    return size - 1 - (size - 1 - shifted).abs()

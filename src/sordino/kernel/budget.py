@@ -1,8 +1,8 @@
-"""One data set, one budget: everything released from the data is composed here, and gets its noise here.
+"""The budget of a dataset: everything released from the data is composed here, and gets its noise here.
 
-Guarantee: noise is a function of (key, number of the release, step). No two releases of a budget have one number, so
-two releases with one seed on one budget draw independent noise, and share neither sampling nor coding nor dropout. A
-run that is taken up again keeps its number: steps that are repeated have the noise that they had.
+Guarantee: noise is a function of (key, number of the release, step). Two releases of a budget never have the same
+number, so two releases with the same seed on one budget draw independent noise, and share neither sampling nor coding
+nor dropout. A resumed run keeps its number: steps that are repeated have the noise that they had.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.states import BoundedSum, PerExample, Private
 
-_SMALLEST_DELTA = 1e-12  # for which the generator's noise is checked where neither release nor budget names one
+_SMALLEST_DELTA = 1e-12  # the range of the generator is checked at this delta if neither release nor budget has one
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Tells a run from all others, wherever it is taken up: a random name, and its number once it is charged."""
+    """Identifies a run when it is resumed: a random name, and the number of its release once it is charged."""
 
     name: str
     number: int | None = None
@@ -51,16 +51,16 @@ class RunIdentity:
 
 @dataclass(frozen=True)
 class Address:
-    """The number of a release, and the key that it draws everything from."""
+    """The number of a release, and the key from which it draws everything."""
 
     number: int
     key: Key = field(repr=False)
 
 
 class Release:
-    """A release that has been charged, and the only way to add its noise: once in each step, in rising order.
+    """A release that has been charged. It alone can add its noise: once in each step, in rising order.
 
-    Guarantee: the noise of step t is a function of (key, number of the release, t), and each is drawn once.
+    Guarantee: the noise of step t is a function of (key, number of the release, t), and is drawn once.
     """
 
     def __init__(self, noise: Noise, address: Address) -> None:
@@ -69,7 +69,7 @@ class Release:
         self._noise = self.key.stream("noise")
 
     def stream(self, name: str) -> Stream:
-        """What the release draws beside its noise: who joins, coding, dropout."""
+        """A stream for the other draws of the release: sampling, coding, dropout."""
         return self.key.stream(name)
 
     def noise_at(
@@ -78,18 +78,18 @@ class Release:
         state: Mapping[str, Tensor] | None = None,
         encode: Callable[[PerExample], PerExample] = lambda each: each,
     ) -> NoiseAt:
-        """Where the noise of a step comes from."""
+        """The address of the noise of a step."""
         return NoiseAt(self._noise, step, state or {}, encode)
 
     def add(self, total: BoundedSum, step: int = 0) -> Private:
-        """Adds the noise of a step to its sum. A second sum with this noise would show the difference of the two."""
+        """Adds the noise of a step to its sum, once. A second sum with equal noise would reveal their difference."""
         self._draw_once(step)
         return self.noise.add(total, self.noise_at(step))
 
     def add_and_learn(
         self, total: BoundedSum, step: int, state: Mapping[str, Tensor], encode: Callable[[PerExample], PerExample]
     ) -> tuple[Private, Mapping[str, Tensor]]:
-        """Adds the noise of a step as `add` does, for noise that may learn: with what it knows then."""
+        """Adds the noise of a step, once, for any noise: returns the next state of a `LearningNoise` as well."""
         self._draw_once(step)
         at = self.noise_at(step, state, encode)
         if isinstance(self.noise, LearningNoise):
@@ -100,23 +100,23 @@ class Release:
         self.check_process()
         with self._drawing:
             if step < self._next:
-                raise UsageError(f"the noise of step {step} has been drawn: a step has one sum.")
+                raise UsageError(f"the noise of step {step} has been drawn: noise can be added to one sum only.")
             self._next = step + 1
 
     def check_process(self) -> None:
-        """Refuses to go on in a forked process, which would draw the noise that its parent draws."""
+        """Refuses to continue in a forked process, which would draw the same noise as its parent."""
         _check_process(self._process, "a release cannot be continued in a forked process: it would draw the same noise")
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError("a release cannot be copied or pickled: both would draw the same noise. Make another one.")
+        raise UsageError("a release cannot be copied or pickled: both would draw the same noise. Make a new release.")
 
 
 class Budget:
-    """Holds the data, adds up the events of all that is released from it, and adds the noise.
+    """Holds the data, composes the events of all releases from it, and adds their noise.
 
     With `epsilon` and `delta` it is a limit: a release that would exceed it is refused before the data is touched. A
-    release is charged when it is planned, and stays charged if it is stopped early. A budget belongs to the process
-    that made it: a forked one may not spend it.
+    release is charged when it is planned, and stays charged if it is stopped early. Only the process that made a budget
+    can spend it, not a forked one.
 
     >>> import torch
     >>> from dp_accounting import GaussianDpEvent
@@ -129,18 +129,18 @@ class Budget:
 
     def __init__(self, data: Data, *, epsilon: float | None = None, delta: float | None = None) -> None:
         if (epsilon is None) != (delta is None):
-            raise UsageError("a limit needs both epsilon and delta, or neither.")
+            raise UsageError("a budget needs both epsilon and delta, or neither.")
         if epsilon is not None and delta is not None:
             validate.positive(epsilon=epsilon)
-            check_delta(delta, is_pure=True)  # with 0, whatever is not pure is refused when it is charged
+            check_delta(delta, is_pure=True)  # with delta 0, a release that is not pure is refused when it is charged
         self.records: Records = as_records(data)
         self.epsilon, self.delta = epsilon, delta
         self._charges: list[_Charge] = []
-        self._noises: list[tuple[Noise, int]] = []  # of the releases made here, with the number of steps of each
+        self._noises: list[tuple[Noise, int]] = []  # the noise and the number of steps of each release
         self._next_number = 0
-        self._addresses: dict[bytes, _User] = {}  # who uses which, by a hash of its key
+        self._addresses: dict[bytes, _User] = {}  # user of each address, by a hash of its key
         self._adjacency: Adjacency | None = None
-        self._charging = Lock()  # two threads that each see room for one release must not both take it
+        self._charging = Lock()  # if two threads see room for one release, only one may take it
         self._process = os.getpid()
 
     @property
@@ -150,7 +150,7 @@ class Budget:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """What was released, in order."""
+        """The names of the releases, in order."""
         return tuple(charge.what for charge in self._charges)
 
     def release(
@@ -166,8 +166,8 @@ class Budget:
     ) -> Private:
         """Charges for one sum, computes it, and adds the noise.
 
-        `event` is what it is worth, that of the noise unless said. The end of the generator's range is checked at
-        `delta`, at that of the budget unless said.
+        `event` is its privacy event, by default that of the noise. The finite range of the generator is checked at
+        `delta`, by default that of the budget.
 
         >>> import torch
         >>> from sordino.kernel.noise import Gaussian
@@ -176,7 +176,7 @@ class Budget:
         >>> count = lambda: BoundedSum(torch.tensor([9.0]), bound=1.0, layout=Layout(("count",), ((1,),)))
         >>> given = {"noise": Gaussian(4.0), "adjacency": Adjacency.ZERO_OUT, "key": Key.from_seed(0)}
         >>> one, other = (budget.release("count", total_of=count, **given) for _ in range(2))
-        >>> bool(one.value == other.value)  # one seed, and yet another noise
+        >>> bool(one.value == other.value)  # the seeds are equal, and the noises are not
         False
         """
         if delta is None:
@@ -196,9 +196,10 @@ class Budget:
         delta: float | None = None,
         run: RunIdentity | None = None,
     ) -> Release:
-        """Charges for a release of many steps, and gives what adds its noise.
+        """Charges for a release of one or many steps, and returns the `Release` that adds its noise.
 
-        Without a `delta`, here or in the budget, the end of the generator's range is checked by whoever promises.
+        Without a `delta`, here or in the budget, the finite range of the generator is not checked here, but in each
+        `guarantee`.
         """
         delta = self.delta if delta is None else delta
         if delta is not None:
@@ -212,13 +213,14 @@ class Budget:
     def address(
         self, event: DpEvent, adjacency: Adjacency, *, what: str, key: Key, run: RunIdentity | None = None
     ) -> Address:
-        """Charges for what draws its noise by itself, and gives the key to draw it from, which nothing else has."""
+        """Charges for a release that draws its noise itself, and returns the key for it, which no other release has."""
         user = _User("" if run is None else run.name, key.reproducible)
         if run is not None and run.number is not None:
             if self._addresses.get(_digest(key.of_release(run.number)), user) != user:
                 raise UsageError(
                     f"the {what} is release {run.number} of its seed, and so is another release of this budget: both "
-                    "would have the same noise. Resume it before anything else is released, or give that another seed."
+                    "would have the same noise. Resume the run before anything else is released, or use another seed "
+                    "for the other release."
                 )
         number = self.charge(event, adjacency, what=what, run=run)
         address = Address(number, key.of_release(number))
@@ -226,9 +228,9 @@ class Budget:
         return address
 
     def charge(self, event: DpEvent, adjacency: Adjacency, *, what: str, run: RunIdentity | None = None) -> int:
-        """Adds a release, or refuses it, and numbers it. Nothing may be computed from the data before it is charged.
+        """Adds a release and returns its number, or refuses it. Nothing may be computed from the data before this.
 
-        What this budget holds of a `run` already is not charged again. A run that has a number keeps it.
+        An event of a `run` that this budget holds already is not charged again. A run that has a number keeps it.
         """
         self.check_process()
         with self._charging:
@@ -242,11 +244,11 @@ class Budget:
             return number
 
     def holds(self, run: RunIdentity) -> bool:
-        """Whether something of this run was charged here."""
+        """Whether an event of this run was charged here."""
         return any(charge.run == run.name for charge in self._charges)
 
     def check(self, event: DpEvent, adjacency: Adjacency, *, what: str) -> None:
-        """Refuses what `charge` would refuse."""
+        """Refuses a release that `charge` would refuse, and charges nothing."""
         self.check_process()
         with self._charging:
             self._refuse_if_too_much(event, adjacency, what)
@@ -310,7 +312,7 @@ spent at delta 1e-05. Ask for at most 3.281.
         return Guarantee.of(alone, adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def guarantee(self, *, delta: float, assumptions: tuple[str, ...] = ()) -> Guarantee:
-        """What all releases together promise."""
+        """The guarantee of all releases together."""
         adjacency = self._adjacency or Adjacency.ZERO_OUT
         for noise, steps in self._noises:
             check_tail(noise, adjacency, steps=steps, delta=delta)
@@ -320,21 +322,22 @@ spent at delta 1e-05. Ask for at most 3.281.
         return Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumptions)
 
     def check_process(self) -> None:
-        """Refuses to go on in a forked process: what that spends, the budget of its parent would not know."""
+        """Refuses to continue in a forked process: the budget of its parent would not count what it spends."""
         _check_process(self._process, "a budget cannot be spent in a forked process: its parent would not count it")
 
     def __deepcopy__(self, memo: object) -> Budget:
-        """The same budget: what holds one is copied with it (scikit-learn does), and goes on spending from it."""
+        """Returns this budget: a copy of an object that holds it (scikit-learn makes some) spends the same budget."""
         return self
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "a budget cannot be copied, saved or sent to another process, where what is spent would be forgotten: "
-            "work in one process (n_jobs=None), and take it off what is to be saved (set_params(budget=None))."
+            "a budget cannot be copied, saved or sent to another process, because what is spent there would not be "
+            "counted here: work in one process (n_jobs=None), and remove the budget from an estimator before you save "
+            "it (set_params(budget=None))."
         )
 
     def _held(self, run: RunIdentity, event: DpEvent) -> int | None:
-        """The number of this event of this run, if it was charged. Another event of the run is another charge."""
+        """The number of this run if it was charged with this event. Another event of the run is another charge."""
         return next((each.number for each in self._charges if (each.run, each.event) == (run.name, event)), None)
 
     def _refuse_if_too_much(self, event: DpEvent, adjacency: Adjacency, what: str) -> None:
@@ -343,7 +346,8 @@ spent at delta 1e-05. Ask for at most 3.281.
         validate.instance(str, what=what)
         if self._adjacency not in (None, adjacency):
             raise UsageError(
-                f"one budget has one adjacency: it holds {self._adjacency}, got {adjacency} for the {what}."
+                f"all releases of a budget have one adjacency: this one has {self._adjacency}, got {adjacency} for the "
+                f"{what}."
             )
         if self.epsilon is not None and self.delta is not None:
             total = privacy_of(ComposedDpEvent([self.event, event]), adjacency).epsilon(self.delta)
@@ -370,7 +374,7 @@ spent at delta 1e-05. Ask for at most 3.281.
 
 @dataclass(frozen=True)
 class _Charge:
-    """One line of a budget. `run` is the name of the run that it is of, if that may be taken up again."""
+    """One charge of a budget. `run` is the name of its run, if that can be resumed, otherwise an empty string."""
 
     what: str
     event: DpEvent
@@ -380,7 +384,7 @@ class _Charge:
 
 @dataclass(frozen=True)
 class _User:
-    """User of an address: the name of a run, or nothing for other releases, and whether its key is from a seed."""
+    """User of an address: the name of a run (empty for other releases), and whether its key is from a seed."""
 
     run: str
     has_seed: bool

@@ -1,4 +1,4 @@
-"""The smallest noise for a target: `calibrate` solves for the one unknown of a plan."""
+"""Calibration of a plan: `calibrate` finds the smallest noise for a target epsilon."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def calibrate(
 ) -> Plan:
     """Returns the plan with the smallest noise whose epsilon is at most the target, rounded to the safe side.
 
-    With a `budget`, the target is for the plan together with all that the budget holds already; with an event `beside`
-    it, for both together.
+    With a `budget`, the target is for the plan together with all that the budget holds already; with an event
+    `beside`, for the plan together with that event.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -40,12 +40,12 @@ def calibrate(
     """
     check_target(epsilon, delta, allow_weak=allow_weak, release=plan.noise.event)
 
-    single: Any = plan.noise.event  # whatever the noise is, its event has a multiplier
+    single: Any = plan.noise.event  # the events of all noises have a `noise_multiplier`
 
     others = [event for event in (None if budget is None else budget.event, beside) if event is not None]
 
     def event(noise_multiplier: float) -> DpEvent:
-        # An event has no largest noise as a stage has, so that the search can say how much a target would need.
+        # Events accept any multiplier, and noises do not, so the search can report how much noise a target would need.
         release = attr.evolve(single, noise_multiplier=noise_multiplier)
         candidate = plan.sampler.compose(release, plan.steps)
         return ComposedDpEvent([*others, candidate]) if others else candidate

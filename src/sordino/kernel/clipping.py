@@ -1,13 +1,14 @@
-"""From what each unit would add to a sum to which each adds a bounded vector: PerExample -> BoundedSum.
+"""Clips: they bound what each unit adds, and add up. PerExample -> BoundedSum.
 
-Guarantee: replacing one unit by nothing, in its place in the batch, moves the sum by at most `bound` in L2, for all
-float32 numbers that units may hold. Every weight is a function of that unit's own norms, and scales to a little less
-than the norm (`SCALED_TO`). The rest pays for what is rounded:
+Guarantee: replacing one unit by zero, in its place in the batch, moves the sum by at most `bound` in L2 norm, for all
+float32 values that units may hold. Each weight is a function of that unit's own norms, and scales its vector to
+slightly less than the clip norm (to the fraction `SCALED_TO` of it). The rest is room for rounding errors:
 
-* the sum of the others, which may round otherwise: 2 `OF_A_SUM`, by the theorem in `gradients.rounding`;
-* norms: `RELATIVE_ERROR`, and squares that vanish in float32, which are counted as 2^-126 each;
-* weights, which are rounded to float32: 2^-24;
-* sums in float64: up to 2^12 micro-batches are added to a sum that is at most 2^20 units long, 2^-53 of it each time.
+* of the sum of the other units, which may round differently: 2 `SUM_ERROR`, by the theorem in `gradients.rounding`;
+* of norms: `RELATIVE_ERROR`, and squares that underflow in float32, which are counted as 2^-126 each;
+* of weights, which are rounded to float32: 2^-24;
+* of sums in float64: up to 2^12 micro-batches are added to a sum of norm at most 2^20 times the bound, with an error of
+  2^-53 of it each time.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from torch import Tensor
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.norms import LOST_SQUARE, RELATIVE_ERROR
-from sordino.gradients.rounding import OF_A_SUM
+from sordino.gradients.rounding import SUM_ERROR
 from sordino.kernel.states import BoundedSum, PerExample, WeightsOf
 
-SCALED_TO = 1 - (2 * OF_A_SUM + RELATIVE_ERROR + 2.0**-17)
-_LARGEST_NORM = 2.0**80  # an example beyond it says nothing, and counts as absent
-_LARGEST_WEIGHT = 2.0**40  # relative to what is clipped to, and at all
+SCALED_TO = 1 - (2 * SUM_ERROR + RELATIVE_ERROR + 2.0**-17)
+_LARGEST_NORM = 2.0**80  # a unit with a larger gradient counts as absent
+_LARGEST_WEIGHT = 2.0**40  # bounds weights, absolutely and as a multiple of the clip norm
 _ROWS_AT_A_TIME = 16
 
 
 @runtime_checkable
 class Clip(Protocol):
-    """Bounds what each unit adds, and adds up."""
+    """Scales the contribution of each unit to a bounded norm, and adds them up."""
 
     @property
     def bound(self) -> float:
-        """The largest L2 norm of what one unit adds."""
+        """The largest L2 norm that one unit adds."""
         ...
 
     def __call__(self, each: PerExample) -> BoundedSum: ...
@@ -64,15 +65,19 @@ class ClipByNorm:
         return self.norm
 
     def __call__(self, each: PerExample) -> BoundedSum:
-        lost = LOST_SQUARE * each.layout.size
-        return _bounded_sum(each, self.bound, lambda squares: _shrink((squares.sum(dim=1) + lost).sqrt(), self.norm))
+        underflow = LOST_SQUARE * each.layout.size
+
+        def weights(squares: Tensor) -> Tensor:
+            return _shrink((squares.sum(dim=1) + underflow).sqrt(), self.norm)
+
+        return _bounded_sum(each, self.bound, weights)
 
 
 @dataclass(frozen=True)
 class ClipPerLayer:
-    """Scales each parameter tensor's gradient down on its own: parameter `p` to at most `norms[p]`.
+    """Scales the gradient of each parameter tensor down separately, that of parameter `p` to at most `norms[p]`.
 
-    The bound of the whole is the root of the sum of squares, not their maximum.
+    The bound of the whole gradient is the root of the sum of squares of the norms, not their maximum.
     """
 
     norms: tuple[float, ...]
@@ -94,9 +99,9 @@ class ClipPerLayer:
             raise UsageError(f"norms must hold {len(each.layout.names)} clip norms, got {len(self.norms)}.")
 
         def weights(squares: Tensor) -> Tensor:
-            lost = LOST_SQUARE * squares.new_tensor(each.layout.sizes)
-            shrink = _shrink((squares + lost).sqrt(), squares.new_tensor(self.norms))
-            usable = (shrink > 0).all(dim=1, keepdim=True)  # a unit with one bad block counts as absent as a whole
+            underflow = LOST_SQUARE * squares.new_tensor(each.layout.sizes)
+            shrink = _shrink((squares + underflow).sqrt(), squares.new_tensor(self.norms))
+            usable = (shrink > 0).all(dim=1, keepdim=True)  # a unit with one unusable block counts as absent
             return torch.where(usable, shrink, 0.0)
 
         return _bounded_sum(each, self.bound, weights)
@@ -113,7 +118,7 @@ class Normalise:
         _check_norm(norm=self.norm)
         validate.positive(stabiliser=self.stabiliser)
         if self.stabiliser * _LARGEST_WEIGHT < max(1.0, self.norm):
-            least = f"1e-12, and 1e-12 times the norm of {self.norm!r}"
+            least = f"1e-12 and 1e-12 times norm={self.norm!r}"
             raise UsageError(f"stabiliser must be at least {least}, got {self.stabiliser!r}.")
 
     @property
@@ -129,22 +134,22 @@ class Normalise:
 
 
 def _shrink(norms: Tensor, largest: float | Tensor) -> Tensor:
-    """min(1, largest / norm), and 0 where the norm is not finite: such a unit counts as absent."""
+    """min(1, largest / norm), slightly reduced, or 0 if the norm is not finite: such a unit counts as absent."""
     shrink = (largest * SCALED_TO / norms).clamp(max=1.0)
     return torch.where(norms < _LARGEST_NORM, shrink, 0.0)
 
 
 def _bounded_sum(each: PerExample, bound: float, weights_of: WeightsOf) -> BoundedSum:
     total, weights = each.sum_weighted_by(weights_of, bound)
-    # One coordinate that is not finite makes the sum of all of them so, and clipped terms do not overflow. What is
-    # taped leaves absent units out by itself; what is held in rows is summed in float64 either way.
+    # The sum of all coordinates is finite only if each is, because clipped terms do not overflow. Taped gradients leave
+    # absent units out themselves; gradients held as rows are summed in float64 in both cases.
     if not bool(total.sum().isfinite()):
         total = _sum_of_rows(each, weights)
     return BoundedSum(total, bound, each.layout)
 
 
 def _sum_of_rows(each: PerExample, weights: Tensor) -> Tensor:
-    """The same sum with absent units left out rather than multiplied by zero, because 0 * NaN is NaN."""
+    """The weighted sum, in which absent units are left out and not multiplied by zero, because 0 * NaN is NaN."""
     sizes = torch.tensor(each.layout.sizes, device=weights.device)
     total = torch.zeros(each.layout.size, dtype=torch.float64, device=weights.device)
     for weight, rows in zip(torch.split(weights, _ROWS_AT_A_TIME), each.rows(_ROWS_AT_A_TIME), strict=True):

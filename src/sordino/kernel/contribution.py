@@ -1,4 +1,4 @@
-"""What each privacy unit contributes to a step, before any bound: the gradient of its loss."""
+"""The contribution of each privacy unit to a step, before any bound: the gradient of its loss."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from sordino.kernel.records import Batch, Records
 from sordino.kernel.states import Dense, Layout, PerExample
 
 _PROBE_ROWS, _FEW = 6, 2
-_FAILURES = (RuntimeError, IndexError)  # what torch raises for an id outside a table, or a singular matrix
+_FAILURES = (RuntimeError, IndexError)  # torch raises these for an id outside a table, or for a singular matrix
 
 Result = TypeVar("Result")
 
 
 class SlowGradients(UserWarning):
-    """The fast way to a model's gradients was found to be wrong, and the slow one is taken."""
+    """The tape's gradients of a model were found to be wrong, so slower gradients, row by row, are used."""
 
 
 @runtime_checkable
 class Contribution(Protocol):
-    """Turns the records of some units into what each unit would add."""
+    """Computes the contribution of each unit from the records of some units."""
 
     def check(self, model: nn.Module, records: Records) -> None:
-        """Refuses a model that cannot be used, on synthetic records only: the answer depends on nothing private."""
+        """Refuses a model that cannot be used. It runs on synthetic records only, so it depends on nothing private."""
         ...
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> PerExample:
-        """What each unit of `batch` adds. `seeds` is one int64 per row, for randomness inside the model."""
+        """The contribution of each unit of `batch`. `seeds` is one int64 per row, for randomness inside the model."""
         ...
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
-        """About how much memory `of` needs for each row. Depends on the model and on public shapes only."""
+        """Approximate memory that `of` needs for each row. Depends on the model and on public shapes only."""
         ...
 
 
@@ -58,12 +58,13 @@ class Contribution(Protocol):
 class LossGradient:
     """The gradient of `loss(outputs, targets)`, averaged over the views of a row and summed over the rows of a unit.
 
-    Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only; an invalid
-    row, one with a label outside the model's classes, and one that the model fails on contribute exact zeros. None of
-    them changes by what kernels the others are computed, or the rounding of all would tell who was drawn.
+    Guarantee: a unit's row of the result depends on that unit's records, its seeds and the parameters only. A row that
+    is invalid, that has a label outside the model's classes, or on which the model fails, contributes exact zeros. Such
+    a row does not change the kernels by which the others are computed: otherwise, the rounding of all rows would reveal
+    that it was drawn.
 
-    With `autocast` torch.bfloat16 the two passes compute in mixed precision, and so do the products that form a row's
-    gradient. Norms and sums are float32 and up, and are those of the gradients as they were rounded.
+    With `autocast` torch.bfloat16 the forward and backward passes run in mixed precision, and so do the products that
+    form a row's gradient. Norms and sums are float32 or float64, and are those of the rounded gradients.
 
     >>> from sordino.kernel.records import as_records
     >>> batch = as_records((torch.ones(4, 3), torch.zeros(4))).gather(torch.tensor([0, 2]))
@@ -84,9 +85,9 @@ class LossGradient:
             raise UsageError(f"autocast must be torch.bfloat16 or None, got {validate.shown(self.autocast)}.")
 
     def check(self, model: nn.Module, records: Records) -> None:
-        """Refuses what cannot be trained example by example, naming the layer and a way out."""
+        """Refuses a model that cannot be differentiated example by example. The error names the layer and a remedy."""
         check_model(model)
-        with torch.inference_mode(False):  # its tensors could not be differentiated
+        with torch.inference_mode(False):  # inference tensors could not be differentiated
             template = records.template(_PROBE_ROWS).to(device_of(model))
         check_isolation(model, self.loss, template)
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
@@ -97,11 +98,11 @@ class LossGradient:
             raise
         except Exception as error:
             raise _unusable(model, error) from error
-        with suppress(TapeUnavailable, RuntimeError, IndexError):  # then the tape is not used
+        with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
             self._survey(model, template)
 
     def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
-        """How well the tape's gradients of synthetic rows agree with autograd's, or None where no tape can be made."""
+        """Compares the tape's gradients of synthetic rows with autograd's. None if the model has no tape."""
         return self._agreement(model, records.template(1).to(device_of(model)))
 
     def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | Dense:
@@ -112,7 +113,7 @@ class LossGradient:
         return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
-        """What a pass over a synthetic row fills; without a tape, the gradient itself and as much again to make it."""
+        """Memory of a pass over a synthetic row; without a tape, that of three gradients: the result and its making."""
         row = records.template(1).to(device_of(model))
         try:
             bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
@@ -121,7 +122,7 @@ class LossGradient:
         return self.views.number * bytes_per_view
 
     def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | None:
-        """None where the model or a row needs the patience of the other way."""
+        """Gradients by the tape, or None if the model or a row needs the row-by-row method."""
         if len(seeds) == 0 or bool((batch.units.diff() < 0).any()):
             return None
         try:
@@ -135,7 +136,7 @@ class LossGradient:
         return TapedGradients.of(tape, tape.usable & batch.valid, rows_of_units.tolist(), Layout.of(model))
 
     def _survey(self, model: nn.Module, batch: Batch) -> Survey:
-        """What the tape has to know of the model, for which it was compared with autograd before."""
+        """The survey of the model. Before its first use, the tape is compared with autograd for this model."""
         plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
         if not agreement.is_compared(model, plan):
             self._compare(model, batch)
@@ -143,30 +144,30 @@ class LossGradient:
         return plan
 
     def _compare(self, model: nn.Module, batch: Batch) -> None:
-        """Gives the tape up for a model that it does not follow, and for one whose gradients it gets wrong."""
-        found = self._agreement(model, batch)
-        if found is None:
-            give_up(model, "the tape cannot follow it")
+        """Stops using the tape for a model that it cannot record, or whose gradients it computes wrongly."""
+        compared = self._agreement(model, batch)
+        if compared is None:
+            give_up(model, "the tape cannot record it")
             raise TapeUnavailable
-        if found.holds:
+        if compared.holds:
             return
-        if _is_registered(found.parameter, original(model)):
-            differs = f"the gradient of {found.parameter!r} by register_gradient differs from autograd's"
-            raise UsageError(f"{differs} by {found.error:.1e}.")
-        reason = f"the fast gradient of {found.parameter!r} differs from autograd's by {found.error:.1e}"
+        if _is_registered(compared.parameter, original(model)):
+            differs = f"the gradient of {compared.parameter!r} by register_gradient differs from autograd's"
+            raise UsageError(f"{differs} by {compared.error:.1e}: correct the registered function.")
+        reason = f"the fast gradient of {compared.parameter!r} differs from autograd's by {compared.error:.1e}"
         give_up(model, reason)
-        slower = "gradients are taken row by row, which is right but slower"
+        slower = "gradients are computed row by row, which is correct but slower"
         warnings.warn(f"{reason} on synthetic rows: {slower}. Please report the model.", SlowGradients, stacklevel=2)
         raise TapeUnavailable
 
     def _agreement(self, model: nn.Module, batch: Batch) -> Agreement | None:
-        with torch.inference_mode(False):  # a copy made within could not be differentiated
+        with torch.inference_mode(False):  # a copy made in inference mode could not be differentiated
             return agreement.agreement(model, self._row_loss(), _synthetic_like(batch))
 
     def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
-        """An error in a single row would tell the world that it was drawn: it is one only if synthetic rows fail too.
+        """Gradients by `vmap`, of all rows together, or of halves if there is too little memory.
 
-        Rows are tried together. Where that takes more memory than there is, they are taken in halves.
+        An error that one row causes would reveal that it was drawn: an error is raised only if synthetic rows fail too.
         """
         layout = Layout.of(model)
         matrix = torch.zeros(len(seeds), layout.size, dtype=working_dtype(model), device=seeds.device)
@@ -174,7 +175,7 @@ class LossGradient:
         return Dense(_summed_by_unit(matrix, batch), layout)
 
     def _write_rows(self, matrix: Tensor, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
-        """Writes each row's gradient over zeros."""
+        """Writes each row's gradient to `matrix`, which holds zeros. Rows that fail stay zero."""
         rows, half = len(seeds), len(seeds) // 2
         if rows == 0:
             return
@@ -184,15 +185,15 @@ class LossGradient:
             )
         except _FAILURES:
             self._refuse_if_synthetic_fails(model, batch.take(slice(0, 1)), seeds[:1])
-            if rows == 1:  # it failed once and did not when it was tried again: it is absent
+            if rows == 1:  # this row fails and a synthetic one does not: it counts as absent
                 return
             self._write_rows(matrix[:half], model, batch.take(slice(0, half)), seeds[:half])
             self._write_rows(matrix[half:], model, batch.take(slice(half, rows)), seeds[half:])
             return
-        counted, nothing = (usable & batch.valid)[:, None], matrix.new_zeros(())
+        counted, zero = (usable & batch.valid)[:, None], matrix.new_zeros(())
         columns = torch.split(matrix, list(Layout.of(model).sizes), dim=1)
         for column, gradient in zip(columns, gradients, strict=True):
-            torch.where(counted, gradient.reshape(column.shape), nothing, out=column)  # 0 x NaN would be NaN
+            torch.where(counted, gradient.reshape(column.shape), zero, out=column)  # a factor would give 0 * NaN = NaN
 
     def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
         return gradients_of_rows(model, self._row_loss(), batch.inputs, batch.target, seeds, self.autocast)
@@ -204,17 +205,17 @@ class LossGradient:
         try:
             self._gradients(model, batch.synthetic(), seeds)
         except (RuntimeError, IndexError) as error:
-            raise _unusable(model, error) from None  # the cause would carry the message about the private row
+            raise _unusable(model, error) from None  # the cause would have the message about the private row
 
 
 def without_failing_rows(
     attempt: Callable[[Batch, Tensor], Result], batch: Batch, seeds: Tensor
 ) -> tuple[Result, Batch]:
-    """`attempt(batch, seeds)`, and the batch; rows that it fails on are replaced by made-up ones that do not count.
+    """`attempt(batch, seeds)` and the batch, in which rows that fail are replaced by synthetic rows that do not count.
 
-    All rows keep their places, and so the others go through the same kernels whether or not one of them fails: products
-    of other shapes would round all of them differently. What fails on made-up rows as well is not the rows' fault, and
-    fails.
+    The shape of the batch stays, so that the other rows go through the same kernels whether or not one of them fails:
+    products of other shapes would round all rows differently. If synthetic rows fail as well, the rows are not the
+    cause, and the error is raised.
     """
     try:
         return attempt(batch, seeds), batch
@@ -228,7 +229,7 @@ def without_failing_rows(
 
 
 def _failing(attempt: Callable[[Batch, Tensor], object], batch: Batch, seeds: Tensor) -> list[Tensor]:
-    """Which rows fail, found by halves."""
+    """Masks of the rows that fail, found by bisection."""
     rows, half = len(seeds), len(seeds) // 2
     try:
         attempt(batch, seeds)
@@ -237,7 +238,7 @@ def _failing(attempt: Callable[[Batch, Tensor], object], batch: Batch, seeds: Te
         if rows <= 1:
             return [torch.ones_like(batch.valid)]
     parts = slice(0, half), slice(half, rows)
-    return [found for part in parts for found in _failing(attempt, batch.take(part), seeds[part])]
+    return [mask for part in parts for mask in _failing(attempt, batch.take(part), seeds[part])]
 
 
 def _summed_by_unit(matrix: Tensor, batch: Batch) -> Tensor:
@@ -251,7 +252,7 @@ def _one_row_per_unit(batch: Batch) -> bool:
 
 
 def _synthetic_like(batch: Batch) -> Batch:
-    """Synthetic rows that look like those of a batch, a unit each."""
+    """Synthetic rows with the shapes and dtypes of a batch, one per unit."""
     rows = agreement.ROWS
     inputs = tuple(x.new_zeros(rows, *x.shape[1:]) for x in batch.inputs)
     target = batch.target.new_zeros(rows, *batch.target.shape[1:])
@@ -260,7 +261,7 @@ def _synthetic_like(batch: Batch) -> Batch:
 
 
 def _is_registered(parameter: str, model: nn.Module) -> bool:
-    """Whether the author of the layer that has this parameter wrote its gradient down."""
+    """Whether the gradient of this parameter comes from a function registered for its layer."""
     layers = (name for name, module in model.named_modules() if is_registered(module))
     return any(parameter.startswith(f"{layer}." if layer else "") for layer in layers)
 

@@ -1,9 +1,9 @@
-"""What is done to a gradient before the clip and undone after the noise.
+"""Encodings: transforms of a gradient that are applied before the clip and inverted after the noise.
 
 Random sparsification, freezing, projection and anisotropic scaling are one concept: encode before the clip, decode
-after the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No signature
-here has data in it: whatever an encoding learns, a codec learns from the release that it decodes, and hands on as the
-state of the next step. So learning is post-processing and cannot cost privacy.
+after the noise, with one codec per step, so that noise falls exactly on the coordinates that were kept. No function
+here takes data as an argument: a codec can learn only from the release that it decodes, and returns what it learned as
+the state of the next step. So learning is post-processing and cannot cost privacy.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from sordino.errors import UsageError
 from sordino.kernel.randomness import Stream
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 
-State = Mapping[str, Tensor]  # by names of the encoding's own choosing: it is saved with the checkpoint
+State = Mapping[str, Tensor]  # the encoding chooses the names; checkpoints save it
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """One step's pair of maps. It holds what it needs of the encoding's state, and is not changed by use.
+    """The two maps of one step. It holds what it needs of the encoding's state, and use does not change it.
 
-    Guarantee: `encode` maps each unit from that unit alone, and a mapped unit is not larger than what `decode` makes a
-    gradient of: the clip bounds all that leaves. `decode` is a function of the released vector and of public values.
+    Guarantee: `encode` maps each unit by itself, and makes no unit larger than `decode` can map back: the clip, which
+    acts on encoded units, bounds all that is released. `decode` is a function of the released vector and of public
+    values.
     """
 
     def encode(self, each: PerExample) -> PerExample: ...
 
     def decode(self, released: Private) -> tuple[Private, State]:
-        """The gradient in the coordinates of the model, and the state that the next step's codec is made from."""
+        """The gradient in the coordinates of the model, and the state for the codec of the next step."""
         ...
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """Makes one codec per step from its state, the step and its own randomness. The run keeps the state."""
+    """Makes one codec per step from the state, the step and randomness of its own. The run keeps the state."""
 
     def init(self, layout: Layout) -> State: ...
 
@@ -46,10 +47,10 @@ class Encoding(Protocol):
 
 
 def decoded_without_noise(codec: Codec, total: BoundedSum) -> Tensor:
-    """What a codec makes of a sum that has no noise: as private as the rows it was made from.
+    """Decodes a sum without noise. The result is as sensitive as the rows it was computed from.
 
-    For audits and verification, which compare it with a release. It is a tensor and no `Private`, so that no optimizer
-    is given it by mistake, and the state that was learnt from it is dropped.
+    For audits and verification, which compare it with a release. It is a tensor and not a `Private`, so that no
+    optimizer is given it by mistake, and the state that was learned from it is dropped.
 
     >>> layout = Layout(("w",), ((2,),))
     >>> decoded_without_noise(Unchanged(), BoundedSum.of_nobody(1.0, layout))
@@ -66,13 +67,13 @@ def check_coordinates(what: str, size: int, layout: Layout) -> None:
     """
     if size != layout.size:
         raise UsageError(
-            f"{what} of {size} coordinates meets gradients of {layout.size}: "
-            "an encoding that changes the coordinates comes last, and all are made for the model that is trained."
+            f"{what} has {size} coordinates, and the gradients have {layout.size}: make all encodings for the model "
+            "that is trained, and put an encoding that changes the coordinates last."
         )
 
 
 class GradientRows(Protocol):
-    """Gradients of public rows, some at a time. Every `PerExample` is such."""
+    """Gradients of public rows, a chunk at a time. Every `PerExample` has this interface."""
 
     @property
     def layout(self) -> Layout: ...
@@ -81,14 +82,14 @@ class GradientRows(Protocol):
 
 
 class Anchors(Protocol):
-    """Gradients of public or synthetic rows at the parameters of today: a function of nothing private."""
+    """Computes gradients of public or synthetic rows at the current parameters. Uses nothing private."""
 
     def __call__(self, step: int, randomness: Stream) -> GradientRows: ...
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The encoding that does nothing, and its own codec.
+    """The identity encoding. It is its own codec.
 
     >>> Unchanged().init(Layout(("w",), ((2,),)))
     {}

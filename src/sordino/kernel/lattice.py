@@ -1,15 +1,15 @@
-"""Exact rounding: a sum plus its noise, as real numbers, rounded once to the points of a lattice.
+"""Exact rounding: a sum plus real-valued noise, rounded once to the nearest point of a lattice.
 
 Theorem: let S be the sum as it is held in float64 and Z the real-valued noise. `rounded_sum` returns the lattice point
 that is nearest to S + Z, exactly. So it is post-processing of the mechanism S + Z over the real numbers, and has that
 mechanism's guarantee: nothing is lost to the precision of the noise, to its tail or to the last bits of S.
 
-How: float64 gives S + Z to within a known error. Where that decides which point is nearest, it does; in the other
-places, about one in half a million, the noise is enclosed by interval arithmetic with as many more random bits as
-the decision takes. The spacing is a power of two, so that the sum in units of it, and its fraction, are exact.
+Method: float64 gives S + Z to within a known error. If this decides which point is nearest, it is taken. For the other
+coordinates, about one in half a million, interval arithmetic encloses the noise with as many more random bits as the
+decision needs. The spacing is a power of two, so that the sum in units of it, and its fraction, are exact.
 
-The same holds for any linear combination of normals at known addresses, with the sum of their errors (correlated
-noise), and coordinate by coordinate, whoever draws which of them (noise by shard).
+The theorem also holds for any linear combination of normals at known addresses, with the sum of their errors
+(correlated noise), and for each coordinate separately, whichever process draws its noise (noise by shard).
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _ROUNDING = 2.0**-24  # of products and sums in float64, for noise of less than 
 
 
 class NoiseScale(Protocol):
-    """The standard deviation of each coordinate's noise, given what is drawn for it."""
+    """The standard deviation of each coordinate's noise. It may itself be random, a real number known by intervals."""
 
     def of(self, part: slice) -> Numbers:
-        """In float64."""
+        """The standard deviations of some coordinates, in float64."""
         ...
 
     def error(self, part: slice) -> Numbers:
-        """How far that may be from the real one, relative to it."""
+        """Upper bound on the relative error of the float64 values."""
         ...
 
     def interval(self, index: int, further: int) -> Any:
-        """An interval that holds the real one, the tighter the more `further` bits are drawn."""
+        """An interval that contains the real standard deviation of a coordinate, from `further` more words."""
         ...
 
 
 @dataclass(frozen=True)
 class ConstantScale:
-    """One standard deviation for all coordinates, exactly this number.
+    """One standard deviation for all coordinates, exactly `std`.
 
     >>> ConstantScale(2.0).of(slice(0, 3))
     2.0
@@ -72,7 +72,7 @@ class ConstantScale:
 
 
 def spacing_of(std: float) -> float:
-    """2**-`LATTICE_BITS` of the largest power of two within the standard deviation.
+    """The spacing of the lattice: 2**-`LATTICE_BITS` of the largest power of two within the standard deviation.
 
     >>> spacing_of(1.5) == 2.0**-16
     True
@@ -81,15 +81,16 @@ def spacing_of(std: float) -> float:
 
 
 def spacings_of(stds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The spacing of each coordinate's lattice. Public, as its standard deviation is."""
+    """The spacing of each coordinate's lattice. It is public, like the standard deviation."""
     _, exponents = np.frexp(stds)  # std is in [2^(e-1), 2^e)
     return np.asarray(np.ldexp(1.0, exponents - 1 - LATTICE_BITS))
 
 
 def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: Stream, step: int) -> Tensor:
-    """The multiples of `spacing`, powers of two, that are nearest to `total` plus `scale` times the step's normals.
+    """The multiples of `spacing` (powers of two) that are nearest to `total` plus `scale` times the step's normals.
 
-    In float64, which rounds multiples beyond 2^53 once more: a function of the multiple, so post-processing too.
+    The result is float64, which rounds multiples beyond 2^53 once more. That is a function of the multiple, and so
+    post-processing too.
     """
     sums = total.detach().cpu().numpy()
     released = np.empty(len(sums))
@@ -97,7 +98,7 @@ def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: S
     def real_noise(index: int, further: int) -> Any:
         return scale.interval(index, further) * stream.normal_interval(index, step=step, further=further)
 
-    @np.errstate(invalid="ignore")  # a sum that is not finite stays so
+    @np.errstate(invalid="ignore")  # a sum that is not finite stays not finite, without a warning
     def round_block(block: int, part: slice) -> None:
         units = spacing if isinstance(spacing, float) else spacing[part]
         noise = np.empty(part.stop - part.start)
@@ -115,10 +116,10 @@ def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: S
         noise -= nearest
         np.abs(noise, out=noise)
         if not (noise.max() <= np.min(decided)):
-            for place in np.flatnonzero(noise > decided).tolist():
-                index = part.start + place
-                unit = units if isinstance(units, float) else float(units[place])
-                nearest[place] = _nearest(float(fraction[place]), partial(real_noise, index), unit)
+            for undecided in np.flatnonzero(noise > decided).tolist():
+                index = part.start + undecided
+                unit = units if isinstance(units, float) else float(units[undecided])
+                nearest[undecided] = _nearest(float(fraction[undecided]), partial(real_noise, index), unit)
         nearest += whole
         nearest *= units
 
@@ -127,12 +128,12 @@ def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: S
 
 
 def _nearest(fraction: float, noise: Callable[[int], Any], unit: float) -> int:
-    """The whole number nearest to the fraction plus the noise in units, of which any enclosure can be had."""
+    """The integer nearest to `fraction` plus noise / `unit`. `noise` encloses the noise from more and more bits."""
     for enclosed in enclosures(noise):
         low, high = (_floor(end) for end in (enclosed / unit + fraction + 0.5)._mpi_)
         if low == high:
             return low
-    raise ArithmeticError("4160 random bits did not decide how to round, which has a chance below 2^-3000.")
+    raise ArithmeticError("4160 random bits did not decide how to round, which has a probability below 2^-3000.")
 
 
 def _floor(end: Any) -> int:

@@ -1,7 +1,8 @@
-"""A good message for a model that mixes examples, found on synthetic inputs.
+"""Checks on synthetic inputs that a model treats each example alone, with an error that names the layer at fault.
 
-Privacy does not rest on this check: gradients are taken of one row at a time, so a mixing model keeps its sensitivity.
-But it would not train as its author meant, and a model that keeps state would fail in the middle of a run.
+Privacy does not rest on these checks: gradients are computed for one row at a time, so a model that mixes examples
+still has its sensitivity. But it would not train as its author meant, and a model that keeps state would fail in the
+middle of a run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sordino.kernel.records import Batch
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuses what can be seen without running the model.
+    """Refuses a model for reasons that can be found without running it.
 
     >>> check_model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
     Traceback (most recent call last):
@@ -37,7 +38,7 @@ sordino.replace_batchnorm(model), or public statistics in eval mode.
             raise UsageError(f"parameter {name!r} has no shape yet: run the model once on synthetic inputs.")
         if parameter._backward_hooks:
             raise UsageError(
-                f"parameter {name!r} has a gradient hook, which is not run for single examples: remove it."
+                f"parameter {name!r} has a gradient hook, which is not run for single examples: remove the hook."
             )
     working_dtype(model)
     _refuse_devices(model)
@@ -48,19 +49,19 @@ sordino.replace_batchnorm(model), or public statistics in eval mode.
 
 
 def _refuse_devices(model: nn.Module) -> None:
-    """Norms are float64 and must be exact: only on these devices is it known how to make sure that they are."""
-    found = sorted({str(parameter.device) for parameter in model.parameters()})
-    if len(found) > 1:
-        raise UsageError(f"all parameters must lie on one device, got {' and '.join(found)}.")
-    if torch.device(found[0]).type not in ("cpu", "cuda"):
-        raise UsageError(f"the model must lie on cpu or cuda, got {found[0]}.")
+    """Refuses devices other than one of CPU or CUDA, where the precision of norms, which are float64, is known."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise UsageError(f"all parameters must be on one device, got {' and '.join(devices)}.")
+    if torch.device(devices[0]).type not in ("cpu", "cuda"):
+        raise UsageError(f"the model must be on cpu or cuda, got {devices[0]}: move it with model.to(...).")
 
 
 def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
-    """Refuses a model or loss in which one example changes what another sees, and a model that changes its own state.
+    """Refuses a model or loss in which one example affects another, and a model that changes its own state.
 
-    `batch` is synthetic, of three rows or more: the last one takes the place of each of the others in turn, and nothing
-    may change but in that place. The model is left as it was.
+    `batch` is synthetic and has three rows or more. The last row replaces each of the others in turn, and only the
+    outputs and gradients of the replaced row may change. The model is left as it was.
     """
     model, row_loss = original(model), RowLoss.of(loss)
     with pinned(model), torch.enable_grad():
@@ -69,22 +70,22 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
         _refuse_outputs_without_rows(model, outputs, before)
         if not _same_rows(outputs, forward(model, before.inputs), range(_rows(before))):
             raise UsageError(
-                "the model answers the same inputs differently twice: it keeps state outside its buffers, or "
-                "draws from a generator of its own."
+                "the model gives different outputs for equal inputs: it keeps state outside its buffers, or draws from "
+                "a generator of its own. Remove the state, and draw by torch.rand and the like."
             )
         row_loss.check_targets(outputs, before.target)
         gradient = _loss_gradient(row_loss, outputs, before)
-        for place in range(_rows(before)):
-            others = [row for row in range(_rows(before)) if row != place]
-            after = _with_row_replaced(batch, place)
+        for replaced in range(_rows(before)):
+            others = [row for row in range(_rows(before)) if row != replaced]
+            after = _with_row_replaced(batch, replaced)
             changed = forward(model, after.inputs)
             if not _same_rows(outputs, changed, others):
                 layer = _first_mixing(model, before, after, others)
                 raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
             if not _same_rows(gradient, _loss_gradient(row_loss, changed, after), others):
                 raise UsageError(
-                    "the loss mixes the examples of a batch: write it as a sum over examples, or give a loss that "
-                    "takes `reduction`, such as functools.partial(F.cross_entropy, weight=...), and it is summed."
+                    "the loss mixes the examples of a batch: write it as a sum over examples, or use a loss with an "
+                    "argument `reduction`, such as functools.partial(F.cross_entropy, weight=...)."
                 )
         _refuse_other_shape_alone(model, outputs, before)
 
@@ -97,30 +98,30 @@ def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
             "mixes the examples of a batch: use sordino.replace_batchnorm(model), or public statistics in eval mode",
         )
     if isinstance(module, nn.modules.instancenorm._InstanceNorm):
-        keeps = module.training and module.track_running_stats
-        yield keeps, "keeps running statistics of the data: use track_running_stats=False"
+        keeps_statistics = module.training and module.track_running_stats
+        yield keeps_statistics, "keeps running statistics of the data: use track_running_stats=False"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         yield module.sparse, "has sparse gradients, whose pattern shows which ids were drawn: use sparse=False"
         yield module.max_norm is not None, "rescales its weights when they are looked up: use max_norm=None"
-    if isinstance(module, _SpectralNorm):  # a probe would miss it where the iteration has converged
-        yield module.training, "changes its own '_u' when it is run: freeze it (eval mode) or remove it"
+    if isinstance(module, _SpectralNorm):  # running the model would not show it once the power iteration has converged
+        yield module.training, "changes its buffer '_u' in each forward pass: put it into eval mode, or remove it"
     if isinstance(module, nn.RReLU):
-        yield module.training, "draws its slopes in a way that cannot be tied to one example: use nn.LeakyReLU"
-    hooked = bool(module._backward_hooks or module._backward_pre_hooks)
-    yield hooked, "has a backward hook, which is not run for single examples: remove it"
+        yield module.training, "draws random slopes that cannot be seeded per example: use nn.LeakyReLU"
+    has_hook = bool(module._backward_hooks or module._backward_pre_hooks)
+    yield has_hook, "has a backward hook, which is not run for single examples: remove the hook"
 
 
 def _rows(batch: Batch) -> int:
     return len(batch.target)
 
 
-def _with_row_replaced(batch: Batch, place: int) -> Batch:
-    """All rows but the last, which takes the place of row `place`. Whole numbers there become the other of 0 and 1."""
+def _with_row_replaced(batch: Batch, replaced: int) -> Batch:
+    """All rows but the last, with row `replaced` replaced by it. Integers of that row change from 0 to 1 or back."""
     before, spare = batch.take(slice(0, -1)), batch.take(slice(-1, None))
 
     def changed(values: Tensor, other: Tensor) -> Tensor:
         values = values.clone()
-        values[place] = other[0] if values.is_floating_point() else 1 - values[place].to(torch.int64)
+        values[replaced] = other[0] if values.is_floating_point() else 1 - values[replaced].to(torch.int64)
         return values
 
     inputs = tuple(changed(x, y) for x, y in zip(before.inputs, spare.inputs, strict=True))
@@ -128,7 +129,7 @@ def _with_row_replaced(batch: Batch, place: int) -> Batch:
 
 
 def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
-    """Whether the rows `kept` are the same, up to rounding, in all tensors that have them."""
+    """Whether the rows `kept` are equal, up to rounding, in all tensors that have these rows."""
     first, second = ([x for x in tree_leaves(values) if isinstance(x, Tensor)] for values in (one, other))
     if [x.shape for x in first] != [x.shape for x in second]:
         return False
@@ -152,9 +153,9 @@ def _refuse_outputs_without_rows(model: nn.Module, outputs: Any, batch: Batch) -
     tensors = [x for x in tree_leaves(outputs) if isinstance(x, Tensor)]
     shapes = [tuple(x.shape) for x in tensors if x.ndim == 0 or len(x) != _rows(batch)]
     if shapes or not tensors:
-        found = f"shape {shapes[0]}" if shapes else "no tensor"
+        output = f"shape {shapes[0]}" if shapes else "no tensor"
         raise UsageError(
-            f"{called('', model)} must give one output per example, got {found} for {_rows(batch)} examples."
+            f"{called('', model)} must give one output per example, got {output} for {_rows(batch)} examples."
         )
 
 
@@ -168,7 +169,7 @@ def _loss_gradient(loss: RowLoss, outputs: Any, batch: Batch) -> list[Tensor]:
     value = loss.single(value)
     gradients = torch.autograd.grad(value, leaves, allow_unused=True) if value.requires_grad else ()
     if all(gradient is None for gradient in gradients):
-        raise UsageError("the loss has no gradient: it does not depend on the outputs in a differentiable way.")
+        raise UsageError("the loss has no gradient: it must be a differentiable function of the model's outputs.")
     return [x for x in gradients if x is not None]
 
 
@@ -184,5 +185,5 @@ def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> N
         if isinstance(one, Tensor) and one.shape != many[:1].shape:
             raise UsageError(
                 f"{called('', model)} gives shape {tuple(one.shape)} for a batch of one, expected "
-                f"{tuple(many[:1].shape)}: name the axis, as in squeeze(-1)."
+                f"{tuple(many[:1].shape)}: name the axis to squeeze, as in squeeze(-1)."
             )

@@ -1,4 +1,4 @@
-"""Noise: BoundedSum -> Private. It reads the bound from the sum it is given and has no other argument for it."""
+"""Noise: BoundedSum -> Private. Its scale is read from the bound of the sum; there is no other argument for it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ ROUNDED_EXACTLY = (
     "noise is that of the theorem over the real numbers, and the release is rounded exactly; random bits are those of "
     "AES-256, and NumPy's logarithms are right to 2^-47"
 )
-_SHARE_OF_DELTA = 1e-3
-_SMALLEST_DELTA = 1e-15  # what a delta of 0 counts as where a generator ends, which no finite one avoids
+_TAIL_FRACTION = 1e-3  # the tail risk of a generator may be at most this fraction of delta
+_SMALLEST_DELTA = 1e-15  # in place of a delta of 0 for noise with a finite range, which always has a tail risk
 
 
 @dataclass(frozen=True)
 class NoiseAt:
-    """Where a step's noise comes from: the run's noise stream, at one step.
+    """Address of the noise of a step: the noise stream of the run, and the step.
 
-    Noise that learns finds in `state` what it has learnt, and in `encode` the step's codec, for rows that are public.
+    For a `LearningNoise`, `state` is what it has learned so far, and `encode` the step's encoding, for public rows.
     """
 
     stream: Stream
@@ -41,27 +41,27 @@ class NoiseAt:
 
 @runtime_checkable
 class Noise(Protocol):
-    """Makes a sum private, and says what that is worth."""
+    """A noise mechanism: it makes a sum private, and has the privacy event of that."""
 
     @property
     def event(self) -> DpEvent:
-        """The event of one release, its multiplier relative to the bound of the sum."""
+        """The event of one release. Its multiplier is relative to the bound of the sum."""
         ...
 
     def add(self, total: BoundedSum, at: NoiseAt) -> Private: ...
 
     def with_multiplier(self, noise_multiplier: float) -> Noise:
-        """The same noise at another scale, for calibration."""
+        """This noise at another scale, for calibration."""
         ...
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        """The chance that `steps` releases show where the generator's noise ends, at most."""
+        """Upper bound on the probability that `steps` releases reveal the finite range of the generator."""
         ...
 
 
 @runtime_checkable
 class NormalNoise(Noise, Protocol):
-    """Noise that is normal, with the same standard deviation in every coordinate."""
+    """Normal noise with one standard deviation for all coordinates."""
 
     def std(self, bound: float) -> float:
         """The standard deviation of the noise on a sum of this bound."""
@@ -73,15 +73,15 @@ class LearningNoise(Noise, Protocol):
     """Noise whose shape follows past releases. The run keeps its state, and saves it with the checkpoint."""
 
     def init(self, layout: Layout) -> Mapping[str, Tensor]:
-        """What it knows before the first step, for vectors of this layout."""
+        """The state before the first step, for vectors of this layout."""
         ...
 
     def add_and_learn(self, total: BoundedSum, at: NoiseAt) -> tuple[Private, Mapping[str, Tensor]]:
-        """What `add` releases, and what it knows after this step: a function of the release and of public values."""
+        """The release of `add`, and the next state, which is a function of the release and of public values."""
         ...
 
     def expected_norm(self, bound: float, at: NoiseAt) -> float:
-        """The L2 norm to expect of the noise on a sum of this bound."""
+        """The expected L2 norm of the noise on a sum of this bound."""
         ...
 
 
@@ -119,37 +119,37 @@ class Gaussian:
         return Gaussian(noise_multiplier)
 
     def tail_risk(self, sensitivity: float, steps: int) -> float:
-        return 0.0  # the noise has no end: bits are drawn for as long as the tail goes on
+        return 0.0  # the range is not finite: rounding is exact for real-valued noise
 
 
 def arithmetic_of(noise: Noise) -> tuple[str, ...]:
-    """What the guarantee takes for granted about how this noise is computed. Noise of somebody else's says nothing."""
+    """What the guarantee assumes about the arithmetic of this noise. Empty for a noise that does not say."""
     assumed = getattr(noise, "arithmetic", None)
     return (assumed,) if isinstance(assumed, str) else ()
 
 
 def check_tail(noise: Noise, adjacency: Adjacency, *, steps: int, delta: float) -> None:
-    """Refuses so little noise that the end of the generator's range, which its law has not, might be seen."""
+    """Refuses so little noise that the finite range of the generator, which its distribution has not, could be seen."""
     delta = delta or _SMALLEST_DELTA
     if delta < smallest_delta(noise, adjacency, steps=steps):
-        risk = _SHARE_OF_DELTA * smallest_delta(noise, adjacency, steps=steps)
+        risk = _TAIL_FRACTION * smallest_delta(noise, adjacency, steps=steps)
         raise UsageError(
-            f"noise_multiplier is too small: the generator's noise would be seen to end with chance {risk:.1e}, "
-            f"allowed is delta / 1000 = {_SHARE_OF_DELTA * delta:.1e}."
+            f"noise_multiplier is too small: the finite range of the random generator could be seen with probability "
+            f"{risk:.1e}, allowed is delta / 1000 = {_TAIL_FRACTION * delta:.1e}. Use more noise."
         )
 
 
 class HopelessNoise(UserWarning):
-    """The noise of a run is larger than anything that it could tell."""
+    """The noise of a run is larger than any signal that it could have."""
 
 
 def warn_if_hopeless(expected_norm: float, *, bound: float, dimension: int, batch_size: float) -> None:
-    """Says so if noise on the mean gradient is expected to be longer than any gradient may be after the clip."""
+    """Warns if the noise on the mean gradient has an expected norm above that of any clipped gradient."""
     on_the_mean = expected_norm / batch_size
     if on_the_mean > bound:
         warnings.warn(
             f"the noise on the mean gradient has an expected norm of {on_the_mean:.3g}, and gradients are clipped to "
-            f"{bound:.3g}: {dimension} coordinates are too many for this noise. Train fewer parameters, project "
+            f"norm {bound:.3g}: {dimension} coordinates are too many for this noise. Train fewer parameters, project "
             "gradients, or use Gaussian noise.",
             HopelessNoise,
             stacklevel=3,
@@ -157,5 +157,5 @@ def warn_if_hopeless(expected_norm: float, *, bound: float, dimension: int, batc
 
 
 def smallest_delta(noise: Noise, adjacency: Adjacency, *, steps: int) -> float:
-    """A thousand times the chance that `steps` releases show where the generator's noise ends."""
-    return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _SHARE_OF_DELTA
+    """The smallest delta that allows this noise: 1000 times the probability that its finite range is seen."""
+    return noise.tail_risk(2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0, steps) / _TAIL_FRACTION

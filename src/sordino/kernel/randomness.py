@@ -1,12 +1,13 @@
-"""Cryptographic randomness with an address: the same (key, stream, step, block) always gives the same bytes.
+"""Cryptographic randomness with addresses: equal (key, stream, step, block) always give equal bytes.
 
-Bytes are AES-256 in counter mode, keyed per stream, so that sampling, dropout, coding and noise never share a bit.
-There is no state to save and none to forget: a resumed step draws what it drew before, and two never draw the same.
-The counter block is (step: 6 bytes, block: 4 bytes, counter: 6 bytes), which is unique for every 16 bytes ever drawn.
+Bytes are AES-256 in counter mode, with one key per stream, so that sampling, dropout, coding and noise never share a
+bit. There is no generator state to save: a resumed step draws what it drew before, and two steps never draw the same
+bytes. The counter block is (step: 6 bytes, block: 4 bytes, counter: 6 bytes), which is unique for every 16 bytes drawn.
 
-A normal is a real number here: Box and Muller (1958) of two uniforms with infinitely many bits, of which the first 64
-are drawn. `normals` gives it in float64, to within `NORMAL_ERROR`, and `normal_interval` encloses it as tightly as
-asked for, from further bits at the same address. Rounding that is exact rests on the two (`sordino.kernel.lattice`).
+A normal variate is a real number here: the transform of Box and Muller (1958) of two uniforms with infinitely many
+bits, of which the first 64 are drawn. `normals` computes it in float64, to within `NORMAL_ERROR`. `normal_interval`
+encloses it in an interval as narrow as needed, from further bits at the same address. Exact rounding
+(`sordino.kernel.lattice`) relies on both.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _ZEROS = bytes(1 << 20)
 NORMALS_PER_BLOCK = 1 << 16
 _PAIRS = NORMALS_PER_BLOCK // 2
 
-NORMAL_ERROR = 2.0**-41  # how far a normal in float64 may be from the real one; see `Stream.normals`
+NORMAL_ERROR = 2.0**-41  # largest distance of a float64 normal from the real one; see `Stream.normals`
 # Words between these two give a radius between 2^-10 and 5.6. Outside, one pair in 10^6, float64 would lose bits.
 _SMALLEST_WORD, _LARGEST_WORD = np.uint64(2**42), np.uint64(2**64 - 2**43)
-_FIRST_FURTHER_WORDS, _MOST_FURTHER_WORDS = 1, 64  # an enclosure of 4160 bits is never needed: chance 2^-3000
+_FIRST_FURTHER_WORDS, _MOST_FURTHER_WORDS = 1, 64  # more than 4160 bits are needed with probability 2^-3000
 
-# Torch's threads go on spinning for some milliseconds after an operation. Helpers gain nothing until they sleep.
+# Torch's threads spin for some milliseconds after an operation. Helper threads gain nothing until those sleep.
 _BLOCKS_PER_THREAD = 16
 _NUMBERS_IN_CACHE = 1 << 14
 
@@ -54,7 +55,7 @@ _MOST_THREADS = 16
 
 @dataclass(frozen=True)
 class Key:
-    """The secret from which all randomness of one run is derived. Whoever has it can remove the noise."""
+    """The secret from which all randomness of one run is derived. Anyone who knows it can remove the noise."""
 
     secret: bytes = field(repr=False)
     reproducible: bool = False
@@ -70,21 +71,21 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
-        """A reproducible key for tests and experiments: the noise is as public as the seed."""
+        """A reproducible key for tests and experiments. The noise is then as public as the seed."""
         validate.count(at_least=0, at_most=2**63 - 1, seed=seed)
         return cls(
             hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=_KEY_BYTES, person=b"sordino-seed").digest(), True
         )
 
     def renewed(self, times: int) -> Key:
-        """The key that follows this one: the same run, and yet independent of all that was drawn before."""
+        """A derived key for a run that continues and must not repeat its draws: independent of all draws before."""
         if times == 0:
             return self
         name = b"renewed" + times.to_bytes(8, "big")
         return Key(hashlib.blake2b(name, key=self.secret, digest_size=_KEY_BYTES).digest(), self.reproducible)
 
     def of_release(self, number: int) -> Key:
-        """The key of one of the releases of a budget: those of two releases are independent, also of one seed.
+        """The key of one release of a budget. Two releases have independent keys, even if they have one seed.
 
         >>> Key.from_seed(0).of_release(0) == Key.from_seed(0).of_release(1)
         False
@@ -93,13 +94,13 @@ class Key:
         return Key(hashlib.blake2b(name, key=self.secret, digest_size=_KEY_BYTES).digest(), self.reproducible)
 
     def stream(self, name: str) -> Stream:
-        """An independent stream: its key is a keyed hash of its name."""
+        """An independent stream, whose key is a keyed hash of its name."""
         return Stream(hashlib.blake2b(name.encode(), key=self.secret, digest_size=_KEY_BYTES).digest())
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Uniform, normal and exponential numbers, each draw addressed by step and block.
+    """Random words, uniforms, normals and subsets. Each draw is addressed by step and block.
 
     >>> stream = Key.from_seed(0).stream("example")
     >>> bool((stream.uniforms(3, step=7) == stream.uniforms(3, step=7)).all())
@@ -109,7 +110,7 @@ class Stream:
     secret: bytes = field(repr=False)
 
     def named(self, name: str) -> Stream:
-        """An independent stream for one of several purposes: draws of two kinds must not share an address.
+        """An independent stream for one of several purposes. Draws for two purposes must not share an address.
 
         >>> stream = Key.from_seed(0).stream("noise")
         >>> stream.named("radius") == stream.named("direction")
@@ -129,28 +130,28 @@ class Stream:
         return out[:size].view(np.uint64)
 
     def uniforms(self, number: int, *, step: int, block: int = 0) -> NDArray[np.float64]:
-        """Uniform on [0, 1) with 53 bits: a float32 grid would set a small sampling rate wrong by up to a percent."""
+        """Uniforms on [0, 1) with 53 bits. On a float32 grid, small sampling rates would be off by up to a percent."""
         return (self.words(number, step=step, block=block) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def chosen(self, number: int, chance: float, *, step: int) -> NDArray[np.int64]:
-        """Which of 0..number-1 come up, each independently, with this chance rounded down to a multiple of 2^-53.
+    def chosen(self, number: int, probability: float, *, step: int) -> NDArray[np.int64]:
+        """The indices in 0..number-1 that are selected, each independently with this probability.
 
-        Rounded down, because what a sampler is worth rises with the chance.
+        The probability is rounded down to a multiple of 2^-53, because epsilon rises with it.
         """
-        multiple = floor(chance * 2**53)
+        multiple = floor(probability * 2**53)
         if not multiple:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.words(number, step=step) <= np.uint64((multiple << 11) - 1))
 
     def permutation(self, number: int, *, step: int) -> NDArray[np.int64]:
-        """A uniformly random order of 0..number-1: the order of 64-bit words, which tie with chance n^2 / 2^65."""
+        """A uniformly random order of 0..number-1, that of 64-bit words, which tie with probability n^2 / 2^65."""
         return np.argsort(self.words(number, step=step), kind="stable")
 
     def subset(self, number: int, size: int, *, step: int) -> NDArray[np.int64]:
-        """A uniformly random set of `size` of 0..number-1, in rising order: the first of the permutation."""
+        """A uniformly random subset of 0..number-1 of `size` elements, sorted: the first of the permutation."""
         words = self.words(number, step=step)
-        # How many words lie below a share of their range has a standard deviation of at most sqrt(number) / 2. So only
-        # words within eight of them from where the set should end have to be put in order.
+        # The number of words below a threshold has a standard deviation of at most sqrt(number) / 2. So only words
+        # within eight standard deviations of the expected end of the subset have to be sorted.
         spread = 4 * isqrt(number) + 4
         low, high = (min(2**64 - 1, max(0, size + s) * 2**64 // number) for s in (-spread, spread))
         chosen = words < np.uint64(low)
@@ -164,9 +165,9 @@ class Stream:
     def normals(self, number: int, *, step: int) -> NDArray[np.float64]:
         """Standard normals, drawn in blocks of fixed size on as many threads as torch may use.
 
-        Guarantee: a block depends on its address only, so the number of threads changes nothing. Each number is within
+        Guarantee: a block depends on its address only, so the number of threads changes nothing. Each value is within
         `NORMAL_ERROR` of the real normal at its address, if NumPy's logarithms have a relative error of at most 2^-47,
-        which is 32 units in the last place. Error of the radius r: 2^-54 / r from the rounding of a uniform near 1,
+        which is 32 units in the last place. Errors, for radius r: 2^-54 / r from the rounding of a uniform near 1,
         2^-45 from the bits that are not drawn, 2^-48 r from the logarithm, 2^-49 r from cosines and sines.
         """
         out = np.empty(number)
@@ -174,12 +175,12 @@ class Stream:
         return out
 
     def in_blocks(self, number: int, work: Callable[[int, slice], None]) -> None:
-        """Calls `work(block, slice)` for the blocks of `number` normals, each once, on as many threads as torch may."""
+        """Calls `work(block, slice)` once for each block of `number` normals, on as many threads as torch may use."""
         parts = [slice(start, min(start + NORMALS_PER_BLOCK, number)) for start in range(0, number, NORMALS_PER_BLOCK)]
-        _share_out(lambda block: work(block, parts[block]), len(parts))
+        _run_blocks(lambda block: work(block, parts[block]), len(parts))
 
     def fill_with_normals(self, out: NDArray[np.float64], *, step: int, block: int) -> None:
-        """Box and Muller (1958): the cosines of a block, then the sines, as many as `out` has room for."""
+        """Fills `out` with the start of a block of normals (Box and Muller 1958): first cosines, then sines."""
         cosines, sines = out[:_PAIRS], out[_PAIRS:]
         words = self.words(len(cosines), step=step, block=2 * block)
         radius = words.astype(np.float64)
@@ -202,7 +203,7 @@ class Stream:
                         out[place] = self.normal_interval(first + place, step=step, further=2).mid
 
     def normal_interval(self, index: int, *, step: int, further: int) -> Any:
-        """An interval of mpmath that holds the real normal at this place, from 64 * (1 + `further`) bits per uniform.
+        """An mpmath interval that contains the real normal at `index`, from 64 * (1 + `further`) bits per uniform.
 
         >>> stream = Key.from_seed(0).stream("example")
         >>> wide, narrow = (stream.normal_interval(5, step=7, further=words) for words in (1, 2))
@@ -218,13 +219,13 @@ class Stream:
         return interval.sqrt(-2 * interval.log(uniform)) * (interval.cos if place < _PAIRS else interval.sin)(angle)
 
     def uniform_interval(self, index: int, *, step: int, block: int = 0, further: int) -> Any:
-        """An interval that holds the uniform whose first 64 bits are the word at this place."""
+        """An mpmath interval that contains the uniform whose first 64 bits are the word at `index`."""
         bits = 64 * (1 + further)
         rest = self.named(f"further bits of word {index} in block {block}").words(further, step=step).tolist()
         whole = 0
         for word in (int(self.words(index + 1, step=step, block=block)[index]), *rest):
             whole = whole << 64 | word
-        interval: Any = _interval_arithmetic()  # one of its own: contexts keep their precision, and threads share them
+        interval: Any = _interval_arithmetic()  # a new context: precision is an attribute, and threads share contexts
         interval.prec = bits + 64
         return interval.mpf([whole, whole + 1]) / interval.mpf(2) ** bits
 
@@ -234,11 +235,11 @@ def _interval_arithmetic() -> Any:
 
 
 def _fill_with_cosines(turns: NDArray[np.uint64], cosines: NDArray[np.float64], sines: NDArray[np.float64]) -> None:
-    """Cosines of 2 pi * turns / 2^64, and sines, as many as there is room for. It uses the memory of `turns`.
+    """Fills `cosines` and `sines` with those of 2 pi * turns / 2^64, as far as they have room. Overwrites `turns`.
 
-    The first 12 bits look up the middle of an interval, and the other 52 turn it by an angle d of at most pi / 4096,
-    for which d - d^3 / 6 and 1 - d^2 / 2 + d^4 / 24 are right to 2^-58. With rounding, both are right to 2^-49. NumPy's
-    own cosines in float64 take five times as long, and those of torch start threads of their own.
+    The first 12 bits look up the middle of an interval, and the other 52 rotate it by an angle d of at most pi / 4096,
+    for which d - d^3 / 6 and 1 - d^2 / 2 + d^4 / 24 are accurate to 2^-58. With rounding, results are accurate to
+    2^-49. NumPy's cosine in float64 takes five times as long, and that of torch starts threads of its own.
     """
     place = (turns >> np.uint64(52)).view(np.int64)
     turns &= np.uint64(2**52 - 1)
@@ -250,10 +251,10 @@ def _fill_with_cosines(turns: NDArray[np.uint64], cosines: NDArray[np.float64], 
     square = angle * angle
     factor = square * (-1 / 6)
     factor += 1
-    angle *= factor  # is the sine of the angle
+    angle *= factor  # now the sine of the angle
     np.multiply(square, 1 / 24, out=factor)
     factor -= 0.5
-    square *= factor  # is its cosine, less 1
+    square *= factor  # now the cosine of the angle, minus 1
     np.multiply(middle_cosine, square, out=cosines)
     np.multiply(middle_sine, angle, out=factor)
     cosines -= factor
@@ -266,23 +267,23 @@ def _fill_with_cosines(turns: NDArray[np.uint64], cosines: NDArray[np.float64], 
 
 
 def enclosures(further: Callable[[int], Any]) -> Iterator[Any]:
-    """Ever tighter intervals of one real number, for whoever has to decide something about it."""
+    """Ever narrower intervals around one real number, from ever more bits. The caller stops when it can decide."""
     words = _FIRST_FURTHER_WORDS
     while words <= _MOST_FURTHER_WORDS:
         yield further(words)
         words *= 2
 
 
-def _share_out(work: Callable[[int], None], blocks: int) -> None:
-    """Carries out work(0) to work(blocks - 1), each once, with helpers if there is enough to do.
+def _run_blocks(work: Callable[[int], None], blocks: int) -> None:
+    """Calls work(0) to work(blocks - 1) once each, with helper threads if there is enough to do.
 
-    The caller takes part, so that nothing waits for a helper which the machine has no room for.
+    The calling thread works too, so that nothing waits for a helper that gets no processor.
     """
     todo: SimpleQueue[int] = SimpleQueue()
     for block in range(blocks):
         todo.put(block)
 
-    def take_part() -> None:
+    def work_until_done() -> None:
         while True:
             try:
                 block = todo.get_nowait()
@@ -291,14 +292,14 @@ def _share_out(work: Callable[[int], None], blocks: int) -> None:
             work(block)
 
     threads = min(torch.get_num_threads(), _MOST_THREADS, blocks // _BLOCKS_PER_THREAD)
-    helping = [_helpers(os.getpid()).submit(take_part) for _ in range(1, threads)]
-    take_part()
-    for helper in helping:
-        if not helper.cancel():  # it has begun, and may hold a block
+    helpers = [_helpers(os.getpid()).submit(work_until_done) for _ in range(1, threads)]
+    work_until_done()
+    for helper in helpers:
+        if not helper.cancel():  # it has begun, and may be at work on a block
             helper.result()
 
 
 @lru_cache(maxsize=1)
 def _helpers(process: int) -> ThreadPoolExecutor:
-    """The threads of one process, started when first needed: a fork leaves them behind."""
+    """The helper threads of a process, started at first use. A forked process has none of its parent's threads."""
     return ThreadPoolExecutor(_MOST_THREADS - 1, thread_name_prefix="sordino")

@@ -1,6 +1,6 @@
-"""The data of a run: what one privacy unit owns, gathered by index and made finite on the way.
+"""The data of a run by privacy unit: the rows of each unit are gathered by index and made finite.
 
-Structure (shapes, dtypes, the number of units) is public and checked once, with an error that says what is wrong.
+Structure (shapes, dtypes, the number of units) is public. It is checked once, with an error that says what is wrong.
 Values are private: a row that cannot be used is marked invalid and counts as absent, without a message.
 """
 
@@ -35,35 +35,36 @@ class Batch:
     An invalid row holds zeros and contributes nothing; its unit stays.
     """
 
-    inputs: tuple[Tensor, ...] = field(repr=False)  # private values stay out of logs and tracebacks
+    inputs: tuple[Tensor, ...] = field(repr=False)  # keeps private values out of logs and tracebacks
     target: Tensor = field(repr=False)
     valid: Tensor = field(repr=False)
     units: Tensor = field(repr=False)
     num_units: int
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
+        """This batch on another device."""
         inputs = tuple(x.to(device) for x in self.inputs)
         return Batch(inputs, self.target.to(device), self.valid.to(device), self.units.to(device), self.num_units)
 
     def take(self, rows: slice) -> Batch:
-        """Some of the rows; the units keep their slots."""
+        """A slice of the rows. The units keep their positions."""
         inputs = tuple(x[rows] for x in self.inputs)
         return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
 
     def without(self, rows: Tensor) -> Batch:
-        """This batch with made-up values, which do not count, in place of the rows that are True."""
-        made_up = self.synthetic()
-        inputs = (torch.where(_along(rows, x), other, x) for x, other in zip(self.inputs, made_up.inputs, strict=True))
-        target = torch.where(_along(rows, self.target), made_up.target, self.target)
+        """This batch with synthetic values, marked invalid, in the rows where the mask `rows` is True."""
+        synthetic = self.synthetic()
+        pairs = zip(self.inputs, synthetic.inputs, strict=True)
+        inputs = (torch.where(_along(rows, x), other, x) for x, other in pairs)
+        target = torch.where(_along(rows, self.target), synthetic.target, self.target)
         return replace(self, inputs=tuple(inputs), target=target, valid=self.valid & ~rows)
 
     def synthetic_row(self) -> tuple[Tensor, ...]:
-        """The inputs of one row with made-up values."""
+        """The inputs of one row with synthetic values."""
         return self.take(slice(0, 1)).synthetic().inputs
 
     def synthetic(self) -> Batch:
-        """The same number of rows with made-up values."""
+        """This batch with synthetic values in all rows."""
         generator = torch.Generator().manual_seed(_TEMPLATE_SEED)
         inputs = tuple(_synthetic(x, len(x), generator, 0.0, 0.0).to(x.device) for x in self.inputs)
         target = _synthetic(self.target, len(self.target), generator, 0.0, 1.0).to(self.target.device)
@@ -92,18 +93,18 @@ class Records:
 
     @property
     def unit(self) -> Unit:
-        """What one privacy unit is: an example, or a user with all of their rows."""
+        """The kind of privacy unit: an example, or a user with all of their rows."""
         return Unit.EXAMPLE if self.owners is None else Unit.USER
 
     @property
     def rows_per_unit(self) -> int:
-        """The public bound on the rows of one unit."""
+        """The public bound on the number of rows of one unit."""
         return 1 if self.owners is None else self.owners.rows_per_user
 
     def gather(self, indices: Tensor, at: ReadAt | None = None) -> Batch:
         """The rows of the units `indices` (distinct), finite and in the public range. No units give an empty batch.
 
-        Rows that draw while they are read draw what belongs to their place `at` a step, so that it can be repeated.
+        Rows that draw randomness while they are read draw from the address `at`, so that the step can be repeated.
         """
         if indices.dtype != torch.int64 or indices.ndim != 1:
             raise UsageError(f"indices must be int64 and 1-D, got {indices.dtype} of shape {tuple(indices.shape)}.")
@@ -111,7 +112,7 @@ class Records:
         if len(in_order) and not (in_order[0] >= 0 and in_order[-1] < self.num_units):
             raise UsageError(f"indices must be in 0..{self.num_units - 1}.")
         if in_order is not indices and bool((in_order.diff() == 0).any()):
-            # Twice in one batch would be twice the sensitivity.
+            # A unit that joins twice has twice the sensitivity.
             raise UsageError(f"a unit joins a batch at most once, got {len(indices)} indices with repetitions.")
         if self.owners is None:
             rows, units = indices, torch.arange(len(indices))
@@ -128,7 +129,7 @@ class Records:
         return Batch(tuple(inputs), target, valid, units.to(valid.device), len(indices))
 
     def fingerprint(self, secret: bytes) -> str:
-        """A keyed hash by which a run knows its data again. Rows that are read when drawn are looked at in part."""
+        """A keyed hash by which a resumed run recognizes its data. If rows are read when drawn, some are hashed."""
         digest = hashlib.blake2b(repr((len(self.rows), self.input_range, self.dtype)).encode(), key=secret)
         owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
         sample = self.rows.sample_of(ReadAt(Stream(secret), 0))
@@ -138,24 +139,24 @@ class Records:
         return digest.hexdigest()
 
     def check_repeatable(self) -> None:
-        """Refuses data whose rows differ from one reading to the next, for a run that may be stopped and resumed.
+        """Refuses data whose rows change from one reading to the next, for runs that may be stopped and resumed.
 
-        A step that was begun before the stop is taken again with the same noise: on other rows, the difference of the
-        two releases would be free of it. Some rows are read twice; rows that draw from the generators of torch, numpy
-        or random are the same both times, because these are seeded for each row of each step.
+        A step that was begun before the stop is repeated with the same noise. On other rows, the difference of the two
+        releases would be free of noise. The check reads some rows twice. Rows that draw from the global generators of
+        torch, numpy or random are equal both times, because these are seeded for each row of each step.
         """
         if not self.rows.are_repeatable(ReadAt(Stream(_REPEATED), 0)):
             raise UsageError(
-                "rows of the data set are not the same when they are read twice, so no step could be repeated after a "
-                "stop: augment by views=Views(...), or draw from torch's, numpy's or Python's global generator, not "
+                "rows of the dataset differ when they are read twice, so a step could not be repeated after a stop: "
+                "augment by views=Views(...), or draw from the global generator of torch, numpy or Python, not from "
                 "one of your own."
             )
 
     def template(self, num_rows: int) -> Batch:
-        """Synthetic rows of the public shape, one per unit, for probing a model without touching data.
+        """Synthetic rows of the public shape, one per unit, to probe a model without touching data.
 
-        Floating inputs are normal (uniform on `input_range` where there is one), floating targets uniform on [0, 1),
-        whole numbers 0 or 1. The same values on every call.
+        Floating-point inputs are normal (uniform on `input_range` if there is one), floating-point targets are uniform
+        on [0, 1), integers are 0 or 1. Values are equal at every call.
         """
         generator = torch.Generator().manual_seed(_TEMPLATE_SEED)
         *inputs, target = (self._arriving(x, last) for x, last in _mark_last(self.rows.empty()))
@@ -165,7 +166,7 @@ class Records:
         return Batch(drawn, labels, torch.ones(num_rows, dtype=torch.bool), torch.arange(num_rows), num_rows)
 
     def _arriving(self, tensor: Tensor, is_target: bool) -> Tensor:
-        """In the dtype that the model sees: `dtype` for floats and pictures, int64 for labels, token ids unchanged."""
+        """Converts to the dtype that the model gets: `dtype` for floats and images, int64 for labels. Ids are kept."""
         if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and not is_target):
             return tensor.to(self.dtype)
         return tensor.to(torch.int64) if is_target else tensor
@@ -186,14 +187,15 @@ def as_records(
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Records:
-    """Each row is a privacy unit. `data` is (inputs..., target), tensors or arrays, or a map-style `Dataset` of tuples.
+    """Makes `Records` in which each row is a privacy unit.
 
-    Floating inputs and uint8 pictures arrive in `dtype`, clamped to the public `input_range`; whole numbers stay.
+    `data` is (inputs..., target) as tensors or arrays, or a map-style `Dataset` of such tuples. Floating-point inputs
+    and uint8 images are converted to `dtype` and clamped to the public `input_range`. Other integers are unchanged.
 
     >>> as_records((np.zeros((10, 3)), np.zeros(9, dtype=int)))
     Traceback (most recent call last):
         ...
-    sordino.errors.DataError: parts of the data differ in length: n of inputs 10, n of targets 9.
+    sordino.errors.DataError: parts of the data differ in length: inputs 10, targets 9.
     """
     if input_range is not None:
         validate.interval(-3e38, 3e38, input_range=input_range)
@@ -215,9 +217,10 @@ def by_user(
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Records:
-    """The user is the privacy unit: row `r` belongs to `owners[r]`, and a user's gradients are summed before the clip.
+    """Makes `Records` in which each user is a privacy unit.
 
-    Of each user the first `rows_per_user` rows in order are kept. Without that bound one user could fill a batch.
+    Row `r` belongs to user `owners[r]`, and the gradients of a user's rows are summed before the clip. The first
+    `rows_per_user` rows of each user are kept. Without this bound, one user could fill a batch.
 
     >>> users = by_user((torch.zeros(4, 3), torch.zeros(4)), torch.tensor([7, 8, 7, 7]), rows_per_user=2)
     >>> users.num_units, users.gather(torch.tensor([0])).units
@@ -229,7 +232,7 @@ def by_user(
     num_rows = len(records.rows)
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != (num_rows,):
         found = f"{ids.dtype} of shape {tuple(ids.shape)}"
-        raise DataError(f"owners must be one whole number for each of the {num_rows} rows, got {found}.")
+        raise DataError(f"owners must be one integer for each of the {num_rows} rows, got {found}.")
     records = replace(records, owners=Owners.of(ids.cpu(), rows_per_user))
     _refuse_too_few(records, allow_single)
     return records
@@ -237,7 +240,7 @@ def by_user(
 
 @dataclass(frozen=True)
 class Owners:
-    """Which rows each user owns: `order[starts[u] : starts[u] + counts[u]]`, in the order of the data."""
+    """Index of the rows of each user: `order[starts[u] : starts[u] + counts[u]]`, in the order of the data."""
 
     order: Tensor
     starts: Tensor
@@ -246,7 +249,7 @@ class Owners:
 
     @classmethod
     def of(cls, ids: Tensor, rows_per_user: int) -> Owners:
-        """Users are numbered by their sorted ids; later rows than the first `rows_per_user` are left out."""
+        """Makes the index. Users are numbered by sorted id; rows after a user's first `rows_per_user` are left out."""
         counts = torch.from_numpy(np.unique(ids.numpy(), return_counts=True)[1])
         starts, kept = counts.cumsum(0) - counts, counts.clamp(max=rows_per_user)
         return cls(ids.argsort(stable=True), starts, kept, rows_per_user)
@@ -261,9 +264,9 @@ class Owners:
 
 def _refuse_too_few(records: Records, allow_single: bool) -> None:
     if records.num_units == 0:
-        raise DataError("the data set is empty.")
+        raise DataError("the dataset is empty.")
     if records.num_units == 1 and not allow_single:
-        raise DataError(f"the data set has 1 {records.unit} and none to hide among: give more, or allow_single=True.")
+        raise DataError(f"the dataset has a single {records.unit}: use more data, or pass allow_single=True.")
 
 
 def _mark_last(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, bool]]:
@@ -271,9 +274,9 @@ def _mark_last(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, bool]]:
 
 
 def _finite_rows(tensor: Tensor) -> Tensor:
-    """Whether each row is finite throughout. A row with no entries is."""
+    """Whether all values of each row are finite. True for a row without values."""
     rows = tensor.reshape(len(tensor), tensor[:1].numel() if len(tensor) else 1)
-    finite = rows.sum(dim=1).isfinite()  # one pass: what is not finite stays so in every sum
+    finite = rows.sum(dim=1).isfinite()  # one pass: a sum with a value that is not finite is not finite
     overflown = (~finite).nonzero()[:, 0]
     if len(overflown):
         finite[overflown] = rows[overflown].isfinite().all(dim=1)

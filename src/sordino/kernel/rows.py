@@ -1,10 +1,10 @@
-"""Rows of (inputs..., target), in memory or read when drawn, with one public structure that is checked here.
+"""Storage of rows (inputs..., target), in memory or read when drawn, with one public structure for all rows.
 
-A row that cannot be used (it cannot be read, or has another shape or type) is a matter of its owner alone: it counts as
-absent, without a message. So the structure that all rows are held to must not hang on one of them. In memory it is that
-of the arrays. Of a map-style data set a few rows, spread evenly, are read at the start, and the structure is that of
-more than half of them; where there is none, the data set is refused, without quoting a row. One row changes this only
-where it turns a bare half into a majority.
+A row that cannot be used (it cannot be read, or has another shape or type) may affect its owner only: it counts as
+absent, without a message. So the structure that all rows must have may not depend on a single row. In memory it is the
+structure of the arrays. Of a map-style dataset, a few evenly spaced rows are read at the start, and the structure is
+the one that more than half of them have; if there is none, the dataset is refused, without quoting a row. One row
+changes this only if it turns an exact half into a majority.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from sordino.errors import DataError, UsageError
 from sordino.kernel.randomness import Stream
 
 _ROWS_TO_COMPARE = 256
-_ROWS_TO_ASK = 9  # about their structure
+_ROWS_TO_INSPECT = 9  # the structure is that of most of these
 
 Structure = TypeVar("Structure", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class ReadAt:
-    """Where rows find their randomness: whatever a row draws while it is read is a function of (stream, step, row).
+    """Address of the randomness of rows: what a row draws while it is read is a function of (stream, step, row).
 
-    So a step that is taken again reads the same rows, also where they are changed at random on the way. The seeds say
-    nothing about who joined the step: they come from a stream of their own.
+    So a step that is repeated reads equal rows, even if the dataset changes them at random. The seeds are independent
+    of who joined the step: they come from a stream of their own.
     """
 
     stream: Stream
     step: int
 
     def seed(self, row: int) -> int:
-        """64 bits of a keyed hash: rows and steps draw independently of each other."""
-        place = self.step.to_bytes(8, "big") + row.to_bytes(8, "big")
-        return int.from_bytes(hashlib.blake2b(place, key=self.stream.secret, digest_size=8).digest())
+        """The seed of a row: 64 bits of a keyed hash, so that rows and steps draw independently of each other."""
+        address = self.step.to_bytes(8, "big") + row.to_bytes(8, "big")
+        return int.from_bytes(hashlib.blake2b(address, key=self.stream.secret, digest_size=8).digest())
 
 
 class Rows(Protocol):
@@ -54,22 +54,22 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The rows `indices`, stacked, and which of them can be used. A copy, which may be written to.
+        """The rows `indices`, stacked in new memory, and a mask of those that can be used.
 
-        A row that cannot be used is there with zeros. Without `at` rows that draw do it from the global generators.
+        A row that cannot be used has zeros. Without `at`, rows that draw do so from the global generators.
         """
         ...
 
     def empty(self) -> tuple[Tensor, ...]:
-        """No rows, in the public shapes and dtypes."""
+        """Tensors with no rows, in the public shapes and dtypes."""
         ...
 
     def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        """Rows by which this data can be told from other data: all that are in memory, some of what must be read."""
+        """Rows for a fingerprint of the data: all rows if they are in memory, otherwise some."""
         ...
 
     def are_repeatable(self, at: ReadAt) -> bool:
-        """Whether rows that are read twice `at` the same place are the same bit for bit."""
+        """Whether rows that are read twice with equal `at` are equal, bit for bit."""
         ...
 
 
@@ -96,7 +96,7 @@ class _InMemory:
 
 @dataclass(frozen=True)
 class _Lazy:
-    """A map-style data set, read when a row is drawn. `structure` is a row of zeros."""
+    """A map-style dataset, whose rows are read when they are drawn. `structure` is a row of zeros."""
 
     dataset: Dataset[Any]
     structure: tuple[Tensor, ...]
@@ -106,12 +106,12 @@ class _Lazy:
         return self.length
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
-        if len(indices) == 0:  # a collate function never sees an empty list
+        if len(indices) == 0:  # there is nothing to stack
             return self.empty(), torch.ones(0, dtype=torch.bool)
-        found = self._read(indices.tolist(), at)
-        usable = torch.tensor([row is not None for row in found])
-        rows = [self._nothing if row is None else row for row in found]
-        if all(map(self._is_ready, rows)):  # as most are; columns at once are quicker than cell by cell
+        read = self._read(indices.tolist(), at)
+        usable = torch.tensor([row is not None for row in read])
+        rows = [self._row_of_zeros if row is None else row for row in read]
+        if all(map(self._is_ready, rows)):  # the usual case: stacking columns is faster than converting each cell
             *inputs, labels = zip(*rows, strict=True)
             return (*(torch.stack(x).detach() for x in inputs), torch.tensor(labels)), usable
         return tuple(torch.stack(column) for column in zip(*map(_row_tensors, rows), strict=True)), usable
@@ -125,20 +125,20 @@ class _Lazy:
             yield *row, usable
 
     def are_repeatable(self, at: ReadAt) -> bool:
-        """Looked at in two passes, there and back: what depends on the row that was read before shows, too."""
+        """Reads forwards and then backwards, which also finds rows that depend on the row that was read before."""
         sampled = list(self._sampled)
-        there = {index: self._digest(index, at) for index in sampled}
-        return all(self._digest(index, at) == there[index] for index in reversed(sampled))
+        forwards = {index: self._digest(index, at) for index in sampled}
+        return all(self._digest(index, at) == forwards[index] for index in reversed(sampled))
 
     @property
     def _sampled(self) -> range:
         return range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE))
 
     @property
-    def _nothing(self) -> tuple[Any, ...]:
-        """What stands in for a row that cannot be used: zeros, and a label as most rows have it."""
+    def _row_of_zeros(self) -> tuple[Any, ...]:
+        """Placeholder for a row that cannot be used: zeros, and a label of the type that most rows have."""
         *inputs, target = self.structure
-        return *inputs, 0 if _is_whole_number(target) else target
+        return *inputs, 0 if _is_integer_scalar(target) else target
 
     def _digest(self, index: int, at: ReadAt) -> bytes:
         digest = hashlib.blake2b(digest_size=16)
@@ -150,30 +150,30 @@ class _Lazy:
     def _read(self, indices: list[int], at: ReadAt | None) -> list[Any]:
         if at is None:
             return [self._row(index) for index in indices]
-        found = []
-        with _generators_as_they_were() as seed:
+        rows = []
+        with _restored_generators() as seed:
             for index in indices:
                 seed(at.seed(index))
-                found.append(self._row(index))
-        return found
+                rows.append(self._row(index))
+        return rows
 
     def _row(self, index: int) -> Any:
-        """None where it cannot be used. What went wrong would tell about the row, and is not looked at."""
+        """The row, or None if it cannot be used. The error would reveal something about the row, and is dropped."""
         try:
             row = self.dataset[index]
             return row if self._is_ready(row) else self._checked(row)
-        except MemoryError:  # is about the machine
+        except MemoryError:  # a matter of the machine, not of the row
             raise
         except Exception:
             return None
 
     def _is_ready(self, row: object) -> bool:
-        """Plain tensors of the public structure, and a whole number for a label."""
+        """Whether the row has plain tensors of the public structure, and an integer label."""
         if not isinstance(row, (tuple, list)) or len(row) != len(self.structure):
             return False
         *inputs, label = row
         return (
-            _is_whole_number(self.structure[-1])
+            _is_integer_scalar(self.structure[-1])
             and type(label) is int
             and -(2**63) <= label < 2**63
             and all(
@@ -189,23 +189,23 @@ class _Lazy:
 
 
 def most_of(found: Sequence[Structure]) -> Structure | None:
-    """What more than half of them are.
+    """The value that more than half of the elements have, or None.
 
     >>> most_of(["a", "b", "a"]), most_of(["a", "b"])
     ('a', None)
     """
-    return next((likeliest for likeliest, times in Counter(found).most_common(1) if 2 * times > len(found)), None)
+    return next((value for value, times in Counter(found).most_common(1) if 2 * times > len(found)), None)
 
 
 @contextmanager
-def _generators_as_they_were() -> Iterator[Callable[[int], None]]:
-    """Gives a function that seeds torch, numpy and random. In the end they go on where they were.
+def _restored_generators() -> Iterator[Callable[[int], None]]:
+    """Yields a function that seeds torch, numpy and random. On exit, their states are restored.
 
-    States are copied once, and `torch.manual_seed`, which looks for devices each time, is passed by.
+    States are copied once. `torch.manual_seed` is not used, because it looks for devices at each call.
     """
     generators = [torch.default_generator, *torch.cuda.default_generators]
-    of_torch, of_numpy = [generator.get_state() for generator in generators], np.random.get_state(legacy=False)
-    of_python = random.getstate()
+    torch_states, numpy_state = [generator.get_state() for generator in generators], np.random.get_state(legacy=False)
+    python_state = random.getstate()
 
     def seed(number: int) -> None:
         for generator in generators:
@@ -216,18 +216,18 @@ def _generators_as_they_were() -> Iterator[Callable[[int], None]]:
     try:
         yield seed
     finally:
-        for generator, state in zip(generators, of_torch, strict=True):
+        for generator, state in zip(generators, torch_states, strict=True):
             generator.set_state(state)
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def as_rows(data: object) -> Rows:
-    """Rows from tensors, arrays, or a map-style data set of tuples."""
+    """Rows from tensors, arrays, or a map-style dataset of tuples."""
     if isinstance(data, DataLoader):
-        raise UsageError("data must be a data set, got a DataLoader: give its .dataset, the run draws its own batches.")
+        raise UsageError("data must be a dataset, got a DataLoader: pass its .dataset, the run draws its own batches.")
     if isinstance(data, IterableDataset):
-        raise UsageError("data must be indexable to be sampled, got an IterableDataset: give a map-style Dataset.")
+        raise UsageError("data must be indexable to be sampled, got an IterableDataset: pass a map-style Dataset.")
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, (tuple, list)):
@@ -242,9 +242,9 @@ def _in_memory(parts: Sequence[object]) -> Rows:
     tensors = tuple(as_tensor(part, name) for part, name in zip(parts, names, strict=True))
     for tensor, name in zip(tensors, names, strict=True):
         if tensor.ndim == 0:
-            raise DataError(f"{name} must have one entry per row along the first axis, got a single number.")
+            raise DataError(f"{name} must have one entry per row along the first axis, got a scalar.")
     if len({len(x) for x in tensors}) > 1:
-        lengths = ", ".join(f"n of {name} {len(x)}" for x, name in zip(tensors, names, strict=True))
+        lengths = ", ".join(f"{name} {len(x)}" for x, name in zip(tensors, names, strict=True))
         raise DataError(f"parts of the data differ in length: {lengths}.")
     _refuse_boolean_target(tensors[-1])
     return _InMemory(tensors)
@@ -252,26 +252,26 @@ def _in_memory(parts: Sequence[object]) -> Rows:
 
 def _lazy(dataset: Dataset[Any]) -> Rows:
     if not hasattr(dataset, "__len__"):
-        raise DataError(f"the data set must know its length, {type(dataset).__name__} has no __len__.")
+        raise DataError(f"the dataset must know its length, {type(dataset).__name__} has no __len__.")
     length = len(dataset)
     if length == 0:
-        raise DataError("the data set is empty.")
-    structure = _structure_of(dataset, range(0, length, -(-length // _ROWS_TO_ASK)))
+        raise DataError("the dataset is empty.")
+    structure = _structure_of(dataset, range(0, length, -(-length // _ROWS_TO_INSPECT)))
     _refuse_boolean_target(structure[-1])
     return _Lazy(dataset, structure, length)
 
 
 def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor, ...]:
-    """A row of zeros as more than half of these rows are."""
+    """A row of zeros with the structure that more than half of the rows `indices` have."""
     rows, reasons = list[tuple[Tensor, ...]](), list[str]()
-    with _generators_as_they_were():
+    with _restored_generators():
         for index in indices:
             try:
                 row = dataset[index]
             except MemoryError:
                 raise
             except Exception as error:  # its message may quote the row
-                reasons.append(f"reading a row of the data set raises {type(error).__name__}: try data[0].")
+                reasons.append(f"reading a row of the dataset raises {type(error).__name__}: try data[0].")
                 continue
             try:
                 rows.append(_row_tensors(row))
@@ -282,20 +282,20 @@ def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor
         return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
     if 2 * len(reasons) >= len(indices):
         raise DataError(Counter(reasons).most_common(1)[0][0])
-    raise DataError("the rows of the data set differ in their shapes or dtypes: pad or crop them, to one shape.")
+    raise DataError("the rows of the dataset differ in shape or dtype: pad or crop them to one shape.")
 
 
 def _structure(row: Sequence[Tensor]) -> tuple[tuple[torch.Size, torch.dtype, torch.device], ...]:
     return tuple((x.shape, x.dtype, x.device) for x in row)
 
 
-def _is_whole_number(target: Tensor) -> bool:
+def _is_integer_scalar(target: Tensor) -> bool:
     return target.dtype == torch.int64 and target.ndim == 0
 
 
 def _row_tensors(row: object) -> tuple[Tensor, ...]:
     if not isinstance(row, (tuple, list)):
-        raise DataError(f"each row of the data set must be a tuple (inputs..., target), got {type(row).__name__}.")
+        raise DataError(f"each row of the dataset must be a tuple (inputs..., target), got {type(row).__name__}.")
     parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
     return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
 
@@ -308,7 +308,7 @@ def _part_names(number: int) -> list[str]:
 
 
 def as_tensor(part: object, name: str) -> Tensor:
-    """A plain real tensor that shares memory with `part` where it can."""
+    """A plain real tensor, which shares memory with `part` if possible."""
     if isinstance(part, np.ndarray):
         if part.dtype.kind not in "fiub":
             raise DataError(f"{name} must hold numbers, got an array of dtype {part.dtype}.")

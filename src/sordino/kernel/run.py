@@ -1,7 +1,7 @@
-"""A run: a plan carried out on one data set, step by step, and what it promises.
+"""`PrivateRun`: carries out a plan on one dataset, step by step, and has its guarantee.
 
-A `PrivateRun` hands out `Private` gradients: never batches, losses or norms. The step itself is a function, in
-`sordino.kernel.step`; here are the iterator, the count of steps and the budget around it.
+A `PrivateRun` returns `Private` gradients: never batches, losses or norms. The step itself is a function, in
+`sordino.kernel.step`. This file has the iterator, the count of steps and the charge to the budget.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from sordino.kernel.step import (
 
 
 class PrivateRun:
-    """One plan carried out on one data set. Iterate over it for the `Private` gradient of each step.
+    """Carries out one plan on one dataset. Iterate over it for the `Private` gradient of each step.
 
-    The gradient is taken at the parameters that the model has when the step is asked for. `physical_batch_size` is how
-    many units are held in memory at a time, "auto" as many as are fastest within about `memory_mib`; it changes nothing
-    else. With a `seed` the run is reproducible, and its guarantee says that who knows the seed can remove the noise.
-    Two runs on one `Budget` draw different noise, also with one seed. A run that is taken up again has the `identity`
-    that it had, and with it its noise; a budget that holds it is not charged again. `continue_at` says when it may be.
+    The gradient is computed at the parameters that the model has when the step is requested. `physical_batch_size` is
+    the number of units held in memory at a time, or "auto" for the fastest number within about `memory_mib`; it changes
+    nothing else. With a `seed` the run is reproducible, and its guarantee states that anyone who knows the seed can
+    remove the noise. Two runs on one `Budget` draw different noise, even with the same seed. A resumed run is given the
+    `identity` that it had, and so draws the same noise; a budget that holds it is not charged again. `continue_at` says
+    when a run may be resumed.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -113,49 +114,49 @@ class PrivateRun:
 
     @property
     def steps(self) -> int:
-        """How many steps have begun. A step counts from before its noise is drawn."""
+        """The number of steps that have begun. A step is counted before its noise is drawn."""
         return self._steps_begun
 
     @property
     def number(self) -> int:
-        """Which release of its budget the run is. With the key it says where all its randomness comes from."""
+        """The number of this release in its budget. All randomness of the run is a function of it and the key."""
         return self._release.number
 
     @property
     def expected_batch_size(self) -> float:
-        """The public number to divide a gradient sum by."""
+        """The public number by which to divide a gradient sum."""
         return self.plan.sampler.expected_batch_size(self._records.num_units)
 
     @property
     def state(self) -> StepState:
-        """What the encoding and the noise know before the next step."""
+        """The states of encoding and noise before the next step."""
         return self._state
 
     @property
     def coding_state(self) -> State:
-        """What the encoding and the noise have learnt from past releases. It belongs into a checkpoint."""
+        """What encoding and noise have learned from past releases, as one mapping for a checkpoint."""
         return self._state.by_name()
 
     @property
     def event(self) -> DpEvent:
-        """What this run is worth: its plan, and whatever steps had to be drawn again."""
+        """The privacy event of this run: that of its plan, and of any steps that had to be drawn again."""
         return self._with_drawn_again(self.plan.event)
 
     @property
     def event_so_far(self) -> DpEvent:
-        """What the steps begun so far are worth. A display: the guarantee is that of all steps planned."""
+        """The event of the steps begun so far. For display only: the guarantee is that of all planned steps."""
         return self._with_drawn_again(self.plan.sampler.compose(self.plan.noise.event, self.steps))
 
     def continue_at(self, step: int, coding_state: State, *, drawn_again: int = 0) -> None:
-        """Goes on where an earlier process stopped, whose step `step` was the next.
+        """Continues where an earlier process stopped, with `step` as the next step.
 
-        Guarantee: noise is a function of (key, step), so a step that was begun before may be taken again only if it
-        is bit for bit the same: same key, parameters, data and arithmetic. If it may differ, the key must be a new
-        one, and what may have been begun under the old one is counted by `drawn_again` steps on top of the plan's.
-        `Checkpoints` decides which of the two holds.
+        Guarantee: noise is a function of (key, step), so a step that was begun before may be repeated only if it is
+        equal bit for bit: same key, parameters, data and arithmetic. If it may differ, the key must be a new one, and
+        the steps that may have begun under the old key are counted as `drawn_again` steps on top of those of the plan.
+        `Checkpoints` decides which of the two cases holds.
         """
         if self._steps_begun:
-            raise UsageError(f"a run can be continued before its first step only, this one has begun {self.steps}.")
+            raise UsageError(f"call continue_at before the first step of a run, this run has begun {self.steps}.")
         validate.count(at_least=0, at_most=self.plan.steps, step=step)
         validate.instance(Mapping, coding_state=coding_state)
         validate.count(at_least=0, drawn_again=drawn_again)
@@ -171,7 +172,7 @@ class PrivateRun:
         return self.plan.steps
 
     def __reduce__(self) -> NoReturn:
-        """No copy, whether by `copy` or by `pickle`: it would draw the same noise for another sum."""
+        """Refuses `copy` and `pickle`: a copy would draw the same noise for another sum."""
         raise UsageError("a run cannot be copied or pickled: both would draw the same noise. Make another run.")
 
     def __iter__(self) -> Iterator[Private]:
@@ -194,55 +195,57 @@ class PrivateRun:
         return private
 
     def begin(self) -> BegunStep:
-        """Counts the next step and says who joins it, for a driver that computes the contributions elsewhere.
+        """Counts the next step and draws its units, for a caller that computes the contributions elsewhere.
 
-        Guarantee: that of the plan, if all that leaves the driver is what `finish` returns, and what is clipped by
-        `bounded` is each unit's own contribution (see `PerExample`). Iterating over the run does both by itself.
+        Guarantee: that of the plan, if the caller releases nothing but the result of `finish`, and passes to `bounded`
+        each unit's own contribution (see `PerExample`). Iteration over the run ensures both.
         """
         self._unfinished = begin(self.plan, self._state, self._count_step(), self._next_batch(), self._streams)
         return self._unfinished
 
     def drawn(self, begun: BegunStep, indices: Tensor) -> tuple[Batch, Tensor]:
-        """The records of some of the units that joined, and a seed per row."""
+        """The records of some of the units that joined, and one seed per row."""
         return gathered(self._records, indices, begun.step, self._streams)
 
     def bounded(self, begun: BegunStep, each: PerExample) -> BoundedSum:
-        """What some of the units that joined add together. Sums of disjoint units may be added up."""
+        """The bounded sum over some of the units that joined. Sums of disjoint units may be added up."""
         return clipped(self.plan, begun, each)
 
     def finish(self, begun: BegunStep, total: BoundedSum) -> Private:
-        """Adds the step's noise to the sum of all who joined, once: a second sum would show their difference."""
+        """Adds the step's noise to the sum over all units, once: a second sum would reveal their difference."""
         if begun is not self._unfinished:
-            raise UsageError("this step has been finished, or another one was begun since: a step has one sum.")
+            raise UsageError(
+                "this step has been finished, or another step was begun since: call begin, and finish once for each."
+            )
         self._unfinished = None
         private, self._state = finish(begun, total, self._state, self._release)
         return private
 
     def next_from(self, start: Tensor) -> Private:
-        """The next step, with `start` added to its sum before the noise, so that all three are rounded together.
+        """Takes the next step with `start` added to its sum before the noise, so that all three are rounded together.
 
-        For a run that shows its last iterate only: adding the iterate to a release that was rounded alone would show
-        the iterate's last bits. `start` may depend on earlier steps, and not on who joins this one.
+        For a run that reveals its last iterate only: if the iterate were added to a rounded release, its last bits
+        would show. `start` may depend on earlier steps, but not on the units that join this one.
         """
         begun = self.begin()
         total = bounded_sum(self.plan, self._model, self._records, begun, self._streams, self.physical_batch_size)
         return self.finish(begun, total.shifted(start))
 
     def noise_from(self, start: Tensor, step: int) -> Private:
-        """What a step after all planned ones releases, in which nobody joins: `start` and noise, rounded together."""
+        """The release of an empty step after all planned ones: `start` plus noise, rounded together."""
         validate.count(at_least=self.plan.steps, step=step)
         return self._release.add(BoundedSum(start, self.plan.clip.bound, self.layout), step)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee takes for granted."""
+        """The assumptions of the guarantee."""
         assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
             assumed += (SEED_STAYS_SECRET,)
         return assumed + arithmetic_of(self.plan.noise)
 
     def guarantee(self, *, delta: float) -> Guarantee:
-        """What all planned steps promise. Stopping early because of what was seen does not make it smaller."""
+        """The guarantee of all planned steps. It holds if the run is stopped early, whatever the reason to stop."""
         assumed = self.assumptions
         releases = len(self._budget.releases)
         if releases > (1 if self._drawn_again is None else 2):
@@ -258,7 +261,7 @@ class PrivateRun:
     def _count_step(self) -> int:
         self._release.check_process()
         if self._steps_begun >= self.plan.steps:
-            raise UsageError(f"the plan has {self.plan.steps} steps and all have been taken.")
+            raise UsageError(f"all {self.plan.steps} steps of the plan have been taken: make a new run for more.")
         self._steps_begun += 1
         return self._steps_begun - 1
 
@@ -275,18 +278,18 @@ class PrivateRun:
         )
 
     def _checked_first_state(self, key: Key) -> StepState:
-        """The state before the first step, with which a step of nobody is taken and thrown away.
+        """The state before the first step. An empty step is computed with it and dropped.
 
-        So a stage that was made for another model is refused before any charge.
+        So a stage that was made for another model is refused before anything is charged.
         """
-        plan, nowhere = self.plan, key.stream("a step of nobody")  # no release draws from it
+        plan, nowhere = self.plan, key.stream("a step of nobody")  # no release draws from this stream
         state = StepState(plan.encoding.init(self.layout))
         streams = Streams(nowhere, nowhere, nowhere, nowhere)
-        nobody = sum_of_nobody(plan, self._model, self._records, state, streams)
+        empty = sum_of_nobody(plan, self._model, self._records, state, streams)
         if not isinstance(plan.noise, LearningNoise):
             return state
-        codec, known = plan.encoding.codec(state.encoding, 0, nowhere), plan.noise.init(nobody.layout)
-        expected = plan.noise.expected_norm(nobody.bound, NoiseAt(nowhere, 0, known, codec.encode))
-        dimension, batch_size = nobody.layout.size, self.expected_batch_size
-        warn_if_hopeless(expected, bound=nobody.bound, dimension=dimension, batch_size=batch_size)
+        codec, known = plan.encoding.codec(state.encoding, 0, nowhere), plan.noise.init(empty.layout)
+        expected = plan.noise.expected_norm(empty.bound, NoiseAt(nowhere, 0, known, codec.encode))
+        dimension, batch_size = empty.layout.size, self.expected_batch_size
+        warn_if_hopeless(expected, bound=empty.bound, dimension=dimension, batch_size=batch_size)
         return StepState(state.encoding, known)

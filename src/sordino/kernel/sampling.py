@@ -1,8 +1,8 @@
-"""Who joins each step, and what that is worth.
+"""Samplers: which units join each step, and the privacy event of that.
 
-A sampler draws the batches and says what they are worth, so the two cannot be mispaired: no accountant takes a sampling
-rate. Fields are public facts. The number of units and the randomness are arguments, because they may be secret.
-An empty batch is a batch like any other.
+A sampler draws the batches and composes their privacy event, so that the two cannot be mispaired: no accountant takes a
+sampling rate. Fields are public facts. The number of units and the randomness are arguments, because they may be
+secret. An empty batch is a batch like any other.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Sampler(Protocol):
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which data sets count as neighbours."""
+        """Which datasets count as neighbors."""
         ...
 
     @property
     def period(self) -> int:
-        """After how many steps the batches are drawn anew: 1 where steps are independent, else those of an epoch."""
+        """The number of steps after which batches are drawn anew: 1 if steps are independent, else one epoch."""
         ...
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
-        """The batches from step `start` on, as positions of units; the same address gives the same batch."""
+        """The batches from step `start` on, as indices of units. A batch is a function of the stream and the step."""
         ...
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
@@ -69,7 +69,7 @@ class Sampler(Protocol):
         ...
 
     def check(self, num_units: int) -> None:
-        """Refuses a data set for which the event would not hold."""
+        """Refuses a dataset for which the event would not hold."""
         ...
 
 
@@ -77,8 +77,9 @@ class Sampler(Protocol):
 class Poisson:
     """Each unit joins each batch independently with probability `rate`.
 
-    Guarantee: inclusion is decided by one float64 uniform per unit and step, independent of everything else. Under
-    add-or-remove the size of the data set is secret, so `expected_examples` has to be said; otherwise it is public.
+    Guarantee: inclusion is decided by one random 64-bit word per unit and step, independent of everything else. The
+    probability is `rate` rounded down to a multiple of 2^-53. Under add-or-remove the size of the dataset is secret, so
+    a public `expected_examples` is required; otherwise the size is public.
 
     >>> from sordino.kernel.randomness import Key
     >>> [len(batch) for batch in Poisson(rate=1.0, steps=2).batches(5, Key.from_seed(0).stream("sampling"))]
@@ -109,15 +110,15 @@ class Poisson:
         return self.rate * (self.expected_examples or num_units)
 
     def check(self, num_units: int) -> None:
-        """Poisson sampling is what it is for any number of units."""
+        """Accepts every size: the event of Poisson sampling holds for any number of units."""
 
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
     """Poisson sampling whose batches are cut to `largest_batch` units, chosen uniformly, so that memory is bounded.
 
-    Ganesh (2025) gives its dominating pair, which depends on the public number of `examples`. At one and a half times
-    the expected batch the cut costs next to nothing.
+    Ganesh (2025) gives its dominating pair, which depends on the public number of `examples`. With `largest_batch` at
+    one and a half times the expected batch size, truncation costs next to nothing.
     """
 
     name: ClassVar[str] = "truncated-poisson"
@@ -144,7 +145,7 @@ class TruncatedPoisson:
 
     def compose(self, release: DpEvent, steps: int) -> DpEvent:
         if self.rate == 1 and self.largest_batch == self.examples:
-            return _repeated(release, steps)  # everybody joins and nobody is cut
+            return _repeated(release, steps)  # all units join, and no batch is cut
         multiplier = _gaussian_multiplier(self.name, release)
         event = TruncatedSubsampledGaussianDpEvent(self.examples, self.rate, self.largest_batch, multiplier)
         return _repeated(event, steps)
@@ -158,9 +159,9 @@ class TruncatedPoisson:
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """In each epoch each unit joins one of `bins` batches, chosen uniformly and independently (random allocation).
+    """Random allocation: in each epoch, each unit joins one of `bins` batches, chosen uniformly and independently.
 
-    Everybody takes part once per epoch, as with shuffling, and the guarantee is about that of Poisson sampling.
+    Each unit takes part once per epoch, as with shuffling, and epsilon is about that of Poisson sampling.
     """
 
     name: ClassVar[str] = "balls-in-bins"
@@ -200,12 +201,12 @@ class BallsInBins:
         return (self.expected_examples or num_units) / self.bins
 
     def check(self, num_units: int) -> None:
-        """Random allocation is what it is for any number of units."""
+        """Accepts every size: the event of random allocation holds for any number of units."""
 
 
 @dataclass(frozen=True)
 class _Partition:
-    """Disjoint batches that make up the data set, once per epoch. Each epoch costs one whole release."""
+    """Base of samplers that split the dataset into disjoint batches once per epoch. Each epoch costs one release."""
 
     name: ClassVar[str]
     batches_per_epoch: int
@@ -215,7 +216,7 @@ class _Partition:
     def __post_init__(self) -> None:
         validate.count(batches_per_epoch=self.batches_per_epoch, epochs=self.epochs)
         validate.count(steps=self.steps)
-        _refuse_add_or_remove(self.name, self.adjacency, "a partition moves everybody when one record goes")
+        _refuse_add_or_remove(self.name, self.adjacency, "removing one record moves other records to other batches")
 
     @property
     def steps(self) -> int:
@@ -232,15 +233,15 @@ class _Partition:
         return num_units / self.batches_per_epoch
 
     def check(self, num_units: int) -> None:
-        """A partition may have empty parts; their steps are noise."""
+        """Accepts every size: a partition may have empty batches, whose steps release noise alone."""
 
 
 @dataclass(frozen=True)
 class Shuffled(_Partition):
     """A fresh random partition into `batches_per_epoch` batches each epoch, accounted without amplification.
 
-    Every unit takes part once per epoch and nobody has proved how much the shuffle hides (Chua et al. 2024 show that it
-    hides less than Poisson sampling).
+    Each unit takes part once per epoch. No bound on amplification by this shuffle is used; Chua et al. (2024) show that
+    it amplifies less than Poisson sampling.
     """
 
     name: ClassVar[str] = "shuffled"
@@ -253,7 +254,7 @@ class Shuffled(_Partition):
 
 @dataclass(frozen=True)
 class Cyclic(_Partition):
-    """The same disjoint batches in the same order in every epoch."""
+    """A fixed partition into disjoint batches, which come in the same order in every epoch."""
 
     name: ClassVar[str] = "cyclic"
 
@@ -267,7 +268,7 @@ class Cyclic(_Partition):
 class FixedSize:
     """Each batch is a uniformly random set of exactly `batch_size` of the `examples` units, without replacement.
 
-    Known bounds hold for replace-one only, where the sensitivity is twice the clip norm.
+    Bounds are known for replace-one adjacency only, under which the sensitivity is twice the clip norm.
     """
 
     name: ClassVar[str] = "fixed-size"
@@ -282,7 +283,7 @@ class FixedSize:
         validate.count(at_most=self.examples, batch_size=self.batch_size)
         validate.instance(Adjacency, adjacency=self.adjacency)
         if self.adjacency is not Adjacency.REPLACE_ONE:
-            raise UsageError(f"{self.name} sampling is accounted for under replace-one only, got {self.adjacency}.")
+            raise UsageError(f"{self.name} sampling has a guarantee under replace-one only, got {self.adjacency}.")
 
     def batches(self, num_units: int, randomness: Stream, start: int = 0) -> Iterator[Indices]:
         for step in range(start, self.steps):
@@ -301,7 +302,7 @@ class FixedSize:
 
 
 def steps_for(epochs: float, num_units: int, batch_size: int) -> int:
-    """As many steps as `epochs` passes need at this expected batch size; a rounding error does not make one more.
+    """The number of steps for `epochs` passes at this expected batch size. A rounding error does not add a step.
 
     >>> steps_for(1.1, num_units=100, batch_size=11)
     10
@@ -311,7 +312,7 @@ def steps_for(epochs: float, num_units: int, batch_size: int) -> int:
 
 
 def steps_per_epoch(num_units: int, batch_size: float) -> int:
-    """The whole number of steps nearest to a pass.
+    """The number of steps of one pass over the data, rounded to the nearest integer.
 
     >>> steps_per_epoch(60_000, batch_size=2048)
     29
@@ -334,7 +335,7 @@ def _check_expected_examples(adjacency: Adjacency, expected_examples: int | None
         if expected_examples is not None:
             raise UsageError("expected_examples is for add-or-remove; otherwise the number of examples is public.")
     elif expected_examples is None:
-        raise UsageError("under add-or-remove the number of examples is secret: say a public expected_examples.")
+        raise UsageError("under add-or-remove the number of examples is secret: pass a public expected_examples.")
     else:
         validate.count(expected_examples=expected_examples)
 
@@ -347,4 +348,4 @@ def _refuse_add_or_remove(name: str, adjacency: Adjacency, reason: str) -> None:
 
 def _check_size(name: str, declared: int, found: int) -> None:
     if declared != found:
-        raise DataError(f"{name} sampling was declared for {declared} examples, got {found}.")
+        raise DataError(f"{name} sampling was made for {declared} examples, got a dataset of {found}.")

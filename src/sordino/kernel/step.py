@@ -1,12 +1,12 @@
-"""One step, from who joins to a private gradient. Read this first.
+"""One step of private training, from the units that join to a private gradient. Read this file first.
 
  indices           PerExample          PerExample          BoundedSum        Private           Private
 Sampler --> Contribution --> encode --> Clip (+ sum) --> Noise --> decode --> | any torch optimizer
    |                                                        |                 |
    '-- compose(release, steps) <------------- noise.event --'                 '-- the privacy boundary
 
-A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. `step` carries out one
-step of it and is a function: all that it uses is an argument. `PrivateRun` is the count and the budget around it.
+A `Plan` is a theorem: the types of its fields are the hypotheses, its event is the conclusion. `step` is a function
+that carries out one step of it; all that it uses is an argument. `PrivateRun` counts steps and charges the budget.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sordino.kernel.rows import ReadAt
 from sordino.kernel.sampling import Sampler
 from sordino.kernel.states import BoundedSum, PerExample, Private
 
-_OF_NOISE = "noise/"  # before the names of what noise has learnt, among those of the encoding
+_NOISE_PREFIX = "noise/"  # of the names of the noise's state, in one mapping with the state of the encoding
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is released in each step, and how often.
+    """The stages of a private training: what each step releases, and how many steps there are.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[object, ...]:
-        """Stages that must be the same when a run is resumed. The contribution is rehearsed instead."""
+        """The stages that must be equal when a run is resumed. For the contribution, gradients are compared instead."""
         return (self.sampler, self.clip, self.noise, self.encoding)
 
     @property
@@ -75,45 +75,45 @@ class Plan:
 
     @property
     def event(self) -> DpEvent:
-        """What all steps together are worth. Derived from the stages; there is nothing to pass."""
+        """The privacy event of all steps together, derived from the stages."""
         return self.sampler.compose(self.noise.event, self.steps)
 
     def guarantee(self, *, delta: float, unit: Unit = Unit.EXAMPLE, assumptions: tuple[str, ...] = ()) -> Guarantee:
-        """What the plan promises once it is carried out, whether or not it is stopped early."""
+        """The guarantee of the plan once it is carried out, whether or not it is stopped early."""
         promise = Guarantee.of(self.event, self.adjacency, delta=delta, unit=unit, assumptions=assumptions)
         self.check_noise(delta)
         return promise
 
     def check_noise(self, delta: float) -> None:
-        """Refuses a plan that the generator cannot carry out at this delta."""
+        """Refuses a plan whose noise has too large a tail risk for this delta."""
         check_tail(self.noise, self.adjacency, steps=self.steps, delta=delta)
 
 
 @dataclass(frozen=True)
 class StepState:
-    """What the encoding and the noise know before a step: a function of earlier releases, and as public as they are."""
+    """The states of encoding and noise before a step: a function of earlier releases, and as public as they are."""
 
     encoding: State
     noise: State = field(default_factory=dict)
 
     @classmethod
     def of_names(cls, saved: Mapping[str, Tensor]) -> StepState:
-        """The state that was saved under these names."""
-        noise = {name.removeprefix(_OF_NOISE): x for name, x in saved.items() if name.startswith(_OF_NOISE)}
-        return cls({name: x for name, x in saved.items() if not name.startswith(_OF_NOISE)}, noise)
+        """The state from a mapping that `by_name` made."""
+        noise = {name.removeprefix(_NOISE_PREFIX): x for name, x in saved.items() if name.startswith(_NOISE_PREFIX)}
+        return cls({name: x for name, x in saved.items() if not name.startswith(_NOISE_PREFIX)}, noise)
 
     def by_name(self) -> State:
-        """All of it in one mapping, for a checkpoint.
+        """Both states in one mapping, for a checkpoint.
 
         >>> StepState({"keep": torch.ones(1)}, {"sum": torch.ones(1)}).by_name().keys()
         dict_keys(['keep', 'noise/sum'])
         """
-        return {**self.encoding, **{_OF_NOISE + name: x for name, x in self.noise.items()}}
+        return {**self.encoding, **{_NOISE_PREFIX + name: x for name, x in self.noise.items()}}
 
 
 @dataclass(frozen=True, repr=False)
 class Streams:
-    """All that a run draws beside its noise: who joins, codecs, dropout, and rows that draw when they are read."""
+    """The streams of a run for all draws except its noise: sampling, codecs, dropout, and reading of rows."""
 
     sampling: Stream
     coding: Stream
@@ -128,7 +128,7 @@ class Streams:
 
 @dataclass(frozen=True, repr=False)
 class BegunStep:
-    """A step that has been counted: who joins it, and the codec that its sum is made with. Its indices are private."""
+    """A step that has been counted: the units that join it (private) and its codec."""
 
     step: int
     indices: Tensor
@@ -147,7 +147,7 @@ def step(
     release: Release,
     units_at_a_time: int,
 ) -> tuple[Private, StepState]:
-    """Carries out step `number` for the units that `joined`: the private gradient, and the state after it.
+    """Carries out step `number` for the units `joined`. Returns the private gradient and the state after the step.
 
     Guarantee: that of `plan`, if `joined` is batch `number` that its sampler draws from `streams.sampling`, and
     `release` adds noise at an address that nothing else has.
@@ -165,9 +165,9 @@ def begin(plan: Plan, state: StepState, number: int, joined: Tensor, streams: St
 def bounded_sum(
     plan: Plan, model: nn.Module, records: Records, begun: BegunStep, streams: Streams, units_at_a_time: int
 ) -> BoundedSum:
-    """What all who joined add together, each at most the clip's bound. It never leaves the run.
+    """The sum over all units that joined, to which each adds at most the clip's bound. It never leaves the run.
 
-    Sums of micro-batches are added up, which neither the codec nor the step count sees.
+    It is added up by micro-batches, on which neither the codec nor the step count depends.
     """
 
     def micro_batch(part: Tensor) -> BoundedSum:
@@ -182,13 +182,13 @@ def bounded_sum(
 
 
 def gathered(records: Records, units: Tensor, number: int, streams: Streams) -> tuple[Batch, Tensor]:
-    """The records of some of the units that joined, and a seed per row."""
+    """The records of some of the units that joined, and one seed per row."""
     batch = records.gather(units, ReadAt(streams.rows, number))
     return batch, row_seeds(streams.dropout, number, records, units, batch)
 
 
 def row_seeds(dropout: Stream, number: int, records: Records, indices: Tensor, batch: Batch) -> Tensor:
-    """One seed per row for what the model draws, a function of step, unit and row within the unit only."""
+    """One seed per row for random draws of the model: a function of step, unit and row within the unit only."""
     base = int(dropout.words(1, step=number).astype("int64")[0])
     if records.rows_per_unit == 1:
         return base + (indices << 20)
@@ -199,18 +199,18 @@ def row_seeds(dropout: Stream, number: int, records: Records, indices: Tensor, b
 
 
 def clipped(plan: Plan, begun: BegunStep, each: PerExample) -> BoundedSum:
-    """What some of the units that joined add together. Sums of disjoint units may be added up."""
+    """The bounded sum over some of the units that joined. Sums of disjoint units may be added up."""
     return plan.clip(begun.codec.encode(each))
 
 
 def finish(begun: BegunStep, total: BoundedSum, state: StepState, release: Release) -> tuple[Private, StepState]:
-    """Adds the step's noise to its sum, decodes the release, and learns from it. All after the noise is free."""
-    released, learnt = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
+    """Adds the step's noise to its sum, then decodes the release and learns from it, which costs no privacy."""
+    released, learned = release.add_and_learn(total, begun.step, state.noise, begun.codec.encode)
     private, next_coding = begun.codec.decode(released)
-    return private, StepState(next_coding, learnt)
+    return private, StepState(next_coding, learned)
 
 
 def sum_of_nobody(plan: Plan, model: nn.Module, records: Records, state: StepState, streams: Streams) -> BoundedSum:
-    """The sum of step 0 if nobody joins it: its layout is that of the coordinates that noise falls on."""
-    nobody = begin(plan, state, 0, torch.zeros(0, dtype=torch.int64), streams)
-    return bounded_sum(plan, model, records, nobody, streams, 1)
+    """The sum of step 0 for an empty batch. Its layout has the coordinates to which noise is added."""
+    empty = begin(plan, state, 0, torch.zeros(0, dtype=torch.int64), streams)
+    return bounded_sum(plan, model, records, empty, streams, 1)

@@ -14,7 +14,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from sordino._input import validate
-from sordino.accounting import Adjacency, Answer, Guarantee, PureDpEvent, Unit, opinions, privacy_of, smallest
+from sordino.accounting import Adjacency, Answer, Guarantee, PureDpEvent, Unit, all_answers, privacy_of, smallest
 from sordino.accounting.calibrate import WEAKEST_EPSILON, check_delta_for, check_multiplier, check_target
 from sordino.accounting.curves import SMALLEST_DELTA
 from sordino.accounting.guarantee import rounded_up
@@ -161,7 +161,7 @@ def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
         named = replace(question, sampler=name)
         for relation in _compared_under(named):
             event = _event(replace(named, adjacency=relation))
-            rows += [(name, relation, answer) for answer in opinions(event, relation, delta)]
+            rows += [(name, relation, answer) for answer in all_answers(event, relation, delta)]
     return rows
 
 

@@ -11,7 +11,7 @@ from dp_accounting.dp_event import DpEvent
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sordino.accounting import View, opinions, privacy_of
+from sordino.accounting import View, all_answers, privacy_of
 from sordino.accounting.guarantee import rounded_up
 from sordino.errors import UnsupportedEvent, UsageError
 from sordino.kernel.sampling import Sampler
@@ -77,7 +77,7 @@ def spent_by_accountant(question: Question) -> list[Spent]:
 
 def _spent_by_accountant(sampler: Sampler, release: DpEvent, delta: float) -> list[Spent]:
     said = [
-        {answer.accountant: answer.epsilon for answer in opinions(event, sampler.adjacency, delta)}
+        {answer.accountant: answer.epsilon for answer in all_answers(event, sampler.adjacency, delta)}
         for event in (sampler.compose(release, step) for step in _marks(sampler))
     ]
     names = [name for name in said[-1] if all(math.isfinite(each.get(name, math.inf)) for each in said)]

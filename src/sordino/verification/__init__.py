@@ -1,7 +1,7 @@
-"""Grey-box checks of a plan on synthetic data: cheap, deterministic, and far better at finding bugs than an audit.
+"""Gray-box checks of a plan on synthetic data: cheap, deterministic, and far better at finding bugs than an audit.
 
-`verify` plays the kernel's step on neighbours with the randomness frozen, and compares noise, batches, steps, constants
-and accounting with what the guarantee leans on. It touches no record of the data, only its public shape.
+`verify` runs the kernel's step on neighboring datasets with frozen randomness, and compares noise, batches, steps,
+constants and accounting with the assumptions of the guarantee. It uses no record of the data, only its public shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.verification.verdict import Verdict as Verdict
 
 
 def verify(plan: Plan, model: nn.Module, data: Data, *, delta: float = 1e-5, seed: int = 0) -> Verdict:
-    """Tries to refute what `plan` promises for `model`, on synthetic records of the shape of `data`.
+    """Tries to refute the guarantee of `plan` for `model`, on synthetic records of the shape of `data`.
 
     >>> import torch
     >>> import torch.nn.functional as F

@@ -1,7 +1,7 @@
-"""What can be measured of a hidden-state plan: the steps of its kernel, and that they contract.
+"""Checks of a hidden-state plan: those of its kernel, and that its steps are contractions.
 
-The bound for the last iterate leans on maps that bring two iterates no further apart than is claimed, and on a run that
-keeps its iterates to itself. The first is measured here. Nothing that is run can show the second.
+The bound for the last iterate assumes that each step has the Lipschitz constant that the plan states, and that no
+earlier iterate is observed. The first is measured here. The second cannot be measured.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sordino.verification.verdict import Finding, Verdict, at_most, equal
 
 NAME = "contraction of steps"
 NOT_CHECKED = (
-    "that nobody sees an iterate before the last one, which the bound takes for granted;",
+    "that no iterate before the last one is observed, which the bound assumes;",
     "the bound for the last iterate itself, which is proved and not measured.",
 )
-_EVERY, _MOST_DESCENT = 5, 100  # of hostile rows; steps
+_EVERY, _MOST_DESCENT = 5, 100  # every fifth hostile row is used; largest number of descent steps
 _STEPS = 1000
-_ROUNDING = 1e-3  # of float32 gradients, whose difference is small beside themselves
+_ROUNDING = 1e-3  # rounding of float32 gradients, relative to their difference, which is much smaller than they are
 
 
 def verify_hidden_state(plan: NoisyCGD, data: Data, *, outputs: int, delta: float = 1e-5, seed: int = 0) -> Verdict:
-    """Tries to refute what a hidden-state plan leans on, on synthetic records of the shape of `data`.
+    """Tries to refute the assumptions of a hidden-state plan, on synthetic records of the shape of `data`.
 
     `outputs` is the public number of classes, or 1.
 
@@ -53,17 +53,17 @@ def verify_hidden_state(plan: NoisyCGD, data: Data, *, outputs: int, delta: floa
 
 
 def lasting_kernel(plan: NoisyCGD) -> Plan:
-    """What the kernel carries out, with noise for as many steps as a verification takes."""
+    """The kernel plan of a hidden-state plan, with noise for as many steps as a verification takes."""
     if plan.noise_schedule != Constant():
-        raise UsageError("noise that changes from step to step cannot be checked: the noise schedule must be constant.")
+        raise UsageError("noise that changes from step to step cannot be verified: use a constant noise schedule.")
     return replace(kernel_plan(plan), noise=Fading(plan.noise_multiplier, plan.noise_schedule, _STEPS))
 
 
 def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) -> Iterator[Finding]:
-    """Two iterates take the same longest step on the same row without noise, and are compared with the claim.
+    """Measures how far two iterates are apart after the longest step of the plan, on one row and without noise.
 
-    A step on one row moves along that row's gradient only, and a clipped one does not bend: so the two are taken apart
-    along the gradient, where it is shorter than the clip.
+    A step on one row moves along that row's gradient only, and a clipped gradient has constant length. So the two
+    iterates differ along the gradient, at a point where it is shorter than the clip norm.
     """
     run = SyntheticRun.fresh(with_poisson(lasting_kernel(plan), rate=1.0, steps=1), model, hostile(records), seed=seed)
     rate = max(plan.learning_rate_at(step) for step in range(plan.steps))
@@ -76,13 +76,13 @@ def _contraction(plan: NoisyCGD, model: nn.Module, records: Records, seed: int) 
             apart = (1 - rate * plan.strength) * (here - there) - moved
             ratios.append(float(apart.norm() / (here - there).norm()))
     claimed = plan.loss.curvature(plan.model.feature_bound, plan.clip).contraction(rate, plan.strength)
-    yield equal(NAME, "whether some row's gradient is ever shorter than the clip", float(bool(ratios)), 1.0)
+    yield equal(NAME, "whether any row has a gradient shorter than the clip norm", float(bool(ratios)), 1.0)
     worst = max(ratios, default=0.0)
-    yield at_most(NAME, "distance of two iterates after a step, over that before", worst, claimed + _ROUNDING)
+    yield at_most(NAME, "ratio of the distances of two iterates after and before a step", worst, claimed + _ROUNDING)
 
 
 def _unclipped(plan: NoisyCGD, run: SyntheticRun, unit: int) -> tuple[Tensor, Tensor]:
-    """By descent from zero: an iterate at which the row's gradient is at most half the clip, and that gradient."""
+    """An iterate at which the row's gradient is at most half the clip norm, found by descent, and this gradient."""
     iterate = torch.zeros(run.run.layout.size, dtype=torch.float64)
     for _ in range(_MOST_DESCENT):
         slope = _gradient(run, iterate, unit)

@@ -1,7 +1,7 @@
-"""Neighbour replay: the same step on D and on D', with the randomness frozen, and how far the sum moved.
+"""Neighbor replay: one step on neighboring datasets with frozen randomness, and the distance of the two sums.
 
-Before that, the fast way to a row's gradient against autograd's. A wrong rule is no leak, because norm and sum are of
-the same gradient; but a model would train on it without a word.
+Before that, gradients of rows by the tape are compared with autograd's. A wrong rule is no leak, because norm and sum
+are of the same gradient, but a model would train on wrong gradients without a warning.
 """
 
 from __future__ import annotations
@@ -23,55 +23,57 @@ NAME, GRADIENTS = "sensitivity replay", "gradients of rows"
 
 
 def compare_gradients(plan: Plan, model: nn.Module, records: Records) -> Iterator[Finding]:
-    """Compares on synthetic rows. Nothing is found where gradients are not those of a loss, or are autograd's own."""
+    """Compares gradients on synthetic rows. Yields nothing for other contributions, and for models without a tape."""
     if not isinstance(plan.contribution, LossGradient):
         return
-    found = plan.contribution.agreement(model, records)
-    if found is not None:
-        yield at_most(
-            GRADIENTS, f"relative difference from autograd in {found.parameter!r}", found.error, found.tolerance
-        )
+    agreement = plan.contribution.agreement(model, records)
+    if agreement is not None:
+        what = f"relative difference from autograd in {agreement.parameter!r}"
+        yield at_most(GRADIENTS, what, agreement.error, agreement.tolerance)
 
 
 def replay(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> Iterator[Finding]:
-    """Takes every unit of a hostile batch out in turn, alone, and in micro-batches of two sizes.
+    """Computes sums with and without each unit of a hostile batch, and of each unit alone, for two micro-batch sizes.
 
-    What the others' sum rounds otherwise without it counts as well: the clip has paid for that.
+    Without the unit, the sum of the others may round differently. This counts too: the clip leaves room for it.
     """
     units = hostile(records)
-    everybody = torch.arange(units.num_units)
+    all_units = torch.arange(units.num_units)
     for physical in (units.num_units, 5):
         run = SyntheticRun.fresh(with_poisson(plan, rate=1.0, steps=1), model, units, seed=seed, physical=physical)
-        yield from _neighbours(run, plan, everybody)
-    nobody = run.sum_of(everybody[:0])
-    yield at_most(NAME, "norm of the sum over nobody", float(nobody.norm()), 0.0)
+        yield from _neighbors(run, plan, all_units)
+    empty = run.sum_of(all_units[:0])
+    yield at_most(NAME, "norm of the sum over no units", float(empty.norm()), 0.0)
     yield from _failing(plan, model, records)
 
 
-def _neighbours(run: SyntheticRun, plan: Plan, everybody: Tensor) -> Iterator[Finding]:
-    bound, held = plan.clip.bound, f"{run.run.physical_batch_size} at a time"
-    whole = run.sum_of(everybody)
+def _neighbors(run: SyntheticRun, plan: Plan, all_units: Tensor) -> Iterator[Finding]:
+    bound, size = plan.clip.bound, f"{run.run.physical_batch_size} at a time"
+    whole = run.sum_of(all_units)
     yield at_most(NAME, "non-finite coordinates of the sum", float((~whole.isfinite()).sum()), 0.0)
-    alone = [run.sum_of(unit[None]) for unit in everybody]
-    yield at_most(NAME, f"what one unit adds alone ({held})", _largest(alone), bound)
-    others = [run.sum_of(everybody[everybody != unit]) for unit in everybody]
+    alone = [run.sum_of(unit[None]) for unit in all_units]
+    yield at_most(NAME, f"norm that one unit adds alone ({size})", _largest(alone), bound)
+    others = [run.sum_of(all_units[all_units != unit]) for unit in all_units]
     moved = [whole - rest for rest in others]
-    yield at_most(NAME, f"what one unit adds to the rest ({held})", _largest(moved), bound)
+    yield at_most(NAME, f"norm that one unit adds to the others ({size})", _largest(moved), bound)
     if plan.adjacency is Adjacency.REPLACE_ONE:
         swapped = [left - right for left in others for right in others]
-        yield at_most(NAME, f"replacing one unit ({held})", _largest(swapped), 2 * bound)
+        yield at_most(NAME, f"change by replacing one unit ({size})", _largest(swapped), 2 * bound)
 
 
 def _failing(plan: Plan, model: nn.Module, records: Records) -> Iterator[Finding]:
-    """How far the sum is from that with an absent row in this place, bit for bit: the others are computed as before."""
+    """Compares a batch in which the model fails on a row with one in which the row is absent: sums must be equal.
+
+    They must be equal bit for bit, because the other rows must be computed by the same kernels.
+    """
     batch, seeds = failing(records), torch.arange(FAILING_AMONG, device=device_of(model))
     absent = batch.without(torch.arange(len(seeds)) == 0)
-    found, expected = (plan.contribution.of(model, rows, seeds) for rows in (batch, absent))
-    if not found.squared_norms()[0].any():  # or else the model makes something of any whole number
-        moved = plan.clip(found).value.double() - plan.clip(expected).value.double()
-        yield at_most(NAME, "what a row moves that the model fails on", float(moved.norm()), 0.0)
+    each, expected = (plan.contribution.of(model, rows, seeds) for rows in (batch, absent))
+    if not each.squared_norms()[0].any():  # otherwise the model accepts any integer, and does not fail
+        moved = plan.clip(each).value.double() - plan.clip(expected).value.double()
+        yield at_most(NAME, "change by a row on which the model fails", float(moved.norm()), 0.0)
 
 
 def _largest(vectors: list[Tensor]) -> float:
-    """The largest norm; NaN if any is, which no limit admits."""
+    """The largest norm. NaN if a norm is NaN, which is above every limit."""
     return float(torch.stack([vector.norm() for vector in vectors]).max())

@@ -1,18 +1,14 @@
-"""Statistical checks of the noise of a plan: scale, shape, independence, tail and last bits.
+"""Statistical tests of the noise of a plan: scale, shape, independence, last bits and tail.
 
-What every law of noise is asked: is it independent from step to step, and are its last bits as they should be?
+A release minus its sum is the noise, so the tests see the noise of the production code. Each test has a false-alarm
+rate of 1e-6.
 
-Is normal noise of the standard deviation that the event says, on every parameter, and does it go on far enough?
-
-Is optimised noise of the density that the event allows: its slope, its radii, its directions, its end?
-
-The law of a step is computed anew from what was public before the step. Noise that was fitted to anything else, such as
-the sum itself, does not follow it.
-
-Is the noise what the event says: its scale on every parameter, its shape, its independence, its last bits, its end?
-
-A release minus the sum it was made from is the noise, so the production path is looked at and nothing else. Each test
-has a false-alarm rate of one in a million.
+* All noise (`independence`, `last_bits`, `resolution`): steps are independent, and the last bits are uniform.
+* Normal noise (`examine_normal_noise`): it has the standard deviation of the event on each parameter, and its tail is
+  long enough.
+* Optimized noise (`examine_block_noise`): it has the density that the event allows, by its slope, radii, directions and
+  tail. The density of a step is computed again from what was public before the step. Noise that was fitted to anything
+  else, such as the sum itself, does not have this density.
 """
 
 from __future__ import annotations
@@ -44,11 +40,11 @@ from sordino.verification.verdict import Finding, at_most, probable
 SCALE, INDEPENDENCE, TAIL = "noise scale and shape", "noise independence", "noise tail"
 _LAST_BITS = 4
 _FRACTION_OF_FLOAT32 = 23
-_OTHER_GRIDS = 4  # grids of the same spacing in other places, which say what the count in a cell would be by chance
+_OTHER_GRIDS = 4  # shifted grids of the same spacing, which give the counts that are expected at random
 
 
 def independence(standard: NDArray[np.float64]) -> Iterator[Finding]:
-    """Steps, and halves of a step, are uncorrelated; the largest of k correlations is judged with a factor k."""
+    """Tests that steps, and halves of a step, are uncorrelated. The smallest of k p-values is multiplied by k."""
     steps, size = standard.shape
     between = (standard @ standard.T)[np.tril_indices(steps, -1)]
     yield probable(INDEPENDENCE, "correlation of two steps", _smallest_p_value(between, size))
@@ -59,17 +55,18 @@ def independence(standard: NDArray[np.float64]) -> Iterator[Finding]:
 
 
 def last_bits(noise: NDArray[np.float64], spacings: NDArray[np.float64]) -> Finding:
-    """The last bits on the lattice are uniform. A coarser generator (float16) leaves them at zero."""
+    """Tests that the last bits on the lattice are uniform. With a coarser generator (float16) they are zero."""
     residues = np.mod(np.round(noise / spacings), 2**_LAST_BITS).astype(int).ravel()
     counts = np.bincount(residues, minlength=2**_LAST_BITS)
     return probable(SCALE, "uniform last bits", float(stats.chisquare(counts).pvalue))
 
 
 def resolution(noise: NDArray[np.float64], scales: Numbers, spacings: Numbers) -> Finding:
-    """Whether noise over its scale was a float32 number before it was rounded to the lattice.
+    """Tests whether noise divided by its scale was a float32 value before it was rounded to the lattice.
 
-    So many float32 numbers fall into a cell of the lattice as its place has it, 64 or 65 for instance, and who knows
-    the place sees from the counts whether a record moved it. The statistic is the log-likelihood of the counts.
+    The number of float32 values in a cell of the lattice depends on its position, for example 64 or 65. So an observer
+    who knows the lattice could see from the counts whether a record moved the sum. The statistic is the log-likelihood
+    of the counts.
     """
     cells, width = np.abs(np.round(noise / spacings)), spacings / scales
     low, high = (cells - 0.5) * width, (cells + 0.5) * width
@@ -78,18 +75,18 @@ def resolution(noise: NDArray[np.float64], scales: Numbers, spacings: Numbers) -
     inside = (cells > 0) & (high < 2 * binade)  # the spacing of float32 changes from one power of two to the next
     low, high = low[inside] / step[inside], high[inside] / step[inside]
 
-    def counted(offset: float) -> NDArray[np.float64]:
-        numbers = np.floor(high + offset) - np.floor(low + offset)
-        return np.asarray(np.log(np.maximum(numbers, 0.5) / (high - low)))
+    def log_ratios(offset: float) -> NDArray[np.float64]:
+        counts = np.floor(high + offset) - np.floor(low + offset)
+        return np.asarray(np.log(np.maximum(counts, 0.5) / (high - low)))
 
-    by_chance = [counted((1 + grid) / (1 + _OTHER_GRIDS)) for grid in range(_OTHER_GRIDS)]
-    surplus = float(counted(0.0).sum() - np.mean([each.sum() for each in by_chance]))
-    spread = float(np.std(by_chance)) * sqrt(len(low) * (1 + 1 / _OTHER_GRIDS))
+    expected = [log_ratios((1 + grid) / (1 + _OTHER_GRIDS)) for grid in range(_OTHER_GRIDS)]
+    surplus = float(log_ratios(0.0).sum() - np.mean([each.sum() for each in expected]))
+    spread = float(np.std(expected)) * sqrt(len(low) * (1 + 1 / _OTHER_GRIDS))
     return probable(SCALE, "noise finer than float32", float(stats.norm.sf(surplus / spread)) if spread else 1.0)
 
 
 class LowestStream(Stream):
-    """Every word is zero and every further bit is 1: the draw of chance 2^-128, far out in the tail."""
+    """A stream whose words are zero and whose further words are one: a draw of probability 2^-128, far in the tail."""
 
     def words(self, number: int, *, step: int, block: int = 0) -> NDArray[np.uint64]:
         return np.zeros(number, np.uint64)
@@ -104,18 +101,19 @@ class _Ones(Stream):
 
 
 def _smallest_p_value(products: NDArray[np.float64], size: int) -> float:
-    """Of sums of `size` products of two independent numbers of variance one."""
+    """The smallest p-value of sums of `size` products of independent values of variance 1, times the number of sums."""
     if not products.size:
         return 1.0
     return min(1.0, products.size * 2 * float(stats.norm.sf(np.abs(products).max() / sqrt(size))))
 
 
-_NORMAL_FRACTION, _DRAWS_FOR_RESOLUTION = 0.685, 1 << 22  # float32 is seen from 1.8 million draws on with chance 1/2
+_NORMAL_FRACTION, _DRAWS_FOR_RESOLUTION = 0.685, 1 << 22  # 1.8 million draws detect float32 with probability 1/2
 
 
 def examine_normal_noise(
     plan: Plan, noise: NormalNoise, drawn: Sequence[StepNoise], layout: Layout, *, delta: float
 ) -> Iterator[Finding]:
+    """Tests normal noise against the standard deviation of its event."""
     values = torch.stack([each.noise for each in drawn]).double().numpy()
     noise_std = noise.std(plan.clip.bound)
     yield from _scale_and_shape(values / noise_std, layout)
@@ -140,7 +138,7 @@ def _scale_and_shape(standard: NDArray[np.float64], layout: Layout) -> Iterator[
 
 
 def _normal_resolution(noise: NormalNoise, bound: float) -> Finding:
-    """Resolution at a standard deviation between two powers of two, where counts in neighbouring cells differ."""
+    """Tests resolution at a standard deviation between two powers of two, where counts in adjacent cells differ."""
     fraction, _ = frexp(noise.std(bound))
     other = noise.with_multiplier(_NORMAL_FRACTION / fraction * noise.std(bound) / bound)
     assert isinstance(other, NormalNoise)
@@ -151,18 +149,18 @@ def _normal_resolution(noise: NormalNoise, bound: float) -> Finding:
 
 
 def _normal_tail(plan: Plan, noise_std: float, delta: float) -> Finding:
-    """Where the generator ends, made visible by its rarest draw, against where the theorem needs it to go on.
+    """Tests that the largest draw of the generator, made by its rarest words, is large enough for the theorem.
 
-    No sample is large enough to see this: torch's float32 normals end at 5.77 and pass every test above.
+    No sample is large enough for this: torch's float32 normals end at 5.77 and pass all tests above.
     """
     end = generator_end(plan, noise_std)
     shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) * plan.clip.bound / noise_std
-    chance = float(plan.steps * stats.norm.sf(end - shift))
-    return at_most(TAIL, "chance of meeting the generator's end", chance, delta / 1000)
+    probability = float(plan.steps * stats.norm.sf(end - shift))
+    return at_most(TAIL, "probability of a draw beyond the generator's range", probability, delta / 1000)
 
 
 def generator_end(plan: Plan, noise_std: float) -> float:
-    """The largest draw, in standard deviations."""
+    """The largest draw of the noise, in standard deviations."""
     layout = Layout(("probe",), ((64,),))
     total = BoundedSum.of_nobody(plan.clip.bound, layout)
     return float(plan.noise.add(total, NoiseAt(LowestStream(b""), 0)).value.abs().max()) / noise_std
@@ -180,21 +178,22 @@ _FEW, _BLOCK_FRACTION, _ROOT_OF_DRAWS = 16, 0.685, 1600
 def examine_block_noise(
     plan: Plan, noise: OptimizedNoise, drawn: Sequence[StepNoise], layout: Layout, *, delta: float
 ) -> Iterator[Finding]:
+    """Tests optimized noise against the density of each step."""
     laws = [noise.law(plan.clip.bound, each.at).density for each in drawn]
     values = torch.stack([each.noise for each in drawn]).double().numpy()
     steepest = max(law.lipschitz for law in laws) * plan.clip.bound
     yield at_most(SCALE, "slope of the log-density times the bound", steepest, 1 / noise.noise_multiplier)
     yield from _radii_and_directions(values, laws, layout)
-    heads, number = int((values > 0).sum()), int((values != 0).sum())
-    yield probable(SCALE, "fair signs", float(stats.binomtest(heads, number).pvalue))
-    yield from independence(np.sign(values))  # signs are independent, whatever the blocks
+    positive, number = int((values > 0).sum()), int((values != 0).sum())
+    yield probable(SCALE, "fair signs", float(stats.binomtest(positive, number).pvalue))
+    yield from independence(np.sign(values))  # signs are independent for all blocks
     yield last_bits(values, np.stack([spacings_of(law.expected_square().sqrt().numpy()) for law in laws]))
     yield _block_resolution(noise, plan.clip.bound)
     yield _block_tail(plan, noise, delta)
 
 
 def _radii_and_directions(values: NDArray[np.float64], laws: Sequence[BlockNorm], layout: Layout) -> Iterator[Finding]:
-    """Parameter by parameter, so that noise which is missing on a small one is seen."""
+    """Tests radii and directions of each parameter, so that noise which is missing on a small parameter is found."""
     starts = np.cumsum((0, *layout.sizes))
     for name, start, stop in zip(layout.names, starts[:-1], starts[1:], strict=True):
         if start == stop:
@@ -208,8 +207,8 @@ def _radii_and_directions(values: NDArray[np.float64], laws: Sequence[BlockNorm]
             several = sizes[blocks] > 1
             of_one = row[start + first[several]] ** 2
             blocks = blocks[several]
-            share = of_one / np.maximum(squares[blocks], np.finfo(float).tiny)
-            directions.append(stats.beta.cdf(share, 0.5, (sizes[blocks] - 1) / 2))
+            fraction = of_one / np.maximum(squares[blocks], np.finfo(float).tiny)
+            directions.append(stats.beta.cdf(fraction, 0.5, (sizes[blocks] - 1) / 2))
         yield probable(SCALE, f"radii on {name}", _uniform(radii))
         if any(map(len, directions)):
             yield probable(SCALE, f"directions on {name}", _uniform(directions))
@@ -220,9 +219,9 @@ def _uniform(parts: list[NDArray[np.float64]]) -> float:
 
 
 def _block_resolution(noise: OptimizedNoise, bound: float) -> Finding:
-    """Resolution of the directions: noise over the standard deviations drawn for it is a vector of normals."""
-    # With equal weights the standard deviation is multiplier * bound * sqrt(size + 1); between two powers of two, the
-    # numbers of float32 in neighbouring cells differ most.
+    """Tests resolution of the directions: noise divided by the drawn standard deviations is a vector of normals."""
+    # With equal weights the standard deviation is multiplier * bound * sqrt(size + 1). Between two powers of two, the
+    # numbers of float32 values in adjacent cells differ most.
     size = round(
         (
             _BLOCK_FRACTION
@@ -237,19 +236,19 @@ def _block_resolution(noise: OptimizedNoise, bound: float) -> Finding:
 
 
 def _block_tail(plan: Plan, noise: OptimizedNoise, delta: float) -> Finding:
-    """Where the normals end, made visible by their rarest draw, against the chance that true ones go on from there."""
+    """Tests that the largest normal, made by the rarest words, is so large that real normals are rarely beyond it."""
     few = replace(noise, weights=Fixed(torch.ones(_FEW)))
     value, scales, _ = _drawn_from(few, plan.clip.bound, LowestStream(b""), _FEW)
     end = float(np.abs(value / scales).max())
     shift = (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0) / noise.noise_multiplier
-    chance = plan.steps * (1 + exp(min(shift, 700.0))) * 2 * float(stats.norm.sf(end))
-    return at_most(TAIL, "chance of meeting the generator's end", chance, (delta or 1e-15) / 1000)
+    probability = plan.steps * (1 + exp(min(shift, 700.0))) * 2 * float(stats.norm.sf(end))
+    return at_most(TAIL, "probability of a draw beyond the generator's range", probability, (delta or 1e-15) / 1000)
 
 
 def _drawn_from(
     noise: OptimizedNoise, bound: float, stream: Stream, size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """A release of nobody, the standard deviations that were drawn for it, and its lattice."""
+    """A release of a sum over no units, the standard deviations drawn for it, and the spacings of its lattice."""
     layout = Layout(("probe",), ((size,),))
     at = NoiseAt(stream, 0, noise.init(layout))
     density = noise.law(bound, at).density
@@ -258,34 +257,36 @@ def _drawn_from(
     return value, density.scales(stream, step=0).of(slice(0, size)), spacings
 
 
-_UNITS, _RATE = 12, 0.15  # batches of nobody to about five, so that a scale that follows the batch is seen
+_UNITS, _RATE = 12, 0.15  # batches of zero to about five units, to find a scale that depends on the batch
 _DRAWS, _FEWEST_STEPS, _MOST_STEPS = 40_000, 8, 400
 
 
 @dataclass(frozen=True, repr=False)
 class NoiseSample:
-    """The noise of several steps, and the coordinates that it falls on."""
+    """The noise of several steps, and the layout of its coordinates."""
 
     drawn: list[StepNoise] = field(repr=False)
     layout: Layout
 
 
-def watch(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> NoiseSample:
-    """The noise of many steps over batches of different sizes, the empty one included."""
+def noise_sample(plan: Plan, model: nn.Module, records: Records, *, seed: int) -> NoiseSample:
+    """The noise of many steps over batches of different sizes, including empty ones."""
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, ceil(_DRAWS / Layout.of(model).size)))
-    watched = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
-    run = SyntheticRun.fresh(watched, model, ordinary(records, _UNITS), seed=seed)
+    short_plan = undecoded(with_poisson(plan, rate=_RATE, steps=steps))
+    run = SyntheticRun.fresh(short_plan, model, ordinary(records, _UNITS), seed=seed)
     return NoiseSample(list(run.noise()), run.encoded_layout)
 
 
 def examine(plan: Plan, model: nn.Module, records: Records, *, seed: int, delta: float) -> Iterator[Finding]:
-    """What was drawn, against the law that the event claims."""
-    watched = watch(plan, model, records, seed=seed)
-    drawn, layout = watched.drawn, watched.layout
+    """Tests a sample of the plan's noise against the distribution that the event assumes."""
+    sample = noise_sample(plan, model, records, seed=seed)
+    drawn, layout = sample.drawn, sample.layout
     match plan.noise:
         case OptimizedNoise() as noise:
             yield from examine_block_noise(plan, noise, drawn, layout, delta=delta)
         case NormalNoise() as noise:
             yield from examine_normal_noise(plan, noise, drawn, layout, delta=delta)
         case noise:
-            raise UsageError(f"noise must be of a law that can be checked, got {type(noise).__name__}.")
+            raise UsageError(
+                f"noise must be a NormalNoise or an OptimizedNoise to be verified, got {type(noise).__name__}."
+            )

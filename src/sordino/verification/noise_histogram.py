@@ -1,6 +1,7 @@
-"""The noise of a plan as numbers to look at: its histogram, its quantiles out to the tail, its scale on each parameter.
+"""The noise of a plan as data for a plot: histogram, quantiles up to the tail, and scale on each parameter.
 
-All are of releases minus sums, in units of the standard deviation that the event claims, on synthetic records.
+The noise is that of releases minus sums, on synthetic records, in units of the standard deviation that the event
+assumes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Data, as_records
 from sordino.kernel.states import Layout
 from sordino.kernel.step import Plan
-from sordino.verification.noise_checks import generator_end, watch
+from sordino.verification.noise_checks import generator_end, noise_sample
 
 Numbers = NDArray[np.float64]
 
@@ -30,7 +31,7 @@ _WIDEST, _BINS, _QUANTILES = 5.0, 50, 60
 
 @dataclass(frozen=True)
 class Quantile:
-    """An ordered draw beside the normal quantile of its place, and where such a draw lies with 95 % chance."""
+    """An ordered draw, the normal quantile of its rank, and the interval that contains it with probability 95 %."""
 
     normal: float
     drawn: float
@@ -40,7 +41,7 @@ class Quantile:
 
 @dataclass(frozen=True)
 class ParameterScale:
-    """The noise on one parameter: its standard deviation as a share of the claimed one, with a 95 % interval."""
+    """The noise on one parameter: the ratio of its standard deviation to the assumed one, with a 95 % interval."""
 
     name: str
     draws: int
@@ -51,7 +52,7 @@ class ParameterScale:
 
 @dataclass(frozen=True)
 class NoisePicture:
-    """What was drawn. `edges` and `densities` are a histogram, `end` is the largest number that the generator has."""
+    """A sample of noise. `edges` and `densities` are a histogram, `end` is the largest value of the generator."""
 
     draws: int
     steps: int
@@ -75,9 +76,11 @@ def noise_picture(plan: Plan, model: nn.Module, data: Data, *, seed: int = 0) ->
     """
     validate.instance(Plan, plan=plan)
     if not isinstance(plan.noise, NormalNoise):
-        raise UsageError(f"noise must be normal to be drawn beside a normal law, got {type(plan.noise).__name__}.")
-    watched, noise_std = watch(plan, model, as_records(data), seed=seed), plan.noise.std(plan.clip.bound)
-    standard: Numbers = torch.stack([each.noise for each in watched.drawn]).double().numpy() / noise_std
+        raise UsageError(
+            f"noise must be normal to be compared with a normal distribution, got {type(plan.noise).__name__}."
+        )
+    sample, noise_std = noise_sample(plan, model, as_records(data), seed=seed), plan.noise.std(plan.clip.bound)
+    standard: Numbers = torch.stack([each.noise for each in sample.drawn]).double().numpy() / noise_std
     everything = np.sort(standard.ravel())
     densities, edges = np.histogram(everything, _BINS, (-_WIDEST, _WIDEST))
     width = edges[1] - edges[0]
@@ -87,31 +90,31 @@ def noise_picture(plan: Plan, model: nn.Module, data: Data, *, seed: int = 0) ->
         edges=tuple(edges.tolist()),
         densities=tuple((densities / (width * len(everything))).tolist()),
         quantiles=_quantiles(everything),
-        scales=_scales(standard, watched.layout),
+        scales=_scales(standard, sample.layout),
         end=generator_end(plan, noise_std),
     )
 
 
 def _quantiles(ordered: Numbers) -> tuple[Quantile, ...]:
-    """Of places that are dense in both tails. The k-th of n uniform numbers is Beta(k, n + 1 - k)."""
+    """Quantiles at ranks that are dense in both tails. The k-th of n sorted uniforms is Beta(k, n + 1 - k)."""
     number = len(ordered)
     widest = stats.norm.isf(1 / (number + 1))
-    wanted = stats.norm.cdf(np.linspace(-widest, widest, _QUANTILES))
-    places = np.unique(np.clip(np.rint(wanted * (number + 1)), 1, number).astype(np.int64))
+    probabilities = stats.norm.cdf(np.linspace(-widest, widest, _QUANTILES))
+    ranks = np.unique(np.clip(np.rint(probabilities * (number + 1)), 1, number).astype(np.int64))
     ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low, high = (stats.norm.ppf(stats.beta.ppf(end, places, number + 1 - places)) for end in ends)
-    normal = stats.norm.ppf(places / (number + 1))
-    columns = np.stack([normal, ordered[places - 1], low, high], axis=1)
+    low, high = (stats.norm.ppf(stats.beta.ppf(end, ranks, number + 1 - ranks)) for end in ends)
+    normal = stats.norm.ppf(ranks / (number + 1))
+    columns = np.stack([normal, ordered[ranks - 1], low, high], axis=1)
     return tuple(Quantile(*row) for row in columns.tolist())
 
 
 def _scales(standard: Numbers, layout: Layout) -> tuple[ParameterScale, ...]:
-    """A sum of n squares is chi-square with n degrees of freedom."""
-    starts, found = np.cumsum((0, *layout.sizes)), []
+    """The scale on each parameter. A sum of n squares is chi-square distributed with n degrees of freedom."""
+    starts, scales = np.cumsum((0, *layout.sizes)), []
     for name, start, stop in zip(layout.names, starts[:-1], starts[1:], strict=True):
         square, draws = float((standard[:, start:stop] ** 2).sum()), standard[:, start:stop].size
         if draws:
-            ends = (stats.chi2.ppf(share, draws) for share in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2))
+            ends = (stats.chi2.ppf(level, draws) for level in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2))
             low, high = (sqrt(square / end) for end in ends)
-            found.append(ParameterScale(name, draws, sqrt(square / draws), low, high))
-    return tuple(found)
+            scales.append(ParameterScale(name, draws, sqrt(square / draws), low, high))
+    return tuple(scales)

@@ -1,4 +1,7 @@
-"""Do the batches follow the law that the event claims? The law is read from the event, so a mispairing shows."""
+"""Statistical tests of batches against the distribution that the event assumes.
+
+The distribution is read from the event, so the tests find a sampler that is paired with a wrong event.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ NAME = "sampler statistics"
 _UNITS, _BATCHES, _ENTRIES = 400, 1500, 10**7
 _FEW_UNITS, _COUNTED = 2, 5000
 
-Joined = NDArray[np.bool_]  # (batch, unit): who was in which batch
+Joined = NDArray[np.bool_]  # shape (batch, unit): which unit was in which batch
 
 
 def examine(sampler: Sampler, *, seed: int) -> Iterator[Finding]:
@@ -43,10 +46,10 @@ def examine(sampler: Sampler, *, seed: int) -> Iterator[Finding]:
     for row, indices in zip(joined, drawn, strict=True):
         row[indices] = True
     yield equal(NAME, "units drawn twice in a batch", float(sum(map(len, drawn)) - joined.sum()), 0)
-    yield from _law(sampler.compose(GaussianDpEvent(1.0), sampler.steps), joined)
+    yield from _distribution(sampler.compose(GaussianDpEvent(1.0), sampler.steps), joined)
 
 
-def _law(event: DpEvent, joined: Joined) -> Iterator[Finding]:
+def _distribution(event: DpEvent, joined: Joined) -> Iterator[Finding]:
     match event:
         case SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=rate)):
             yield from _independent(joined, rate)
@@ -63,17 +66,17 @@ def _law(event: DpEvent, joined: Joined) -> Iterator[Finding]:
         case RandomAllocationDpEvent(bins=bins):
             yield from _allocated(joined, bins)
         case _:
-            raise UnsupportedEvent(f"no statistical law is known for {event}.")
+            raise UnsupportedEvent(f"there is no statistical test for batches of {event}.")
 
 
 def _independent(joined: Joined, rate: float) -> Iterator[Finding]:
-    """Every entry is its own coin: the total, the units, the batches and successive batches scatter binomially."""
+    """Tests for Poisson sampling: totals, units, batches and successive batches vary as independent draws do."""
     yield probable(NAME, "sampling rate", float(stats.binomtest(int(joined.sum()), joined.size, rate).pvalue))
     yield from _units_alike(joined, rate)
     yield probable(NAME, "scatter of batch sizes", _scatter(joined.sum(axis=1), joined.shape[1], rate))
     if 0 < rate < 1 and len(joined) > 1:
-        centred = joined - rate
-        products = (centred[1:] * centred[:-1]).sum() / (rate * (1 - rate))
+        centered = joined - rate
+        products = (centered[1:] * centered[:-1]).sum() / (rate * (1 - rate))
         score = abs(products) / sqrt((len(joined) - 1) * joined.shape[1])
         yield probable(NAME, "independence of successive batches", 2 * float(stats.norm.sf(score)))
 
@@ -89,24 +92,24 @@ def _fixed_size(joined: Joined, size: int) -> Iterator[Finding]:
 
 
 def _allocated(joined: Joined, bins: int) -> Iterator[Finding]:
-    """One bin per unit and epoch, chosen evenly and by each unit for itself."""
+    """Tests for balls in bins: one bin per unit and epoch, uniform and independent between units."""
     epochs = len(joined) // bins
     whole = joined[: epochs * bins].reshape(epochs, bins, -1)
     if epochs:
         yield at_most(NAME, "bins that one unit joins in an epoch", float(whole.sum(axis=1).max()), 1)
         yield at_most(NAME, "bins that one unit misses in an epoch", float((whole.sum(axis=1) == 0).max()), 0)
     sizes = joined.sum(axis=1)
-    # A multinomial has bins - 1 free sizes per epoch, so its scatter is a little below that of independent coins.
+    # A multinomial has bins - 1 free sizes per epoch, so its variation is slightly below that of independent draws.
     yield probable(NAME, "scatter of batch sizes", _scatter(sizes, joined.shape[1], 1 / bins, free=len(sizes) - epochs))
 
 
 def _scatter(counts: NDArray[np.int64], trials: int, rate: float, free: int | None = None) -> float:
-    """Two-sided p-value of the binomial index of dispersion, as a gamma variable of its exact mean and variance."""
+    """Two-sided p-value of the binomial index of dispersion, by a gamma distribution of its exact mean and variance."""
     variance = trials * rate * (1 - rate)
     if variance == 0:
         return float(np.all(counts == trials * rate))
     index = float(((counts - trials * rate) ** 2).sum() / variance)
     expected = len(counts) if free is None else free
-    excess = (1 - 6 * rate * (1 - rate)) / variance  # of the binomial's kurtosis
-    law = stats.gamma(expected / (2 + excess), scale=2 + excess)
-    return 2 * min(float(law.cdf(index)), float(law.sf(index)))
+    excess = (1 - 6 * rate * (1 - rate)) / variance  # excess kurtosis of the binomial
+    distribution = stats.gamma(expected / (2 + excess), scale=2 + excess)
+    return 2 * min(float(distribution.cdf(index)), float(distribution.sf(index)))

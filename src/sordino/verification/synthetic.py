@@ -1,4 +1,4 @@
-"""Runs on synthetic records of the public shape, so that a verification may look at sums without looking at anybody."""
+"""Runs on synthetic records of the public shape, so that a verification can inspect sums that are not private."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from sordino.training.loop import releases_of
 _ORDINARY_UNITS = 4
 FAILING_AMONG = 24
 _SCALES = (1.0, 1e3, 1e15, 3e38, 1e-40)
-_HOLES = (float("nan"), float("inf"), -float("inf"))
-_WILD_LABELS = (-1, -100, 10**6, -(2**40))
+_NON_FINITE = (float("nan"), float("inf"), -float("inf"))
+_INVALID_LABELS = (-1, -100, 10**6, -(2**40))
 
 
 def with_poisson(plan: Plan, *, rate: float, steps: int) -> Plan:
-    """The same stages under a sampler that takes any number of units; samplers have a check of their own."""
+    """The plan with a Poisson sampler, which accepts any number of units. Samplers are checked separately."""
     return replace(plan, sampler=Poisson(rate=rate, steps=steps))
 
 
 def undecoded(plan: Plan) -> Plan:
-    """The same stages up to the noise: what is decoded from a release may be short of noise, or mix it."""
+    """The plan without decoding. A decoded release may have fewer noisy coordinates, or mix their noise."""
     return replace(plan, encoding=_WithoutDecoding(plan.encoding))
 
 
@@ -46,15 +46,15 @@ def ordinary(records: Records, num_units: int) -> Records:
 
 
 def hostile(records: Records) -> Records:
-    """Ordinary synthetic units, then the same scaled to extremes, with holes, and with labels that do not exist.
+    """Synthetic units with ordinary values, and variants: scaled to extremes, not finite, with invalid labels.
 
-    And a few that are made of huge numbers that cancel, along each axis that could be one of places.
+    A few more have huge values that cancel, along each axis that could be an axis of places.
     """
     batch = records.template(_ORDINARY_UNITS)
     variants = [batch.inputs]
     variants += [tuple(_scaled(x, scale) for x in batch.inputs) for scale in _SCALES]
-    variants += [tuple(_holed(x, hole) for x in batch.inputs) for hole in _HOLES]
-    targets = [batch.target] * len(variants) + [_wild(batch.target)]
+    variants += [tuple(_with_non_finite(x, value) for x in batch.inputs) for value in _NON_FINITE]
+    targets = [batch.target] * len(variants) + [_invalid(batch.target)]
     variants.append(batch.inputs)
     for number_of_axes in range(1, max((x.ndim for x in batch.inputs), default=1)):
         for last in (False, True):
@@ -65,7 +65,7 @@ def hostile(records: Records) -> Records:
 
 
 def failing(records: Records) -> Batch:
-    """Ordinary synthetic rows, the first with whole numbers that no table of vectors has a row for."""
+    """Synthetic rows with ordinary values, of which the first has integers beyond the size of any embedding table."""
     batch = records.template(FAILING_AMONG)
     inputs = tuple(x if x.is_floating_point() else x.clone() for x in batch.inputs)
     for x in inputs:
@@ -75,29 +75,29 @@ def failing(records: Records) -> Batch:
 
 
 def cancelling_places(places: int) -> Tensor:
-    """Numbers whose sum is zero, and in float32 about two thirds of how many there are.
+    """Values whose exact sum is zero, and whose sum in float32 is about two thirds of their number.
 
-    Above 2^24 there are whole even numbers only: 1.5 is rounded up, and twice 0.75 does not lead back.
+    Above 2^24, float32 has even integers only: adding 1.5 rounds up by 2, and subtracting 0.75 twice changes nothing.
 
-    >>> numbers = cancelling_places(64)
-    >>> float(numbers.double().sum())
+    >>> values = cancelling_places(64)
+    >>> float(values.double().sum())
     0.0
     >>> total = torch.zeros(())
-    >>> for number in numbers:
-    ...     total += number
+    >>> for value in values:
+    ...     total += value
     >>> float(total)
     40.0
     """
-    numbers, triples = torch.zeros(places), max(0, places - 2) // 3
+    values, triples = torch.zeros(places), max(0, places - 2) // 3
     if triples:
-        numbers[1 : 1 + 3 * triples] = torch.tensor([1.5, -0.75, -0.75]).repeat(triples)
-        numbers[0], numbers[-1] = 2.0**24, -(2.0**24)
-    return numbers
+        values[1 : 1 + 3 * triples] = torch.tensor([1.5, -0.75, -0.75]).repeat(triples)
+        values[0], values[-1] = 2.0**24, -(2.0**24)
+    return values
 
 
 @dataclass(frozen=True, repr=False)
 class StepNoise:
-    """The noise of one step, and where it came from, with what was known before the step."""
+    """The noise of one step, and its address with the state before the step."""
 
     noise: Tensor
     at: NoiseAt
@@ -106,9 +106,9 @@ class StepNoise:
 def fresh_run(
     plan: Plan, model: nn.Module, data: Records | Budget, *, seed: int, physical: int | Literal["auto"] = "auto"
 ) -> PrivateRun:
-    """A run whose randomness is frozen by the seed.
+    """A run with the randomness of a seed.
 
-    Its few units are no reason to warn of much noise, and how its gradients are computed is a finding of its own.
+    Two warnings are suppressed: noise is large because there are few units, and gradients are checked separately.
     """
     with warnings.catch_warnings():
         for expected in (HopelessNoise, SlowGradients):
@@ -118,9 +118,9 @@ def fresh_run(
 
 @dataclass(frozen=True, repr=False)
 class SyntheticRun:
-    """A run on synthetic records, beside all that its steps are a function of.
+    """A run on synthetic records, with all inputs of its steps.
 
-    So the sum that a step adds noise to, which never leaves a run, is computed again by the function that computed it.
+    So the sum of a step before the noise, which never leaves a run, can be computed again by the same function.
     """
 
     run: PrivateRun
@@ -132,7 +132,7 @@ class SyntheticRun:
     def fresh(
         cls, plan: Plan, model: nn.Module, records: Records, *, seed: int, physical: int | Literal["auto"] = "auto"
     ) -> SyntheticRun:
-        """A run whose randomness is frozen by the seed, at its first step."""
+        """A run with the randomness of a seed, at its first step."""
         run = fresh_run(plan, model, records, seed=seed, physical=physical)
         return cls(run, model, records, Key.from_seed(seed).of_release(run.number))
 
@@ -142,39 +142,39 @@ class SyntheticRun:
 
     @property
     def encoded_layout(self) -> Layout:
-        """The coordinates that noise falls on."""
+        """The layout of the coordinates to which noise is added."""
         return sum_of_nobody(self.run.plan, self.model, self.records, self.run.state, self.streams).layout
 
     def begun(self, joined: Tensor, number: int) -> BegunStep:
-        """Step `number` as it begins if these join, with what the run knows now."""
+        """Step `number` as it begins for the units `joined`, with the present state of the run."""
         return begin(self.run.plan, self.run.state, number, joined, self.streams)
 
     def bounded_sum(self, begun: BegunStep) -> BoundedSum:
-        """The sum that noise is added to."""
+        """The sum of a step before the noise."""
         plan, size = self.run.plan, self.run.physical_batch_size
         return bounded_sum(plan, self.model, self.records, begun, self.streams, size)
 
     def sum_of(self, joined: Tensor) -> Tensor:
-        """The sum of the first step, if these join."""
+        """The sum of the first step for the units `joined`, before the noise."""
         return self.bounded_sum(self.begun(joined, 0)).value.double()
 
     def noise(self) -> Iterator[StepNoise]:
-        """The noise of each step: what was released, minus what the same codec makes of the bare sum."""
+        """The noise of each step: the release minus the sum without noise, decoded by the same codec."""
         plan, streams, releases = self.run.plan, self.streams, releases_of(self.run)
         for number, joined in enumerate(plan.sampler.batches(self.records.num_units, streams.sampling)):
             begun = self.begun(torch.from_numpy(joined), number)
             at = NoiseAt(self.key.stream("noise"), number, self.run.state.noise, begun.codec.encode)
-            bare = self.bounded_sum(begun)
+            total = self.bounded_sum(begun)
             released = next(releases, None)
-            if released is None:  # fewer steps than planned: the check of the step count reports it
+            if released is None:  # fewer steps than planned, which `step_count` finds
                 return
             _, value = released
-            yield StepNoise(value - decoded_without_noise(begun.codec, bare), at)
+            yield StepNoise(value - decoded_without_noise(begun.codec, total), at)
 
 
 @dataclass(frozen=True)
 class _WithoutDecoding:
-    """An encoding whose releases are shown as they are. It learns nothing from them."""
+    """An encoding that encodes, but returns releases without decoding them, and learns nothing from them."""
 
     encoding: Encoding
 
@@ -202,25 +202,25 @@ def _scaled(tensor: Tensor, scale: float) -> Tensor:
 
 
 def _cancelling(row: Tensor, axes: int, *, last: bool) -> Tensor:
-    """A row with numbers that cancel along its first or last axes; whole numbers are the same at all places."""
+    """A row with values that cancel along its first or last axes. Integers are equal at all places."""
     axes = min(axes, row.ndim - 1)
     if not row.is_floating_point():
         return torch.ones_like(row)
     shape = row.shape[-axes:] if last else row.shape[1 : 1 + axes]
-    numbers = cancelling_places(shape.numel()).to(row).reshape(shape)
-    return (numbers if last else numbers.reshape(*shape, *[1] * (row.ndim - 1 - axes))).expand_as(row).clone()
+    values = cancelling_places(shape.numel()).to(row).reshape(shape)
+    return (values if last else values.reshape(*shape, *[1] * (row.ndim - 1 - axes))).expand_as(row).clone()
 
 
-def _holed(tensor: Tensor, hole: float) -> Tensor:
+def _with_non_finite(tensor: Tensor, value: float) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
-    holed = tensor.clone()
-    holed.flatten(1)[:, 0] = hole
-    return holed
+    changed = tensor.clone()
+    changed.flatten(1)[:, 0] = value
+    return changed
 
 
-def _wild(target: Tensor) -> Tensor:
+def _invalid(target: Tensor) -> Tensor:
     if target.is_floating_point():
         return target * 1e30
-    labels = torch.tensor(_WILD_LABELS).to(target)
+    labels = torch.tensor(_INVALID_LABELS).to(target)
     return labels.reshape(-1, *[1] * (target.ndim - 1)).expand_as(target)

@@ -1,18 +1,18 @@
-"""What a check found: a number, what it was allowed to be, and whether it was."""
+"""Results of verification: a measured value, the allowed range, and whether the value is in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
 
-FALSE_ALARM = 1e-6  # of each statistical test, so that a clean system is accused once in about 20,000 verifications
+FALSE_ALARM = 1e-6  # for each statistical test, so that about one in 20,000 verifications of correct code fails
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison of something measured with what the guarantee leans on.
+    """One comparison of a measured value with an assumption of the guarantee.
 
-    `closeness` is 0 far from what is allowed at most, 1 there, and more beyond; it only says which finding to show.
+    `closeness` is 0 far below the limit, 1 at the limit, and larger beyond. It only decides which finding is shown.
     """
 
     check: str
@@ -39,7 +39,7 @@ class Check:
 
     @property
     def closest(self) -> Finding:
-        """The finding that is beyond what is allowed, or the nearest to it."""
+        """The finding that is beyond its limit, or closest to it."""
         return max(self.findings, key=lambda finding: (not finding.passed, finding.closeness))
 
     @property
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings. "Not refuted" is the best that measuring can say; the proof is the plan's."""
+    """All findings of a verification. "Not refuted" is its best result, because measurements prove nothing."""
 
     findings: tuple[Finding, ...]
 
@@ -74,7 +74,7 @@ class Verdict:
 
     @property
     def failed_checks(self) -> tuple[str, ...]:
-        """The names of the checks that found something, each once."""
+        """The names of the checks that failed, each once."""
         return tuple(check.name for check in self.checks if not check.passed)
 
     def __str__(self) -> str:
@@ -86,17 +86,17 @@ class Verdict:
 
 
 def at_most(check: str, what: str, measured: float, limit: float) -> Finding:
-    """Measured is at most the limit; a NaN is not."""
+    """A finding that passes if `measured` is at most `limit`. NaN fails."""
     closeness = measured / limit if limit > 0 else 0.0
     return Finding(check, what, measured, f"at most {limit:.6g}", measured <= limit, closeness)
 
 
 def equal(check: str, what: str, measured: float, expected: float) -> Finding:
-    """Measured is exactly the expected number."""
+    """A finding that passes if `measured` is exactly `expected`."""
     return Finding(check, what, measured, f"exactly {expected:.6g}", measured == expected)
 
 
 def probable(check: str, what: str, p_value: float) -> Finding:
-    """A statistical test: its p-value is not absurdly small."""
+    """A finding of a statistical test, which passes if its p-value is above `FALSE_ALARM`."""
     closeness = log(max(p_value, 1e-300)) / log(FALSE_ALARM)
     return Finding(check, f"{what} (p-value)", p_value, f"above {FALSE_ALARM:g}", p_value > FALSE_ALARM, closeness)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mutants.planting import Mutant, Patches, Plant
 from sordino.accounting import Adjacency, tightest
-from sordino.accounting.accountant_views import visible
+from sordino.accounting.accountant_views import views_of
 from sordino.gradients import blocks
 from sordino.gradients.layers import LinearOperation
 from sordino.gradients.norms import Lengths
@@ -293,7 +293,7 @@ def _batches_of_one_size_accounted_as_poisson(patch: Patches) -> None:
 
 @mutant("replacing one is accounted as leaving one out", ACCOUNTANT)
 def _replacing_one_is_accounted_as_leaving_one_out(patch: Patches) -> None:
-    patch.set(tightest, "visible", lambda event, adjacency: visible(event, Adjacency.ZERO_OUT))
+    patch.set(tightest, "views_of", lambda event, adjacency: views_of(event, Adjacency.ZERO_OUT))
 
 
 @mutant("one rule is wrong", GRADIENTS)

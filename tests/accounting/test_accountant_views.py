@@ -1,4 +1,4 @@
-"""The table of docs/accounting.md: what each accountant may see of each event under each adjacency."""
+"""The table of docs/accounting.md: which event each accountant may read under each adjacency."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from dp_accounting.dp_event import (
 )
 
 from sordino.accounting import Adjacency, PureDpEvent, RandomAllocationDpEvent, privacy_of
-from sordino.accounting.accountant_views import ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL, Sight, visible
+from sordino.accounting.accountant_views import ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL, AccountantView, views_of
 from sordino.errors import UnsupportedEvent, UsageError
 
 EVENTS = {
@@ -41,7 +41,7 @@ COLUMNS = [Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE]
 
 def cell(event, adjacency):
     try:
-        seen = visible(event, adjacency)
+        seen = views_of(event, adjacency)
     except UnsupportedEvent:
         return "refused"
     return "; ".join(
@@ -49,7 +49,7 @@ def cell(event, adjacency):
     )
 
 
-def in_words(sight: Sight | None) -> str:
+def in_words(sight: AccountantView | None) -> str:
     if sight is None:
         return "as plain"
     multiplier = {4.0: "s", 2.0: "s/2"}.get(multiplier_of(sight.event), "amplified")
@@ -93,7 +93,7 @@ def test_an_event_that_no_accountant_covers_raises_and_is_named(event, adjacency
 @pytest.mark.parametrize("multiplier", [-1.0, float("nan"), float("inf"), "1", None])
 def test_a_multiplier_that_is_no_number_is_refused(multiplier):
     with pytest.raises(UsageError, match="noise_multiplier"):
-        visible(GaussianDpEvent(multiplier), Adjacency.ZERO_OUT)
+        views_of(GaussianDpEvent(multiplier), Adjacency.ZERO_OUT)
 
 
 def test_a_string_is_not_an_adjacency():
@@ -102,4 +102,4 @@ def test_a_string_is_not_an_adjacency():
 
 
 def test_everything_is_seen_of_a_release_without_noise():
-    assert visible(NonPrivateDpEvent(), Adjacency.ZERO_OUT) == visible(GaussianDpEvent(0.0), Adjacency.ZERO_OUT)
+    assert views_of(NonPrivateDpEvent(), Adjacency.ZERO_OUT) == views_of(GaussianDpEvent(0.0), Adjacency.ZERO_OUT)
