@@ -1,4 +1,4 @@
-"""Both attacks on models: an overfitted one gives its members away, one that learnt nothing does not."""
+"""LiRA and RMIA: members of an overfitted model are found, members of an untrained model are not."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ROWS, INPUTS = 120, 300
 def suspects():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(3 * ROWS, INPUTS, generator=generator)
-    labels = torch.randint(0, 3, (3 * ROWS,), generator=generator)  # nothing to learn but who was there
+    labels = torch.randint(0, 3, (3 * ROWS,), generator=generator)  # random, so a model can only memorize them
     both = slice(0, 2 * ROWS)
     return Suspects(inputs[both], labels[both], np.arange(2 * ROWS) < ROWS, inputs[2 * ROWS :], labels[2 * ROWS :])
 

@@ -145,9 +145,7 @@ class InRows:
     @property
     def score(self) -> str:
         start = "first weights trained on public rows" if self.worst_start else "first weights"
-        return (
-            f"loss of the canary at the {start} minus that of the trained model; centered if there are more trainings"
-        )
+        return f"loss of the canary at the {start} minus that of the trained model; centered over repeated trainings"
 
     def check(self, recipe: Recipe) -> None:
         if self.worst_start and recipe.method != "dp-sgd":
