@@ -230,11 +230,11 @@ def called(tmp_path):
     return call
 
 
-def test_the_command_prints_theory_and_attack(called, tmp_path):
+def test_the_command_prints_the_proved_epsilon_and_the_lower_bound(called, tmp_path):
     done = called()
     assert done.exit_code == 0
-    for said in ("epsilon in theory  8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
-        assert said in done.output
+    for text in ("epsilon proved     8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
+        assert text in done.output
     assert (tmp_path / "small.internal" / "audit.html").exists()
 
 

@@ -221,7 +221,7 @@ def bound_rows(audit: Audit) -> list[tuple[str, ...]]:
 def facts(audit: Audit) -> list[tuple[str, str]]:
     """Names and values that belong to the verdict."""
     return [
-        ("epsilon in theory", f"{rounded_up(audit.epsilon, 4)} at delta {audit.delta:g} under {audit.adjacency}"),
+        ("epsilon proved", f"{rounded_up(audit.epsilon, 4)} at delta {audit.delta:g} under {audit.adjacency}"),
         ("epsilon by attack", f"at least {_down(audit.bound.epsilon)} by {audit.method}"),
         ("confidence", f"{audit.confidence:.12g}"),
         ("canaries", f"{audit.canaries}, of which {len(audit.inside)} were included; trainings: {audit.trainings}"),
@@ -232,7 +232,7 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
 
 def audit_page(audit: Audit) -> str:
     """The page: the verdict, the bounds, and the scores of the canaries."""
-    verdict = joined((paragraphs(f"{audit.says}.", *audit.notes), pairs(facts(audit))))
+    verdict = joined((paragraphs(f"The proved epsilon is {audit.says}.", *audit.notes), pairs(facts(audit))))
     warning = element("div", paragraphs(f"This page is {audit.warning}."), class_="warning")
     about = (
         "Each lower bound is wrong, that is above the true epsilon, with a probability of at most 1 - confidence, if "

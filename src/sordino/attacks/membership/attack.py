@@ -177,9 +177,7 @@ def attack_run(
     evidence = Evidence.read(run)
     saved = evidence.saved
     if saved.facts.num_classes is None:
-        raise UsageError(
-            f"membership attacks need a classifier, and the target of {saved.facts.name!r} is a number (regression)."
-        )
+        raise UsageError(f"membership attacks need a classifier, and {saved.facts.name!r} has a regression target.")
     recipe = saved.recipe if data is None else saved.recipe.changed(data=data)
     prepared = prepare(recipe if epochs is None else recipe.changed(epochs=epochs), progress=progress)
     if prepared.data.train.owners is not None:
@@ -213,7 +211,7 @@ def attack_run(
 def _words(prepared: PreparedRecipe) -> str:
     recipe, settings = prepared.recipe, prepared.settings
     length = f"{recipe.steps} steps" if recipe.steps is not None else f"{settings.epochs:g} epochs"
-    return f"by {recipe.method} with the settings of the run, {length} to the same epsilon and delta"
+    return f"by {recipe.method} with the settings of the run, for {length} with the same epsilon and delta"
 
 
 _LOWEST = 1e-4

@@ -178,7 +178,9 @@ class AttackOutcome:
         number = f"{self.found[0].likeness.mse:.3g}" if mean is None else f"{mean.value:.3g}"
         interval = "" if mean is None else f" ({max(mean.low, 0):.3g} to {mean.high:.3g})"
         images = "1 image" if mean is None else f"{len(self.found)} images"
-        return f"Mean squared error {number}{interval} over {images}: attack {self.attack}, gradient {self.sent.words}."
+        return (
+            f"Mean squared error {number}{interval} over {images} (attack: {self.attack}; gradient: {self.sent.words})."
+        )
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
