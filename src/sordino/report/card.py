@@ -1,4 +1,4 @@
-"""The privacy card of one run: a page to read, print and sign, and the same facts for programs."""
+"""The privacy card of one run: a page to read, print and sign, and report.json with the same facts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _LONGEST_NAME = 60
 
 
 def write_card(run: Path, out: Path | None = None) -> Path:
-    """Writes report.html and report.json into the folder of a finished run, or into `out`. Gives the page's path.
+    """Writes report.html and report.json into the folder of a finished run, or into `out`. Returns the page's path.
 
-    The same run gives the same bytes. Nothing is written if any part of the run is damaged.
+    The output is deterministic. Nothing is written if any part of the run is damaged.
     """
     evidence = Evidence.read(run)
     sections = sections_of(evidence, SECTIONS)
@@ -45,7 +45,7 @@ def write_card(run: Path, out: Path | None = None) -> Path:
 
 
 def write_report(folder: Path, text: str, facts: Mapping[str, object], *, name: str = "report") -> Path:
-    """A page, and its facts beside it. A number that JSON cannot hold, such as an infinite epsilon, becomes null."""
+    """Writes a page and its facts as JSON. Numbers that JSON cannot represent, such as infinity, become null."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / f"{name}.json", (facts_as_json(facts) + "\n").encode())
@@ -56,7 +56,8 @@ def write_report(folder: Path, text: str, facts: Mapping[str, object], *, name: 
 
 
 def facts_as_json(facts: Mapping[str, object]) -> str:
-    """
+    """Facts as JSON, with null for numbers that are not finite.
+
     >>> facts_as_json({"epsilon": math.inf})
     '{\\n  "epsilon": null\\n}'
     """

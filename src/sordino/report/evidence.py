@@ -1,11 +1,7 @@
-"""Evidence of a card: what the folder of a finished run holds, checked and accounted for again.
+"""Evidence of a card: the contents of a finished run's folder, checked for consistency.
 
-An event as privacy.json writes it down, read back. Nothing is run: a name that is no known event is refused.
-
-All that a card is made of, read off the folder of a finished run, and checked against itself.
-
-What privacy.json claims is not copied: the event that it names is accounted for again, and a promise that the event
-does not prove is refused. So nobody signs a number that was typed in.
+*Guarantee:* the epsilon of a card is not copied from privacy.json. The event that the file records is parsed, without
+evaluating code, and accounted for again; a claimed epsilon below what the event proves is refused.
 """
 
 from __future__ import annotations
@@ -72,7 +68,7 @@ _LONGEST = 100_000
 
 
 def parse_event(text: str, *, what: str) -> DpEvent:
-    """The event of which `text` is the `repr`. `what` names it in messages.
+    """Parses the `repr` of an event. `what` names it in messages. Only known events are accepted; no code is run.
 
     >>> parse_event("SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)", what="the event")
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
@@ -106,17 +102,17 @@ def _value(node: ast.expr) -> object:
         case ast.Constant(value=number) if isinstance(number, Real) and not isinstance(number, bool):
             return number
         case _:
-            raise ValueError("no event")
+            raise ValueError("not an event")
 
 
 _PIECE = 1 << 20
-_SEED = "the seed stays secret"  # how the assumption of a seed begins, in folders of every version
-_AGREEMENT = 1e-3  # relative: two versions of an accountant may round differently
+_SEED = "the seed stays secret"  # the beginning of the assumption on a seed, in folders of every version
+_AGREEMENT = 1e-3  # relative tolerance: two versions of an accountant may round differently
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finished run: what it promises, what it was, and how good its model is."""
+    """A finished run: its guarantee, its settings and its measurements."""
 
     saved: SavedRun = field(repr=False)
     guarantee: Guarantee
@@ -126,7 +122,7 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> Evidence:
-        """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state."""
+        """Reads the folder of a finished run. Raises `UsageError` if it is unfinished, `StateError` if damaged."""
         saved = SavedRun.read(path)
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
@@ -139,7 +135,7 @@ class Evidence:
                 tuple(saved.folder.metrics()),
             )
             run._check_that_files_agree(what)
-            run.searched  # noqa: B018  # one that cannot be read is refused here
+            run.searched  # noqa: B018  # raises here if the record of a search cannot be read
         except StateError:
             raise
         except KeyError as error:
@@ -150,18 +146,18 @@ class Evidence:
 
     @property
     def has_seed(self) -> bool:
-        """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
+        """Whether the noise was derived from a seed. A finished folder has the assumption, and not the seed itself."""
         assumed = any(each.startswith(_SEED) for each in self.guarantee.assumptions)
         return assumed or self.saved.recipe.seed is not None
 
     @cached_property
     def searched(self) -> str | None:
-        """The search for settings that is part of the promise, in words."""
+        """Description of the search for settings that the guarantee covers, or None without a search."""
         if "tuning" not in self.promised:
             return None
         search = self.promised["tuning"]
         candidates = " and then ".join(f"{number:d}" for number in search["candidates"])
-        return f"by the rule {search['rule']} and paid by {search['payment']}, of {candidates} candidates"
+        return f"of {candidates} candidates by the rule {search['rule']}, accounted for by {search['payment']}"
 
     @property
     def path(self) -> Path:
@@ -169,7 +165,7 @@ class Evidence:
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """Every (epsilon, delta) that is proved of what was released."""
+        """The privacy curve of the release: every proved pair of epsilon and delta."""
         return privacy_of(self.guarantee.event, self.guarantee.adjacency)
 
     @cached_property
@@ -182,13 +178,13 @@ class Evidence:
 
     @property
     def versions(self) -> dict[str, object]:
-        """Of the software that made the promise."""
-        found = self.promised.get("versions")
-        return found if isinstance(found, dict) else {}
+        """Versions of the software that trained the run."""
+        versions = self.promised.get("versions")
+        return versions if isinstance(versions, dict) else {}
 
     @cached_property
     def holds_more_than_the_plan(self) -> bool:
-        """Whether something beside the planned steps is paid for, such as steps that had to be drawn again."""
+        """Whether more than the planned steps was released, such as steps that had to be drawn again."""
         return self._planned != _counts(self.guarantee.event)
 
     @property
@@ -198,15 +194,15 @@ class Evidence:
 
     def _check_that_files_agree(self, what: str) -> None:
         recipe, question = self.saved.recipe, self.question
-        said = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
-        if said != (question.delta, question.sampler, question.batch_size):
-            raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
+        in_recipe = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
+        if in_recipe != (question.delta, question.sampler, question.batch_size):
+            raise StateError(f"{what} does not belong to the recipe.toml in the same folder.")
         if self.guarantee.view is View.EVERY_STEP and not self._planned <= _counts(self.guarantee.event):
-            raise StateError(f"{what} leaves steps out: its event is not that of its own numbers.")
+            raise StateError(f"{what} is inconsistent: its event leaves out steps of the plan that it describes.")
 
 
 def model_sha256(run: Path) -> str:
-    """By which the weights of a run are known."""
+    """The SHA-256 digest of the weights of a run, model.safetensors."""
     digest = hashlib.sha256()
     with open_regular(run / "model.safetensors") as file:
         while piece := file.read(_PIECE):
@@ -225,7 +221,8 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     claimed = _number(promised["epsilon"])
     proved = Guarantee.of(event, adjacency, delta=promised["delta"], unit=unit, view=view, assumptions=assumptions)
     if not (math.isfinite(claimed) and proved.epsilon <= claimed * (1 + _AGREEMENT)):
-        raise StateError(f"{what} promises epsilon {claimed!r}, its event proves {rounded_up(proved.epsilon, 6)} only.")
+        proves = rounded_up(proved.epsilon, 6)
+        raise StateError(f"{what} claims epsilon {claimed!r}, but its event proves only epsilon {proves}.")
     return replace(proved, epsilon=max(proved.epsilon, claimed))
 
 
@@ -243,11 +240,11 @@ def _question(promised: dict[str, Any], saved: SavedRun) -> Question:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text.")
+        raise TypeError(f"{value!r:.80} is not a string.")
     return value
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.80} is no number.")
+        raise TypeError(f"{value!r:.80} is not a number.")
     return float(value)

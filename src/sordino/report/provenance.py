@@ -1,4 +1,4 @@
-"""Where the model comes from: settings, public facts of the data, versions, and a place to sign."""
+"""Sections of the card on provenance: settings, public facts of the data, versions, and a place to sign."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TO_SIGN = ("name", "role", "date", "signature")
 
 
 def settings(run: Evidence) -> Section:
-    """Everything that decided the training."""
+    """The section with all settings of the training."""
     chosen = settings_of(run)
     rows = [(name.replace("_", " "), _shown(value)) for name, value in chosen.items() if name not in SAID_ELSEWHERE]
     return Section("settings", "Settings", pairs(rows, class_="pairs flow"), chosen, 60)
@@ -35,9 +35,9 @@ def _shown(value: object) -> str:
 
 
 def settings_of(run: Evidence) -> dict[str, Any]:
-    """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
+    """The recipe with the values that were solved for. A seed is never shown: with it the noise can be removed."""
     entries = run.saved.recipe.entries()
-    said = {name: value for name, value in entries.items() if value not in (None, False)}  # 0 equals False: it is off
+    chosen = {name: value for name, value in entries.items() if value not in (None, False)}  # 0 is dropped too: off
     question = run.question
     solved = {
         "examples": question.examples,
@@ -46,14 +46,14 @@ def settings_of(run: Evidence) -> dict[str, Any]:
         "noise_multiplier": question.noise_multiplier,
         "adjacency": str(question.effective_adjacency),
     }
-    shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
+    shown = {name: value for name, value in (chosen | solved).items() if name not in _SEEDS}
     return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}
 
 
 def data(run: Evidence) -> Section:
-    """What is public about the data: declared by a person, and never read off private rows."""
+    """The section with the public facts of the data, which are declared and never computed from private rows."""
     facts, columns = run.saved.facts, _columns(run)
-    rows = [("name", facts.name), ("one input", " x ".join(map(str, facts.input_shape)) + " numbers")]
+    rows = [("name", facts.name), ("shape of an input", " x ".join(map(str, facts.input_shape)))]
     if facts.input_range is not None:
         rows.append(("range of inputs", "{:g} to {:g}".format(*facts.input_range)))
     if facts.num_classes is not None:
@@ -71,7 +71,7 @@ def data(run: Evidence) -> Section:
 
 
 def _columns(run: Evidence) -> dict[str, str]:
-    """The columns of a table, from the schema that was declared public."""
+    """The name and kind of each column of a table, from its public schema."""
     path, source = run.saved.folder.schema, run.saved.recipe.data
     if source == "adult":
         schema = adult_schema()
@@ -96,7 +96,7 @@ def _kind(column: object) -> str:
 
 
 def origin(run: Evidence) -> Section:
-    """By which file and which software it can be known again."""
+    """The section that identifies the model file and the software."""
     trained = run.versions
     here = {name: _version(name) for name in _PACKAGES}
     rows = [
@@ -126,7 +126,7 @@ def _version(package: str) -> str | None:
 
 
 def signature(run: Evidence) -> Section:
-    """Where somebody takes responsibility."""
+    """The section to be signed by the person who releases the model."""
     words = "I have read this card, and I release the model with this hash under this guarantee."
     lines = (element("div", element("span", what), class_=f"line {what}") for what in _TO_SIGN)
     html = joined((element("p", words), element("div", *lines, class_="signatures")))
