@@ -105,7 +105,7 @@ def test_training_modes_and_weights_are_as_before(network, rows):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda x, y: (x.to(torch.uint8), y), "inputs must be floating point, got torch.uint8."),
         (lambda x, y: (x, y[:-1]), "there must be a label for each input, got 360 inputs and 359 labels."),
@@ -113,13 +113,13 @@ def test_training_modes_and_weights_are_as_before(network, rows):
         (lambda x, y: (x - 1, y), "inputs must lie between low = 0.0 and high = 1.0 of the attack."),
     ],
 )
-def test_what_cannot_be_attacked_is_refused(network, rows, change, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_what_cannot_be_attacked_is_refused(network, rows, change, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         pgd(network, *change(*rows), ATTACKS[0], seed=0)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"radius": -1.0}, "radius must be in"),
         ({"steps": 1.5}, "steps must be a whole number"),
@@ -127,8 +127,8 @@ def test_what_cannot_be_attacked_is_refused(network, rows, change, said):
         ({"low": 1.0, "high": 0.0}, "low must be below high, got 1.0 and 0.0."),
     ],
 )
-def test_an_attack_that_makes_no_sense_is_refused(settings, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_attack_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
         LInfinity(**({"radius": 0.1, "step": 0.1, "steps": 3} | settings))
 
 

@@ -97,7 +97,7 @@ def test_a_sentence_says_when_a_difference_may_be_chance():
     groups = Grouping(
         "kind", tuple(Group("kind", name, part) for name, part in zip("ab", np.split(np.arange(80), 2), strict=True))
     )
-    assert "may be chance" in who_lost(accuracies(groups, right, reference, seed=0), "a twin")
+    assert "may be due to chance" in who_lost(accuracies(groups, right, reference, seed=0), "a twin")
 
 
 def test_the_calibration_error_of_honest_answers_is_small_and_of_sure_ones_large():

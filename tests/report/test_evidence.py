@@ -28,7 +28,7 @@ def test_releases_beside_the_plan_are_noticed(make_run, evidence):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"epsilon": 0.1}, "claims epsilon 0.1, but its event proves"),
         ({"epsilon": None}, "is damaged"),
@@ -53,9 +53,9 @@ def test_releases_beside_the_plan_are_noticed(make_run, evidence):
         ({"event": "print()"}, "does not describe what was released"),
     ],
 )
-def test_a_promise_that_was_tampered_with_is_refused(make_run, changes, said):
+def test_a_promise_that_was_tampered_with_is_refused(make_run, changes, message):
     path = make_run(privacy=changes)
-    with pytest.raises(StateError, match=said) as refused:
+    with pytest.raises(StateError, match=message) as refused:
         Evidence.read(path)
     assert "\n" not in str(refused.value)
 

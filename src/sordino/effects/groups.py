@@ -235,7 +235,7 @@ def who_lost(groups: Sequence[GroupAccuracy], beside: str) -> str:
     """States which groups lost most and least accuracy: one sentence on groups of people, if any, and one on classes.
 
     `beside` names the reference model. Groups are compared by the ends of their intervals, so that a small group whose
-    loss may be chance is not named first. People are grouped by all columns together.
+    loss may be due to chance is not named first. People are grouped by all columns together.
 
     >>> def group(by, name, *lost):
     ...     return GroupAccuracy(by, name, 500, Interval(0.8, 0.7, 0.9), Interval(*lost))
@@ -258,7 +258,9 @@ def _extremes(groups: Sequence[GroupAccuracy]) -> str:
     most, more = max(known, key=lambda pair: pair[1].low)
     least, less = min((pair for pair in known if pair[0] is not most), key=lambda pair: pair[1].high)
     sentence = f"accuracy is {_change(more, most.label)} and {_change(less, least.label)}."
-    return sentence if more.low > less.high else f"{sentence} The intervals overlap: the difference may be chance."
+    if more.low > less.high:
+        return sentence
+    return f"{sentence} The intervals overlap: the difference may be due to chance."
 
 
 def _change(lost: Interval, label: str) -> str:

@@ -41,7 +41,7 @@ class Victim:
             return torch.cat([self._logits(rows) for rows in torch.split(inputs, ROWS)])
 
     def losses(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row: the loss, whether the prediction is right, and the gradient with respect to the input."""
+        """The loss of each row, whether its prediction is right, and the gradient with respect to its input."""
         moved = inputs.detach().requires_grad_()
         outputs = self._logits(moved)
         if not outputs.requires_grad:
@@ -160,7 +160,7 @@ class L2(PgdAttack):
 def pgd(
     model: nn.Module, inputs: Tensor, target: Tensor, attack: PgdAttack, *, seed: int, prepare: Prepare | None = None
 ) -> Tensor:
-    """For each row an input within the radius that the model misclassifies, or else the one with the highest loss.
+    """Attacks each row: returns an input within the radius that the model misclassifies, or the one of highest loss.
 
     The model outputs logits. `prepare` transforms inputs for the model, and must be differentiable.
 

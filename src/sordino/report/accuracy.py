@@ -97,9 +97,9 @@ def _classes(by_class: dict[str, Share], overall: Share) -> Html:
 
     def draw(axes: Axes) -> None:
         axes.axvline(overall.value, color=FAINT, linewidth=0.8, linestyle="--")
-        for place, (_, share) in zip(places, shown, strict=True):
-            axes.plot(share.interval, (place, place), color=INK, linewidth=0.8)
-            axes.plot(share.value, place, "o", color=ACCENT, markersize=3.8)
+        for place, (_, accuracy) in zip(places, shown, strict=True):
+            axes.plot(accuracy.interval, (place, place), color=INK, linewidth=0.8)
+            axes.plot(accuracy.value, place, "o", color=ACCENT, markersize=3.8)
         axes.set_yticks(list(places), [shortened(name, _NAME_LENGTH) for name, _ in shown])
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel="accuracy, with its 95 % interval", ylim=(-0.7, len(shown) - 0.3))
@@ -109,7 +109,7 @@ def _classes(by_class: dict[str, Share], overall: Share) -> Html:
     fewer = f"the {len(shown)} of {len(by_class)} classes with the lowest accuracy"
     which = "each class" if len(shown) == len(by_class) else fewer
     caption = f"Accuracy on test rows of {which}; dashed: all rows."
-    words = "Accuracy by class: " + "; ".join(f"{name} {share.text}" for name, share in shown) + "."
+    words = "Accuracy by class: " + "; ".join(f"{name} {accuracy.text}" for name, accuracy in shown) + "."
     return picture("classes", draw, caption=caption, words=words, height=0.7 + 0.17 * max(6, len(shown)))
 
 

@@ -134,11 +134,11 @@ def _picture(runs: Sequence[Evidence]) -> Html:
     shapes = list(dict.fromkeys(run.guarantee.adjacency for _, run, _ in points))
 
     def draw(axes: Axes) -> None:
-        for number, run, share in points:
+        for number, run, accuracy in points:
             epsilon = run.guarantee.epsilon
-            axes.plot((epsilon, epsilon), share.interval, color=INK, linewidth=0.8)
-            axes.plot(epsilon, share.value, _MARKERS[run.guarantee.adjacency], color=ACCENT, markersize=4.5)
-            axes.annotate(str(number), (epsilon, share.value), (5, 3), textcoords="offset points")
+            axes.plot((epsilon, epsilon), accuracy.interval, color=INK, linewidth=0.8)
+            axes.plot(epsilon, accuracy.value, _MARKERS[run.guarantee.adjacency], color=ACCENT, markersize=4.5)
+            axes.annotate(str(number), (epsilon, accuracy.value), (5, 3), textcoords="offset points")
         for shape in shapes:
             axes.plot([], [], _MARKERS[shape], color=ACCENT, label=f"{shape} adjacency")
         axes.set(xlabel="epsilon", ylabel="test accuracy, with its 95 % interval")
@@ -148,8 +148,8 @@ def _picture(runs: Sequence[Evidence]) -> Html:
 
     caption = "Accuracy on public test rows against epsilon; numbers refer to the table."
     values = "; ".join(
-        f"run {number}: {share.text} at epsilon {rounded_up(run.guarantee.epsilon)} under {run.guarantee.adjacency}"
-        for number, run, share in points
+        f"run {number}: {accuracy.text} at epsilon {rounded_up(run.guarantee.epsilon)} under {run.guarantee.adjacency}"
+        for number, run, accuracy in points
     )
     return picture(
         "accuracy", draw, caption=caption, words=f"Accuracy against epsilon. {values}.", height=3.0, legend=True

@@ -59,8 +59,8 @@ def _published(name: str) -> Split:
         case "adult":
             return read_rows(files[-1].verify(folder), adult_schema())
         case _:
-            pictures, labels = files[-2:]
-            return read_pictures(pictures.verify(folder), labels.verify(folder))
+            images, labels = files[-2:]
+            return read_pictures(images.verify(folder), labels.verify(folder))
 
 
 def _of_table(recipe: Recipe, copy: Path) -> Split:
@@ -78,9 +78,9 @@ def _of_folder(folder: Path, facts: Facts) -> Split:
     classes = [(label, folder / name) for label, name in enumerate(facts.class_names) if (folder / name).is_dir()]
     if not classes:
         raise DataError(f"{str(folder)!r} has no images of the classes of the model.")
-    pictures = [load_pictures(path, facts.input_shape) for _, path in classes]
-    labels = [torch.full((len(some),), label) for (label, _), some in zip(classes, pictures, strict=True)]
-    return Split(torch.cat(pictures), torch.cat(labels))
+    images = [load_pictures(path, facts.input_shape) for _, path in classes]
+    labels = [torch.full((len(of_class),), label) for (label, _), of_class in zip(classes, images, strict=True)]
+    return Split(torch.cat(images), torch.cat(labels))
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class BoundMethod(Protocol):
         ...
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
-        """The bound if every canary were told right: no audit with this number of canaries shows more."""
+        """The bound if every guess were right: no audit with this number of canaries shows more."""
         ...
 
 
