@@ -1,4 +1,4 @@
-"""A small network that has learnt the digits, runs to look at, and what was measured of one."""
+"""A small network trained on the digits, finished runs, and measurements of one."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ columns.status = {kind = "category", categories = ["single", "widow", "married"]
 
 @pytest.fixture(scope="session", autouse=True)
 def short_trainings():
-    """Networks that learn without privacy learn for a moment."""
+    """Shortens training without privacy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sordino.effects.rare_examples._FEWEST_STEPS", 300)
         yield
@@ -30,14 +30,14 @@ def short_trainings():
 
 @pytest.fixture(scope="session")
 def digits():
-    """Pixels from 0 to 1 and labels: rows to learn from, and rows to attack."""
+    """Pixels from 0 to 1 and labels, of the training and the test rows."""
     data = load("digits")
     return tuple((split.inputs.float() / 16, split.target) for split in (data.train, data.test))
 
 
 @pytest.fixture(scope="session")
 def network(digits):
-    """It has about 97 % right."""
+    """A network with an accuracy of about 97 %."""
     (inputs, target), _ = digits
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
@@ -58,7 +58,7 @@ def digits_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def people_run(tmp_path_factory):
-    """The same on a table with two group columns. Nobody is a green widow, and no red widow is ill."""
+    """The folder of a run on a table with two group columns. No row is a green widow, and no red widow is ill."""
     folder = tmp_path_factory.mktemp("people")
     (folder / "people.toml").write_text(SCHEMA)
     for name, seed in (("people.csv", 0), ("public.csv", 1)):
@@ -87,7 +87,7 @@ def _people(seed):
 
 @pytest.fixture(scope="session")
 def measured(digits_run, short_trainings):
-    """The subject, the public ensemble and what was measured, of the digits."""
+    """The subject, the public ensemble and the measurements of the digits run."""
     subject = Subject.of(SavedRun.read(digits_run))
     ensemble = public_ensemble(subject)
     return subject, ensemble, measure(subject, ensemble, attacked=60)

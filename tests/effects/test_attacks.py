@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_neighbours_whatever_else_was_drawn(network
 
 
 def test_a_sure_answer_still_has_a_gradient(network, rows):
-    """Logits thirty times as large are as easy to attack. By cross-entropy they would look twice as robust."""
+    """Logits thirty times as large are as easy to attack. With cross-entropy they would look twice as robust."""
     sure = nn.Sequential(*network[:-1], _Scaled(network[-1], 30.0))
     attack = LInfinity(0.1, step=0.02, steps=20)
     plain, scaled = (robust_accuracy(model, *rows, attack, seed=0) for model in (network, sure))
@@ -81,7 +81,7 @@ def test_a_sure_answer_still_has_a_gradient(network, rows):
 
 
 def test_a_preparation_with_a_gradient_is_passed(network, rows):
-    """A model of pixels from 0 to 255 is as weak as the model itself on pixels from 0 to 1."""
+    """With pixels from 0 to 255 and a preparation, the model is as weak as with pixels from 0 to 1."""
     attack = LInfinity(0.1 * 255, step=0.02 * 255, steps=20, high=255.0)
     pixels = 255 * rows[0]
     plain = robust_accuracy(network, *rows, ATTACKS[0], seed=0)
@@ -105,21 +105,21 @@ def test_training_modes_and_weights_are_as_before(network, rows):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        (lambda x, y: (x.to(torch.uint8), y), "inputs must be floating point to be moved, got torch.uint8."),
+        (lambda x, y: (x.to(torch.uint8), y), "inputs must be floating point, got torch.uint8."),
         (lambda x, y: (x, y[:-1]), "there must be a label for each input, got 360 inputs and 359 labels."),
         (lambda x, y: (x[:0], y[:0]), "there must be a label for each input, got 0 inputs and 0 labels."),
-        (lambda x, y: (x - 1, y), "inputs must lie between 0.0 and 1.0, the range that the attack keeps to."),
+        (lambda x, y: (x - 1, y), "inputs must lie between low = 0.0 and high = 1.0 of the attack."),
     ],
 )
-def test_what_cannot_be_attacked_is_refused(network, rows, change, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_what_cannot_be_attacked_is_refused(network, rows, change, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         pgd(network, *change(*rows), ATTACKS[0], seed=0)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"radius": -1.0}, "radius must be in"),
         ({"steps": 1.5}, "steps must be a whole number"),
@@ -127,8 +127,8 @@ def test_what_cannot_be_attacked_is_refused(network, rows, change, said):
         ({"low": 1.0, "high": 0.0}, "low must be below high, got 1.0 and 0.0."),
     ],
 )
-def test_an_attack_that_makes_no_sense_is_refused(settings, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_attack_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
         LInfinity(**({"radius": 0.1, "step": 0.1, "steps": 3} | settings))
 
 

@@ -1,4 +1,4 @@
-"""What `sordino effects` says, where it is written, and what stays out of the folder of a run."""
+"""Results of `sordino effects`, their pages, and what must stay out of the folder of a run."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def test_the_most_harmed_are_rows_that_the_ensemble_knows_and_the_model_does_not
 
 
 def test_no_member_of_the_ensemble_judges_rows_that_it_has_learnt_from(measured):
-    """On rows that it knows by heart, an ensemble would have everything right."""
+    """On rows that it was trained on, the ensemble would have an accuracy of 1."""
     _, ensemble, _ = measured
     assert ensemble.right.mean() < 0.99
 
@@ -54,7 +54,7 @@ def test_the_card_shows_effects_and_refuses_those_of_other_weights(copied, measu
     subject, _, found = measured
     write_public(found, subject, copied)
     page = write_card(copied)
-    assert "Who pays for privacy" in page.read_text()
+    assert "Accuracy by group and under attack" in page.read_text()
     facts = json.loads((copied / "report.json").read_text())["effects"]
     assert facts["headline"] == found.headline and len(facts["groups"]) == 10
     changed = (copied / "effects.json").read_text().replace(found.model_sha256, "0" * 64)
@@ -74,7 +74,7 @@ def test_what_a_twin_shows_is_marked_and_never_written_into_a_run(copied, measur
     subject, ensemble, found = measured
     beside = compare(subject, train_twin(subject.saved), ensemble, attacked=20)
     assert beside.twin.value > found.overall.value and beside.lost.value > 0
-    assert beside.headline.startswith("Beside a twin that was trained without privacy, class ")
+    assert beside.headline.startswith("Compared with a twin that was trained without privacy, accuracy is ")
     assert beside.masking.transferred is not None
     page = write_internal(beside, found, subject, tmp_path / "inside")
     for path in (page, page.with_suffix(".json")):
@@ -105,8 +105,9 @@ def test_groups_of_people_come_alone_and_together_and_say_what_is_missing(people
     names = [group.name for group in found.groups]
     assert "red, widow" in names and "green, widow" not in names
     notes = " ".join(found.notes)
-    assert "no public row is of status married" in notes and "colour and status red, married; green, widow" in notes
-    assert "equalized odds need rows of both classes in each group, and 'red, widow' has one." in found.notes
+    assert "no public row belongs to it: status married" in notes
+    assert "colour and status red, married; green, widow" in notes
+    assert "equalized odds need rows of both classes in each group, and 'red, widow' has rows of one." in found.notes
     assert {each.by for each in found.disparities} == {"colour", "status", "colour and status"}
 
 
@@ -118,8 +119,9 @@ def test_columns_that_are_named_are_the_only_ones(people_run):
 def test_the_command_prints_a_sentence_first_and_writes_beside_the_run(people_run, tmp_path, capsys):
     effects(people_run, group=["colour"], attacked=0, out=tmp_path / "shown")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Beside 4 networks that learnt without privacy") and "points (" in lines[0]
-    assert lines[2].split() == ["group", "public", "rows", "right", "points", "lost"]
+    assert lines[0].startswith("Compared with 4 networks that were trained without privacy")
+    assert "points lower for" in lines[0]
+    assert lines[2].split() == ["group", "public", "rows", "accuracy", "points", "lost"]
     assert lines[-1] == str(tmp_path / "shown" / "effects.html")
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["effects.html", "effects.json"]
 
@@ -155,7 +157,7 @@ def test_a_table_without_public_rows_is_refused(people_run, tmp_path):
 
 
 def test_public_rows_of_another_shape_are_refused(digits_run):
-    with pytest.raises(DataError, match=re.escape("the test rows have shape (2, 400), the model takes (1, 8, 8).")):
+    with pytest.raises(DataError, match=re.escape("the test rows have shape (2, 400), but the model takes (1, 8, 8).")):
         effects(digits_run, data="two-patch")
 
 
@@ -170,5 +172,5 @@ def test_a_column_that_no_public_row_has_is_refused(people_run, monkeypatch):
         return judged
 
     monkeypatch.setattr(module, "judge", without_colours)
-    with pytest.raises(DataError, match="no public row has a known colour"):
+    with pytest.raises(DataError, match="no public row has a known value of group column colour"):
         effects(people_run)

@@ -1,4 +1,4 @@
-"""Accuracies by group, their intervals, and parity: held to fairlearn and to what chance gives."""
+"""Accuracies by group, their intervals, and parity, compared with fairlearn and with random data."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from sordino.errors import DataError
 
 @pytest.fixture
 def census():
-    """Two classes, three groups, and answers that are right three times in four."""
+    """Two classes, three groups, and predictions that are right three times in four."""
     generator = np.random.default_rng(0)
     target, group = generator.integers(2, size=900), generator.integers(3, size=900)
     predicted = np.where(generator.random(900) < 0.6 + 0.1 * group, target, 1 - target)
@@ -47,7 +47,7 @@ def test_parity_and_odds_are_those_of_fairlearn(census):
 def test_odds_of_a_group_with_one_class_are_refused_by_its_name(census):
     target, predicted, _, grouping = census
     alone = Group("letter", "alone", np.flatnonzero(target == 1)[:40])
-    with pytest.raises(DataError, match="rows of both classes in each group, and 'alone' has one"):
+    with pytest.raises(DataError, match="rows of both classes in each group, and 'alone' has rows of one"):
         equalized_odds(Grouping("letter", (*grouping.groups, alone)), target, predicted, "yes", seed=0)
 
 
@@ -68,7 +68,7 @@ def test_an_interval_of_rows_that_are_all_alike_has_a_width():
 
 
 def test_rows_that_are_hard_for_both_do_not_widen_a_loss():
-    """Paired: the reference is right on every row that the model has right, and on two more of a hundred."""
+    """Paired rows: the reference is right where the model is, and on two more rows of a hundred."""
     right = np.repeat([0.0, 1.0], 50)
     reference = right.copy()
     reference[:2] = 1
@@ -83,8 +83,9 @@ def test_a_sentence_names_no_group_of_few_rows():
     reference = np.concatenate([np.ones(10), np.tile([0.0, 1.0], 35), np.zeros(70)])
     rows = np.split(np.arange(150), [10, 80])
     groups = Grouping("kind", tuple(Group("kind", name, part) for name, part in zip("abc", rows, strict=True)))
-    said = who_lost(accuracies(groups, right, reference, seed=0), "a twin")
-    assert said.startswith("Beside a twin, b lost 50.0 points (") and ", c lost 0.0 (" in said
+    headline = who_lost(accuracies(groups, right, reference, seed=0), "a twin")
+    assert headline.startswith("Compared with a twin, accuracy is 50.0 points lower for b (")
+    assert " and 0.0 points lower for c (" in headline
     alone = Grouping("kind", groups.groups[:2])
     assert "Fewer than two groups have 30 public rows" in who_lost(
         accuracies(alone, right, reference, seed=0), "a twin"
@@ -96,7 +97,7 @@ def test_a_sentence_says_when_a_difference_may_be_chance():
     groups = Grouping(
         "kind", tuple(Group("kind", name, part) for name, part in zip("ab", np.split(np.arange(80), 2), strict=True))
     )
-    assert "may be chance" in who_lost(accuracies(groups, right, reference, seed=0), "a twin")
+    assert "may be due to chance" in who_lost(accuracies(groups, right, reference, seed=0), "a twin")
 
 
 def test_the_calibration_error_of_honest_answers_is_small_and_of_sure_ones_large():
@@ -106,5 +107,5 @@ def test_the_calibration_error_of_honest_answers_is_small_and_of_sure_ones_large
     found, sure = (calibration_error(scale * logits, honest, seed=0) for scale in (1, 20))
     assert found.error.value < 0.015
     assert all(each.error.low <= each.error.value <= each.error.high for each in (found, sure))
-    assert sure.error.value > 0.15 and "surer than it is right" in sure.words
+    assert sure.error.value > 0.15 and "overconfident" in sure.words
     assert sum(each.rows for each in found.bins) == 4000 and len(found.bins) <= BINS

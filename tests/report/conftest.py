@@ -1,4 +1,4 @@
-"""Run folders that look as if a training had just ended, made in a moment."""
+"""Folders of finished runs, written without training."""
 
 from dataclasses import asdict, replace
 
@@ -51,13 +51,13 @@ def _promise(recipe, noise_multiplier):
 
 @pytest.fixture(scope="session")
 def run(make_run):
-    """A plain one, which no test changes."""
+    """A run with default settings, which no test changes."""
     return make_run()
 
 
 @pytest.fixture(scope="session")
 def evidence(run):
-    """What is read off it."""
+    """The evidence of that run."""
     from sordino.report.evidence import Evidence
 
     return Evidence.read(run)

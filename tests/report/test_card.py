@@ -1,4 +1,4 @@
-"""The privacy card says what follows from the run, to people and to programs alike, and shows nothing else."""
+"""The privacy card states what follows from the run, the same on the page and in JSON, and nothing secret."""
 
 import json
 import math
@@ -28,7 +28,7 @@ NAMES = ("guarantee", "limits", "inference", "measured", "spending", "settings",
 
 
 class Seen(HTMLParser):
-    """What a browser would see of a page."""
+    """Tags, attributes and text of a page, as a browser would parse them."""
 
     def __init__(self, text):
         super().__init__()
@@ -54,7 +54,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def card(run, tmp_path_factory):
-    """The page and the facts of a plain run."""
+    """The page and the facts of a run with default settings."""
     path = write_card(run, tmp_path_factory.mktemp("card"))
     return path.read_text(), json.loads((path.parent / "report.json").read_text())
 
@@ -102,7 +102,7 @@ def test_page_and_facts_agree(card, evidence):
     for point in facts["inference"]["membership"]:
         assert f"{rounded_up(100 * point['best_true_positive_rate'], 3)} %" in words
     assert facts["origin"]["model_sha256"] in words
-    assert f"Of {facts['measured']['test']['rows']} public test rows" in words
+    assert f"Accuracy on {facts['measured']['test']['rows']} public test rows, with its 95 % interval" in words
 
 
 def test_the_trade_off_is_a_bound_and_hardly_above_the_exact_one():
@@ -117,10 +117,10 @@ def test_accuracy_by_class_is_that_of_the_predictions(card, run):
     from sordino.data import load
 
     labels = load("digits").test.target.tolist()
-    said = [answer["prediction"] for answer in SavedRun.read(run).predict("digits")]
-    for name, share in card[1]["measured"]["by_class"].items():
-        of_class = [guess == name for guess, label in zip(said, labels, strict=True) if str(label) == name]
-        assert (share["right"], share["rows"]) == (sum(of_class), len(of_class))
+    predicted = [answer["prediction"] for answer in SavedRun.read(run).predict("digits")]
+    for name, accuracy in card[1]["measured"]["by_class"].items():
+        of_class = [guess == name for guess, label in zip(predicted, labels, strict=True) if str(label) == name]
+        assert (accuracy["right"], accuracy["rows"]) == (sum(of_class), len(of_class))
     assert card[1]["measured"]["test"]["rows"] == len(labels)
 
 
@@ -141,13 +141,13 @@ SEED = 987654321
 
 @pytest.fixture(scope="module")
 def hostile(make_run, tmp_path_factory):
-    """The page and the facts of a run whose names are attacks, and whose seed is known."""
+    """The page and the facts of a run whose names attempt injection, and that has a seed."""
     names = (HOSTILE, "$x_1$", "a\u202eb", "\x00\n", '" onload="x', "</svg>", "&amp;", "漢字", "]]>", "-->")
     run = make_run(
         facts={"name": HOSTILE, "class_names": names},
         privacy={"assumptions": [HOSTILE, "'\"><img src=x>"], "versions": {HOSTILE: HOSTILE}},
         name="<b>run",
-        sampler="shuffled",  # whose curve is quick
+        sampler="shuffled",  # its privacy curve is fast to compute
         seed=SEED,
         initial_seed=SEED,
     )
@@ -167,7 +167,7 @@ def test_whatever_a_name_holds_stays_text(hostile):
 
 def test_a_seed_is_never_shown(hostile):
     assert str(SEED) not in "".join(hostile)
-    assert "whoever knows the seed" in hostile[0]
+    assert "anyone who knows the seed" in hostile[0]
 
 
 COURSE = [
@@ -178,7 +178,7 @@ COURSE = [
 
 def test_the_way_is_shown_where_every_step_may_be_seen(make_run):
     section = measured(Evidence.read(make_run(metrics=COURSE)))
-    assert "Validation on the way." in section.html
+    assert "Validation during training." in section.html
     assert [row["validation_accuracy"] for row in section.facts["course"]] == [0.25, 0.375]
 
 
@@ -186,9 +186,9 @@ def test_hidden_steps_stay_hidden(make_run):
     run = Evidence.read(make_run(metrics=COURSE, privacy={"view": "final-model"}))
     section = measured(run)
     assert section.facts["course"] == []
-    assert "Validation on the way." not in section.html and "0.25" not in section.html
-    assert "about the final model only" in section.html
-    assert "would hold if every step were seen" in spending(run).html
+    assert "Validation during training." not in section.html and "0.25" not in section.html
+    assert "for the final model only" in section.html
+    assert "would hold if every step were observed" in spending(run).html
 
 
 def test_a_metric_without_a_step_is_not_drawn(make_run):

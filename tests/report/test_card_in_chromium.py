@@ -1,4 +1,4 @@
-"""The card as a browser shows it: no complaint, at most three pages of A4, nothing wider than a phone."""
+"""The card in a browser: no console messages, at most three pages of A4, and no wider than a phone."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from sordino.report import write_card
 
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 TITLES = (
-    *("The guarantee", "What this means", "Who could still learn what", "How good the model is"),
+    *("The guarantee", "What this means", "Attacks that remain possible", "How good the model is"),
     *("How the privacy was spent", "Settings", "Data", "Origin", "Signature"),
 )
 pytestmark = pytest.mark.skipif(
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def card(make_run, tmp_path_factory):
-    """One with much to say: long names, a seed, measurements on the way."""
+    """A long card: long names, a seed, measurements during training."""
     names = tuple(f"a class with a rather long name {number}" for number in range(10))
     course = [{"step": step, "validation_accuracy": step / 30} for step in range(1, 21)]
     facts = {"name": "x" * 150, "class_names": names}

@@ -1,4 +1,4 @@
-"""A comparison shows accuracy against epsilon, and says when two epsilons do not mean the same."""
+"""A comparison shows accuracy against epsilon, and warns if two epsilons cannot be compared."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def written(paths, out):
 
 @pytest.fixture(scope="module")
 def alike(make_run, run, tmp_path_factory):
-    """Two runs that differ in noise and learning rate only."""
+    """A comparison of two runs that differ in noise and learning rate only."""
     return written([run, make_run(noise_multiplier=4.0, learning_rate=0.25)], tmp_path_factory.mktemp("comparison"))
 
 
@@ -26,11 +26,11 @@ def test_each_run_stands_with_its_epsilon_adjacency_and_accuracy(alike, evidence
     page, facts = alike
     assert len(facts["results"]["runs"]) == 2
     for number, run in enumerate(facts["results"]["runs"], start=1):
-        share = run["test"]["accuracy"]
+        accuracy = run["test"]["accuracy"]
         epsilon = rounded_up(run["epsilon"])
         row = f"<td>{number}</td><td>{run['run']}</td><td>{epsilon}</td><td>0.0001</td><td>zero-out</td>"
         assert row in page
-        assert f"run {number}: {100 * share:.1f} %" in page
+        assert f"run {number}: {100 * accuracy:.1f} %" in page
     assert facts["results"]["runs"][0]["epsilon"] == evidence.guarantee.epsilon
 
 
@@ -50,7 +50,7 @@ def test_runs_under_different_adjacencies_are_said_not_to_be_comparable(make_run
 
 def test_equal_runs_have_no_differences(run, tmp_path):
     page, facts = written([run, run], tmp_path)
-    assert facts["differences"] == {} and "There are none." in page
+    assert facts["differences"] == {} and "All settings are equal." in page
 
 
 def test_a_run_without_test_rows_is_in_the_table_and_not_in_the_picture(make_run, run, tmp_path):

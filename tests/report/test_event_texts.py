@@ -1,4 +1,4 @@
-"""An event that was written down is read back as it was, and nothing else is."""
+"""The repr of an event is parsed back to the same event, and other strings are refused."""
 
 import pytest
 from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent

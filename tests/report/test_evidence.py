@@ -1,4 +1,4 @@
-"""Nobody signs a number that was typed in: what the files of a run say has to follow from one another."""
+"""The files of a run must be consistent: an epsilon that was changed by hand is refused."""
 
 import json
 
@@ -28,34 +28,34 @@ def test_releases_beside_the_plan_are_noticed(make_run, evidence):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"epsilon": 0.1}, "promises epsilon 0.1, its event proves"),
+        ({"epsilon": 0.1}, "claims epsilon 0.1, but its event proves"),
         ({"epsilon": None}, "is damaged"),
         ({"epsilon": "1"}, "is damaged"),
-        ({"delta": 1e-3}, "belongs to another recipe.toml"),
+        ({"delta": 1e-3}, "does not belong to the recipe.toml"),
         ({"delta": 0}, "is damaged"),
-        ({"sampler": "shuffled"}, "belongs to another recipe.toml"),
+        ({"sampler": "shuffled"}, "does not belong to the recipe.toml"),
         ({"sampler": "none"}, "is damaged"),
-        ({"batch_size": 204}, "belongs to another recipe.toml"),
-        ({"steps": 21}, "leaves steps out"),
-        ({"noise_multiplier": 6.0}, "leaves steps out"),
+        ({"batch_size": 204}, "does not belong to the recipe.toml"),
+        ({"steps": 21}, "leaves out steps"),
+        ({"noise_multiplier": 6.0}, "leaves out steps"),
         ({"adjacency": "replace-one"}, "its event proves"),
         ({"adjacency": 1}, "is damaged"),
         ({"assumptions": [1]}, "is damaged"),
         ({"tuning": None}, "is damaged"),
         ({"tuning": {"rule": "clip-momentum", "payment": "compose"}}, "'candidates' is missing"),
         ({"tuning": {"rule": "clip-momentum", "payment": "compose", "candidates": ["3"]}}, "is damaged"),
-        ({"event": "GaussianDpEvent(noise_multiplier=9.0)"}, "leaves steps out"),
-        ({"event": "NoOpDpEvent()"}, "leaves steps out"),
+        ({"event": "GaussianDpEvent(noise_multiplier=9.0)"}, "leaves out steps"),
+        ({"event": "NoOpDpEvent()"}, "leaves out steps"),
         ({"event": "GaussianDpEvent(noise_multiplier=[])"}, "is damaged"),
         ({"event": "SelfComposedDpEvent(event=5, count=5)"}, "is damaged"),
         ({"event": "print()"}, "does not describe what was released"),
     ],
 )
-def test_a_promise_that_was_tampered_with_is_refused(make_run, changes, said):
+def test_a_promise_that_was_tampered_with_is_refused(make_run, changes, message):
     path = make_run(privacy=changes)
-    with pytest.raises(StateError, match=said) as refused:
+    with pytest.raises(StateError, match=message) as refused:
         Evidence.read(path)
     assert "\n" not in str(refused.value)
 

@@ -216,9 +216,10 @@ def test_adam_is_tuned_and_its_momentum_reaches_the_recipe(run):
 def test_the_card_of_a_tuned_model_says_what_was_searched_and_that_there_was_a_seed(run, composed):
     run("report", composed, "--out", "card")
     page = next(path for path in Path("card").rglob("*.html")).read_text()
-    assert "a whole search for settings, by the rule clip-momentum and paid by compose, of 2 and then 1 cand" in page
+    search = "of 2 and then 1 candidates by the rule clip-momentum, accounted for by compose"
+    assert f"a whole search for settings ({search})" in page
     assert "with 3 steps and a score in each trial" in page and "steps that were planned" not in page
-    assert "whoever knows the seed of this run" in page and "fresh randomness" not in page
+    assert "anyone who knows the seed of this run" in page and "fresh randomness" not in page
 
 
 @pytest.mark.parametrize("private", ["rows.npz", "./rows.npz", "linked.npz"])

@@ -1,1 +1,1 @@
-"""Attacks that test what a guarantee promises: audits, membership inference, reconstruction."""
+"""Attacks that test a privacy guarantee: audits with canaries, membership inference, image reconstruction."""

@@ -1,4 +1,4 @@
-"""What a trained model does to groups of people, and what it lets attackers do."""
+"""Side effects of private training on public rows: accuracy by group, calibration and adversarial robustness."""
 
 from sordino.effects.input_attacks import L2 as L2
 from sordino.effects.input_attacks import LInfinity as LInfinity

@@ -1,4 +1,4 @@
-"""How far a number measured on some rows could be another on other rows: bootstrap intervals (Efron 1979)."""
+"""Bootstrap confidence intervals for statistics of rows (Efron 1979)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import stats
 from sordino.training.evaluation import wilson
 
 DRAWS = 1000
-_SAMPLES_AT_A_TIME = 50  # of all rows each
+_SAMPLES_AT_A_TIME = 50  # each has as many rows as the data
 _ENDS = (0.025, 0.975)
 
 Statistic = Callable[[NDArray[np.int64]], float]
@@ -20,7 +20,7 @@ Statistic = Callable[[NDArray[np.int64]], float]
 
 @dataclass(frozen=True)
 class Interval:
-    """A share or a difference of shares, with the ends of its 95 % interval.
+    """A fraction, or a difference of fractions, with its 95 % interval.
 
     >>> Interval(0.041, 0.02, 0.063).points, Interval(0.9, 0.88, 0.92).percent
     ('4.1 (2.0 to 6.3)', '90.0 % (88.0 to 92.0)')
@@ -32,7 +32,7 @@ class Interval:
 
     @property
     def points(self) -> str:
-        """In percentage points."""
+        """The value and its interval in percentage points."""
         return f"{in_points(self.value)} ({in_points(self.low)} to {in_points(self.high)})"
 
     @property
@@ -41,11 +41,13 @@ class Interval:
 
 
 def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS) -> Interval:
-    """The statistic of all `rows`, and where it lies in 95 % of the samples that are drawn from them with repetition.
+    """The statistic of all `rows` with its percentile bootstrap interval.
+
+    `statistic` is called with arrays of row indices.
 
     >>> heads = np.arange(100) % 2
-    >>> found = bootstrap(lambda rows: heads[rows].mean(), 100, seed=0)
-    >>> found.value, found.low < 0.43, found.high > 0.57
+    >>> interval = bootstrap(lambda rows: heads[rows].mean(), 100, seed=0)
+    >>> interval.value, interval.low < 0.43, interval.high > 0.57
     (0.5, True, True)
     """
     low, high = np.quantile(_resampled(statistic, rows, seed, draws), _ENDS)
@@ -53,26 +55,27 @@ def bootstrap(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS)
 
 
 def bootstrap_of_distance(statistic: Statistic, rows: int, *, seed: int, draws: int = DRAWS) -> Interval:
-    """The same of a distance that chance makes larger, such as a mean of sizes: what chance adds is taken off.
+    """Value and interval of a statistic that is biased upwards, such as a mean of absolute values, without its bias.
 
-    Samples lie as far above the rows as the rows lie above the truth, about. So value and ends are mirrored at what was
-    found on the rows (the basic bootstrap), and no distance is below zero. Where the truth is 0, this is too narrow.
+    Bootstrap samples are about as far above the value on the rows as that is above the truth. So value and interval are
+    reflected at the value on the rows (basic bootstrap), and clamped at zero. If the truth is 0, the interval is too
+    narrow.
 
     >>> noise = np.random.default_rng(0).normal(size=400).reshape(20, 20)  # twenty groups, whose true means are all 0
-    >>> found = bootstrap_of_distance(lambda rows: np.abs(noise[:, rows].mean(axis=1)).mean(), 20, seed=0)
-    >>> round(found.value, 2), float(np.abs(noise.mean(axis=1)).mean().round(2))
+    >>> interval = bootstrap_of_distance(lambda rows: np.abs(noise[:, rows].mean(axis=1)).mean(), 20, seed=0)
+    >>> round(interval.value, 2), float(np.abs(noise.mean(axis=1)).mean().round(2))
     (0.14, 0.2)
     """
-    found, values = float(statistic(np.arange(rows))), _resampled(statistic, rows, seed, draws)
-    value, low, high = 2 * found - np.array([np.mean(values), *np.quantile(values, _ENDS[::-1])])
+    measured, values = float(statistic(np.arange(rows))), _resampled(statistic, rows, seed, draws)
+    value, low, high = 2 * measured - np.array([np.mean(values), *np.quantile(values, _ENDS[::-1])])
     return Interval(max(0.0, float(value)), max(0.0, float(low)), max(0.0, float(high)))
 
 
 def _resampled(statistic: Statistic, rows: int, seed: int, draws: int) -> NDArray[np.float64]:
     """The statistic of each bootstrap sample."""
-    if rows == 1:  # every sample is the row itself, for which scipy has no bootstrap
+    if rows == 1:  # scipy refuses a single row; every sample is that row
         return np.full(draws, statistic(np.zeros(1, dtype=np.int64)))
-    found = stats.bootstrap(
+    result = stats.bootstrap(
         (np.arange(rows),),
         statistic,
         vectorized=False,
@@ -81,19 +84,19 @@ def _resampled(statistic: Statistic, rows: int, seed: int, draws: int) -> NDArra
         method="percentile",
         random_state=np.random.default_rng(seed),
     )
-    distribution: NDArray[np.float64] = found.bootstrap_distribution
+    distribution: NDArray[np.float64] = result.bootstrap_distribution
     return distribution
 
 
 def mean_of(values: NDArray[np.float64], *, seed: int) -> Interval:
-    """The mean. All rows right, or all wrong, would have an interval without a width: Wilson's stands in for it."""
+    """The mean of values from 0 to 1. If all are 0 or all are 1, the interval is Wilson's: bootstrap has no width."""
     if set(np.unique(values)) in ({0.0}, {1.0}):
         return Interval(float(values[0]), *wilson(int(values.sum()), len(values)))
     return bootstrap(lambda rows: float(values[rows].mean()), len(values), seed=seed)
 
 
 def change_of(differences: NDArray[np.float64], *, seed: int) -> Interval:
-    """The mean of differences. Where no row differs, it may still be off to either side, as far as Wilson's goes."""
+    """The mean of differences. If all are 0, the interval extends to either side by the width of Wilson's interval."""
     if not differences.any():
         _, most = wilson(0, len(differences))
         return Interval(0.0, -most, most)
@@ -101,7 +104,8 @@ def change_of(differences: NDArray[np.float64], *, seed: int) -> Interval:
 
 
 def in_points(share: float) -> str:
-    """
+    """A fraction in percentage points, with one digit.
+
     >>> in_points(0.0412), in_points(-0.0001)
     ('4.1', '0.0')
     """
@@ -109,9 +113,7 @@ def in_points(share: float) -> str:
 
 
 def gap_of(upper: NDArray[np.float64], lower: NDArray[np.float64], *, seed: int) -> Interval:
-    """How much higher one mean is than another, of rows that were drawn apart: their intervals put together.
-
-    The square-and-add method (Newcombe 1998).
+    """The difference of the means of two independent samples, with an interval by square-and-add (Newcombe 1998).
 
     >>> gap_of(np.ones(50), np.arange(50) % 2.0, seed=0).value
     0.5

@@ -1,4 +1,4 @@
-"""Whether a model is as often right as it says: the calibration error (Guo et al. 2017)."""
+"""The expected calibration error: whether a model is right as often as its confidence says (Guo et al. 2017)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows with about the same confidence: how sure the model is of them on average, and how often right."""
+    """Rows with about the same confidence, with their mean confidence and accuracy."""
 
     rows: int
     confidence: float
@@ -26,9 +26,9 @@ class Bin:
 
 @dataclass(frozen=True)
 class CalibrationError:
-    """The mean distance of confidence and accuracy over bins of equal width, weighted by their rows.
+    """The mean distance of confidence and accuracy over bins of equal width, weighted by their numbers of rows.
 
-    Even a model whose confidence is right is off by chance in each bin, so what chance adds is taken off.
+    In each bin a calibrated model is off by chance too; this bias is subtracted (`bootstrap_of_distance`).
     """
 
     error: Interval
@@ -37,28 +37,28 @@ class CalibrationError:
     @property
     def words(self) -> str:
         excess = sum(each.rows * (each.confidence - each.accuracy) for each in self.bins)
-        side = "surer than it is right" if excess > 0 else "less sure than it is right"
-        return f"Its confidence is {self.error.points} points off on average ({BINS} bins): it is mostly {side}."
+        side = "overconfident" if excess > 0 else "underconfident"
+        return f"Calibration error: {self.error.points} points ({BINS} bins). The model is mostly {side}."
 
 
 def calibration_error(outputs: Tensor, target: Tensor, *, seed: int) -> CalibrationError:
-    """Of outputs that are logits.
+    """The calibration error of a classifier from its logits and the labels.
 
     >>> import torch
     >>> calibration_error(torch.tensor([[9.0, 0.0]] * 400), torch.arange(400) % 2, seed=0).error.points
     '50.3 (45.0 to 55.5)'
     """
-    sure: NDArray[np.float64] = outputs.double().softmax(dim=1).amax(dim=1).numpy()
+    confidence: NDArray[np.float64] = outputs.double().softmax(dim=1).amax(dim=1).numpy()
     right: NDArray[np.float64] = correctness(outputs, target).numpy()
-    places = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    bin_of_row = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
 
     def error(rows: NDArray[np.int64]) -> float:
-        gaps = np.bincount(places[rows], weights=(sure - right)[rows], minlength=BINS)
+        gaps = np.bincount(bin_of_row[rows], weights=(confidence - right)[rows], minlength=BINS)
         return float(np.abs(gaps).sum() / len(rows))
 
     bins = [
-        Bin(int(here.sum()), float(sure[here].mean()), float(right[here].mean()))
-        for here in (places == place for place in range(BINS))
-        if here.any()
+        Bin(int(inside.sum()), float(confidence[inside].mean()), float(right[inside].mean()))
+        for inside in (bin_of_row == number for number in range(BINS))
+        if inside.any()
     ]
     return CalibrationError(bootstrap_of_distance(error, len(right), seed=seed, draws=_DRAWS), tuple(bins))

@@ -1,13 +1,10 @@
 """Accuracy by group, parity measures, and accuracy lost compared with a reference model.
 
-Groups of public rows: by class, by what a column says, and by what several columns say together.
+Groups of public rows are formed by class, by the values of a column, and by the values of several columns together.
 
-Whether groups are treated alike where there is something to get: two classes, of which one is the favourable.
-
-Demographic parity asks whether groups get the last class equally often; equalized odds, whether they do among those
-who should get it and among those who should not (Hardt, Price and Srebro 2016). The rates are those of `fairlearn`.
-
-What each group lost: accuracy beside that of a reference on the same public rows, and one sentence about it.
+Parity is measured for two classes, of which the last counts as the favorable one. Demographic parity compares how often
+groups are predicted the last class; equalized odds compare that among rows of the last class and among rows of the
+first (Hardt, Price and Srebro 2016). The rates are those of `fairlearn`.
 """
 
 from __future__ import annotations
@@ -30,12 +27,12 @@ from sordino.effects.bootstrap import Interval, change_of, gap_of, in_points, me
 from sordino.errors import DataError, UsageError
 from sordino.recipes import FinishedRun
 
-FEW = 30  # rows: an accuracy on fewer says nearly nothing
+FEW = 30  # rows: an accuracy on fewer has too wide an interval to compare
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows that share something, by their numbers. `by` says what tells such groups apart."""
+    """Indices of the rows of one group. `by` is the class or column that defines it."""
 
     by: str
     name: str
@@ -48,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Grouping:
-    """All groups that differ in one thing, and the names of those that have no row."""
+    """All groups of one class or column that have rows, and the names of those that have none."""
 
     by: str
     groups: tuple[Group, ...]
@@ -56,9 +53,10 @@ class Grouping:
 
 
 def by_class(target: Tensor, facts: Facts) -> Grouping:
-    """
-    >>> found = by_class(torch.tensor([0, 2, 2]), Facts("things", (1,), 3, class_names=("cat", "dog", "eel")))
-    >>> [(group.name, len(group.rows)) for group in found.groups], found.empty
+    """Groups rows by their label.
+
+    >>> grouping = by_class(torch.tensor([0, 2, 2]), Facts("things", (1,), 3, class_names=("cat", "dog", "eel")))
+    >>> [(group.name, len(group.rows)) for group in grouping.groups], grouping.empty
     ([('cat', 1), ('eel', 2)], ('dog',))
     """
     names = facts.class_names or tuple(str(label) for label in range(facts.num_classes or 0))
@@ -66,26 +64,26 @@ def by_class(target: Tensor, facts: Facts) -> Grouping:
 
 
 def by_columns(rows: Split, names: dict[str, tuple[str, ...]], columns: Sequence[str]) -> Grouping:
-    """The groups that one column tells apart, or several together. A row whose group is not known is in none.
+    """Groups rows by the values of one column, or of several together. Rows with an unknown value are in no group.
 
     >>> split = Split(torch.zeros(3, 1), torch.zeros(3), groups={"sex": torch.tensor([0, 1, -1])})
     >>> [group.name for group in by_columns(split, {"sex": ("female", "male")}, ["sex"]).groups]
     ['female', 'male']
     """
-    found = []
+    masks = []
     for labels in product(*(range(len(names[column])) for column in columns)):
         chosen = torch.ones(len(rows.target), dtype=torch.bool)
         for column, label in zip(columns, labels, strict=True):
             chosen &= rows.groups[column] == label
-        found.append((", ".join(names[c][label] for c, label in zip(columns, labels, strict=True)), chosen))
-    grouping = _grouping(" and ".join(columns), found)
+        masks.append((", ".join(names[c][label] for c, label in zip(columns, labels, strict=True)), chosen))
+    grouping = _grouping(" and ".join(columns), masks)
     if not grouping.groups:
-        raise DataError(f"no public row has a known {grouping.by}.")
+        raise DataError(f"no public row has a known value of group column {grouping.by}.")
     return grouping
 
 
 def groupings(rows: Split, saved: FinishedRun, columns: Sequence[str]) -> tuple[Grouping, ...]:
-    """By class, by each of the columns, and by all of them together. Without columns, those that the data declares."""
+    """Groups rows by class, by each of `columns`, and by all of them together. Default: all declared group columns."""
     declared = tuple(rows.groups)
     for column in columns:
         if column not in declared:
@@ -94,12 +92,12 @@ def groupings(rows: Split, saved: FinishedRun, columns: Sequence[str]) -> tuple[
     chosen = tuple(dict.fromkeys(columns)) or declared
     names = _names(rows, saved)
     together = [chosen] if len(chosen) > 1 else []
-    found = [by_columns(rows, names, each) for each in (*((column,) for column in chosen), *together)]
-    return by_class(rows.target, saved.facts), *found
+    of_columns = [by_columns(rows, names, each) for each in (*((column,) for column in chosen), *together)]
+    return by_class(rows.target, saved.facts), *of_columns
 
 
-def _grouping(by: str, chosen: Sequence[tuple[str, Tensor]]) -> Grouping:
-    groups = [Group(by, name, np.flatnonzero(which.numpy())) for name, which in chosen]
+def _grouping(by: str, masks: Sequence[tuple[str, Tensor]]) -> Grouping:
+    groups = [Group(by, name, np.flatnonzero(mask.numpy())) for name, mask in masks]
     return Grouping(
         by,
         tuple(group for group in groups if len(group.rows)),
@@ -108,7 +106,7 @@ def _grouping(by: str, chosen: Sequence[tuple[str, Tensor]]) -> Grouping:
 
 
 def _names(rows: Split, saved: FinishedRun) -> dict[str, tuple[str, ...]]:
-    """What the labels of each group column stand for, by the schema where there is one."""
+    """The name of each label of each group column, from the schema if there is one."""
     schema = adult_schema() if saved.facts.name == "adult" else None
     if saved.folder.schema is not None:
         schema = Schema.read(saved.folder.schema)
@@ -125,7 +123,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Disparity:
-    """The largest distance of two groups in one rate, the groups, and an interval for just these two."""
+    """The largest difference of a rate between two groups, with an interval for these two groups."""
 
     by: str
     rate: str
@@ -139,34 +137,36 @@ class Disparity:
 
 
 def demographic_parity(grouping: Grouping, target: Labels, predicted: Labels, last: str, *, seed: int) -> Disparity:
-    """The difference in how often groups get the last class, whose name is `last`.
+    """The largest difference in how often groups are predicted the last class, whose name is `last`.
 
     >>> from sordino.effects.groups import Group
     >>> groups = Grouping("sex", (Group("sex", "f", np.arange(4)), Group("sex", "m", np.arange(4, 8))))
-    >>> truth, said = np.array([0, 1] * 4), np.array([0, 0, 0, 1, 1, 1, 1, 0])
-    >>> found = demographic_parity(groups, truth, said, "yes", seed=0)
-    >>> found.most, found.least, found.gap.value
+    >>> labels, predicted = np.array([0, 1] * 4), np.array([0, 0, 0, 1, 1, 1, 1, 0])
+    >>> disparity = demographic_parity(groups, labels, predicted, "yes", seed=0)
+    >>> disparity.most, disparity.least, disparity.gap.value
     ('m', 'f', 0.5)
     """
-    everybody = np.ones(len(target), bool)
-    return _disparity(grouping, f"share given {last!r}", target, predicted, everybody, seed)
+    all_rows = np.ones(len(target), bool)
+    return _disparity(grouping, f"rate of predicting {last!r}", target, predicted, all_rows, seed)
 
 
 def equalized_odds(grouping: Grouping, target: Labels, predicted: Labels, last: str, *, seed: int) -> Disparity:
-    """The larger of the differences in true and in false positive rates. Each group needs rows of both classes."""
+    """The larger of the differences in true and false positive rates. Each group needs rows of both classes."""
     for group in grouping.groups:
         if len(np.unique(target[group.rows])) < 2:
-            raise DataError(f"equalized odds need rows of both classes in each group, and {group.name!r:.80} has one.")
-    rates = {f"share rightly given {last!r}": target == 1, f"share wrongly given {last!r}": target == 0}
-    found = [_disparity(grouping, rate, target, predicted, among, seed) for rate, among in rates.items()]
-    return max(found, key=lambda disparity: disparity.gap.value)
+            raise DataError(
+                f"equalized odds need rows of both classes in each group, and {group.name!r:.80} has rows of one."
+            )
+    rates = {f"true positive rate of {last!r}": target == 1, f"false positive rate of {last!r}": target == 0}
+    disparities = [_disparity(grouping, rate, target, predicted, among, seed) for rate, among in rates.items()]
+    return max(disparities, key=lambda disparity: disparity.gap.value)
 
 
 def _disparity(
     grouping: Grouping, rate: str, target: Labels, predicted: Labels, among: NDArray[np.bool_], seed: int
 ) -> Disparity:
-    shares = _rates(grouping, target, predicted, among)
-    most, least = (choose(grouping.groups, key=lambda group: shares[group.name]) for choose in (max, min))
+    rates = _rates(grouping, target, predicted, among)
+    most, least = (choose(grouping.groups, key=lambda group: rates[group.name]) for choose in (max, min))
     positive: NDArray[np.float64] = (predicted == 1).astype(np.float64)
 
     def values(group: Group) -> NDArray[np.float64]:
@@ -176,7 +176,7 @@ def _disparity(
 
 
 def _rates(grouping: Grouping, target: Labels, predicted: Labels, among: NDArray[np.bool_]) -> dict[str, float]:
-    """The share of each group that is given the last class, among some rows."""
+    """The fraction of each group that is predicted the last class, among the rows of the mask `among`."""
     try:
         from fairlearn.metrics import MetricFrame, selection_rate  # type: ignore[attr-defined]
     except ImportError:
@@ -192,12 +192,12 @@ def _rates(grouping: Grouping, target: Labels, predicted: Labels, among: NDArray
         y_pred=predicted[rows][kept],
         sensitive_features=names[kept],
     )
-    return {str(name): float(share) for name, share in frame.by_group.items()}
+    return {str(name): float(rate) for name, rate in frame.by_group.items()}
 
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """How often the model is right about a group, and how much more often the reference is."""
+    """Accuracy of the model on a group, and `lost`: accuracy of the reference model minus that of the model."""
 
     by: str
     name: str
@@ -213,40 +213,42 @@ class GroupAccuracy:
 def accuracies(
     grouping: Grouping, right: NDArray[np.float64], reference: NDArray[np.float64] | None = None, *, seed: int
 ) -> tuple[GroupAccuracy, ...]:
-    """Of each group. Reference and model are compared row by row, so that rows that are hard for both do not count.
+    """The accuracy of each group. `right` and `reference` are 0 to 1 for each row: whether its prediction is right.
+
+    Reference and model are compared row by row, so rows that are hard for both do not widen the interval of the loss.
 
     >>> groups = Grouping("class", (Group("class", "cat", np.arange(2)), Group("class", "dog", np.arange(2, 4))))
-    >>> found = accuracies(groups, np.array([1.0, 1.0, 0.0, 1.0]), np.ones(4), seed=0)
-    >>> [(each.name, each.accuracy.value, each.lost.value) for each in found]
+    >>> by_group = accuracies(groups, np.array([1.0, 1.0, 0.0, 1.0]), np.ones(4), seed=0)
+    >>> [(each.name, each.accuracy.value, each.lost.value) for each in by_group]
     [('cat', 1.0, 0.0), ('dog', 0.5, 0.5)]
     """
 
     def of(group: Group) -> GroupAccuracy:
-        mine = right[group.rows]
-        lost = None if reference is None else change_of(reference[group.rows] - mine, seed=seed)
-        return GroupAccuracy(group.by, group.name, len(group.rows), mean_of(mine, seed=seed), lost)
+        own = right[group.rows]
+        lost = None if reference is None else change_of(reference[group.rows] - own, seed=seed)
+        return GroupAccuracy(group.by, group.name, len(group.rows), mean_of(own, seed=seed), lost)
 
     return tuple(of(group) for group in grouping.groups)
 
 
 def who_lost(groups: Sequence[GroupAccuracy], beside: str) -> str:
-    """In a sentence about people, where there are groups of them, and one about classes: who lost how much.
+    """States which groups lost most and least accuracy: one sentence on groups of people, if any, and one on classes.
 
-    Named are the group that surely lost most and the one that surely lost least, by the ends of their intervals, so
-    that a small group whose loss may well be chance does not come first. People are told apart by all columns at once.
+    `beside` names the reference model. Groups are compared by the ends of their intervals, so that a small group whose
+    loss may be due to chance is not named first. People are grouped by all columns together.
 
     >>> def group(by, name, *lost):
     ...     return GroupAccuracy(by, name, 500, Interval(0.8, 0.7, 0.9), Interval(*lost))
     >>> both = group("sex", "Female", 0.041, 0.02, 0.063), group("sex", "Male", 0.012, 0.01, 0.014)
-    >>> who_lost(both, "a twin")
-    'Beside a twin, Female lost 4.1 points (2.0 to 6.3), Male lost 1.2 (1.0 to 1.4).'
+    >>> print(who_lost(both, "it"))
+    Compared with it, accuracy is 4.1 points lower for Female (2.0 to 6.3) and 1.2 points lower for Male (1.0 to 1.4).
     """
     kinds = dict.fromkeys((groups[-1].by, "class"))
-    said = [_extremes([group for group in groups if group.by == kind]) for kind in kinds]
-    known = [each for each in said if each]
+    sentences = [_extremes([group for group in groups if group.by == kind]) for kind in kinds]
+    known = [each for each in sentences if each]
     if not known:
-        return f"Fewer than two groups have {FEW} public rows: nothing can be said about who lost more."
-    return f"Beside {beside}, " + " By class, ".join(known)
+        return f"Fewer than two groups have {FEW} public rows, too few to compare their losses."
+    return f"Compared with {beside}, " + " By class, ".join(known)
 
 
 def _extremes(groups: Sequence[GroupAccuracy]) -> str:
@@ -255,11 +257,13 @@ def _extremes(groups: Sequence[GroupAccuracy]) -> str:
         return ""
     most, more = max(known, key=lambda pair: pair[1].low)
     least, less = min((pair for pair in known if pair[0] is not most), key=lambda pair: pair[1].high)
-    said = f"{most.label} {_change(more, ' points')}, {least.label} {_change(less, '')}."
-    return said if more.low > less.high else f"{said} The intervals overlap: the difference of the two may be chance."
+    sentence = f"accuracy is {_change(more, most.label)} and {_change(less, least.label)}."
+    if more.low > less.high:
+        return sentence
+    return f"{sentence} The intervals overlap: the difference may be due to chance."
 
 
-def _change(lost: Interval, unit: str) -> str:
-    verb, sign = ("lost", 1) if lost.value >= 0 else ("gained", -1)
+def _change(lost: Interval, label: str) -> str:
+    word, sign = ("lower", 1) if lost.value >= 0 else ("higher", -1)
     low, high = sorted((sign * lost.low, sign * lost.high))
-    return f"{verb} {in_points(abs(lost.value))}{unit} ({in_points(low)} to {in_points(high)})"
+    return f"{in_points(abs(lost.value))} points {word} for {label} ({in_points(low)} to {in_points(high)})"

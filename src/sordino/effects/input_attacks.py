@@ -1,11 +1,8 @@
-"""Adversarial examples: PGD attacks on the inputs of a model, and the gradients that they use.
+"""Adversarial examples by projected gradient descent, PGD (Madry et al. 2018).
 
-A model as somebody sees it who moves its inputs: logits, losses, and gradients by the inputs.
-
-Attacks on inputs: a neighbour of each row that the model has wrong, by projected gradients (Madry et al. 2018).
-
-The strongest neighbour met so far is kept for each row, so that more steps or restarts never make an attack weaker. The
-ascent is that of cross-entropy, by a loss whose gradients point the same way and do not vanish where a model is sure.
+The strongest input so far is kept for each row, so more steps or restarts never make an attack weaker. The attack
+maximizes a loss whose gradient has the direction of that of cross-entropy, but does not vanish where a model is
+confident.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ ROWS = 512  # at a time
 
 @dataclass(frozen=True)
 class Victim:
-    """A model that gives logits, and what stands between inputs and model.
+    """A model that outputs logits, with an optional transformation `prepare` of its inputs.
 
     >>> losses, right, gradient = Victim(nn.Identity()).losses(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     >>> losses, right, gradient
@@ -44,7 +41,7 @@ class Victim:
             return torch.cat([self._logits(rows) for rows in torch.split(inputs, ROWS)])
 
     def losses(self, inputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each row the loss, whether it is right, and the gradient by its input."""
+        """The loss of each row, whether its prediction is right, and the gradient with respect to its input."""
         moved = inputs.detach().requires_grad_()
         outputs = self._logits(moved)
         if not outputs.requires_grad:
@@ -58,38 +55,38 @@ class Victim:
     def _logits(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.model(inputs if self.prepare is None else self.prepare(inputs))
         if outputs.ndim != 2:
-            raise UsageError(f"the model must give a row of logits for each input, got shape {tuple(outputs.shape)}.")
+            raise UsageError(f"the model must output logits, shape (rows, classes), got shape {tuple(outputs.shape)}.")
         return outputs
 
     def _no_gradient(self, inputs: Tensor) -> str:
         if self.prepare is not None and not self.prepare(inputs).requires_grad:
-            return f"{_name(self.prepare)} has no gradient, and an attack on inputs follows gradients."
-        return f"{type(self.model).__name__} has no gradient by its inputs, and an attack follows gradients."
+            return f"{_name(self.prepare)} has no gradient, which an attack on inputs needs."
+        return f"{type(self.model).__name__} has no gradient with respect to its inputs, which an attack needs."
 
 
 def log_odds_of_a_mistake(outputs: Tensor, target: Tensor) -> Tensor:
-    """L with cross-entropy = log(1 + e^L): its gradient has the same direction, and never rounds to zero.
+    """L with cross-entropy = log(1 + e^L), whose gradient has the same direction and never rounds to zero.
 
-    The gradient of cross-entropy does where a model is sure, and an attack by it would stand still.
+    The gradient of cross-entropy rounds to zero where a model is confident, and an attack by it would not move.
 
     >>> log_odds_of_a_mistake(torch.tensor([[200.0, 0.0]]), torch.tensor([0]))
     tensor([-200.])
     """
-    answer = target[:, None]
-    wrong = outputs.scatter(1, answer, -torch.inf).logsumexp(dim=1)
-    return wrong - outputs.gather(1, answer).squeeze(1)
+    label = target[:, None]
+    wrong = outputs.scatter(1, label, -torch.inf).logsumexp(dim=1)
+    return wrong - outputs.gather(1, label).squeeze(1)
 
 
 def _name(prepare: Prepare) -> str:
     return getattr(prepare, "__name__", type(prepare).__name__)
 
 
-_SMALLEST = 1e-30  # a norm below this has no direction
+_SMALLEST = 1e-30  # lower bound of norms, so that a zero vector can be divided by its norm
 
 
 @dataclass(frozen=True)
 class PgdAttack(ABC):
-    """How far an input may be moved, within the public range from `low` to `high`, and in which steps."""
+    """Settings of a PGD attack. Inputs move by at most `radius` and stay in the range from `low` to `high`."""
 
     radius: float
     step: float
@@ -106,16 +103,16 @@ class PgdAttack(ABC):
             raise UsageError(f"low must be below high, got {validate.shown(self.low)} and {validate.shown(self.high)}.")
 
     def nearest(self, inputs: Tensor, moved: Tensor) -> Tensor:
-        """Into the ball, then into the range: the range holds the centre, so its clamp does not leave the ball."""
+        """Projects onto the ball, then clamps to the range. The center is in the range, so this stays in the ball."""
         return (inputs + self._shortened(moved - inputs)).clamp(self.low, self.high)
 
     def start(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """A random place in the ball around each input."""
+        """A random point in the ball around each input."""
         return (inputs + self._offset(inputs, generator)).clamp(self.low, self.high)
 
     @abstractmethod
     def along(self, gradient: Tensor) -> Tensor:
-        """One step upwards."""
+        """One ascent step in the direction of `gradient`."""
 
     @abstractmethod
     def _shortened(self, offset: Tensor) -> Tensor: ...
@@ -125,7 +122,7 @@ class PgdAttack(ABC):
 
 
 class LInfinity(PgdAttack):
-    """No single number of an input moves further than the radius.
+    """No coordinate of an input moves by more than the radius.
 
     >>> LInfinity(0.1, step=0.01, steps=40).along(torch.tensor([[3.0, -2.0, 0.0]]))
     tensor([[ 0.0100, -0.0100,  0.0000]])
@@ -142,7 +139,7 @@ class LInfinity(PgdAttack):
 
 
 class L2(PgdAttack):
-    """The whole input moves no further than the radius, in Euclidean distance.
+    """An input moves by at most the radius in Euclidean distance.
 
     >>> L2(1.0, step=0.5, steps=40).along(torch.tensor([[3.0, -4.0]]))
     tensor([[ 0.3000, -0.4000]])
@@ -156,16 +153,16 @@ class L2(PgdAttack):
 
     def _offset(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         direction = torch.randn(inputs.shape, generator=generator)
-        chance = torch.rand(len(inputs), *[1] * (inputs.ndim - 1), generator=generator)
-        return self.radius * chance ** (1 / inputs[0].numel()) * direction / _norms(direction)
+        volume = torch.rand(len(inputs), *[1] * (inputs.ndim - 1), generator=generator)
+        return self.radius * volume ** (1 / inputs[0].numel()) * direction / _norms(direction)
 
 
 def pgd(
     model: nn.Module, inputs: Tensor, target: Tensor, attack: PgdAttack, *, seed: int, prepare: Prepare | None = None
 ) -> Tensor:
-    """For each row a neighbour that the model has wrong, or else the one with the highest loss that was found.
+    """Attacks each row: returns an input within the radius that the model misclassifies, or the one of highest loss.
 
-    The model gives logits. `prepare` stands between inputs and model, and has to have a gradient.
+    The model outputs logits. `prepare` transforms inputs for the model, and must be differentiable.
 
     >>> model = nn.Linear(1, 2)
     >>> _ = model.load_state_dict({"weight": torch.tensor([[1.0], [-1.0]]), "bias": torch.tensor([-0.5, 0.5])})
@@ -175,60 +172,60 @@ def pgd(
     """
     _check(inputs, target, attack)
     victim, stream = Victim(model, prepare), Key.from_seed(seed).stream("attack")
-    found = []
+    strongest = []
     with evaluating(model):
         for block, (rows, labels) in enumerate(zip(torch.split(inputs, ROWS), torch.split(target, ROWS), strict=True)):
             seeds = [int(stream.words(1, step=restart, block=block)[0] >> 1) for restart in range(attack.restarts)]
-            found.append(_strongest(victim, rows, labels, attack, seeds))
-    return torch.cat(found)
+            strongest.append(_strongest(victim, rows, labels, attack, seeds))
+    return torch.cat(strongest)
 
 
 def robust_accuracy(
     model: nn.Module, inputs: Tensor, target: Tensor, attack: PgdAttack, *, seed: int, prepare: Prepare | None = None
 ) -> float:
-    """The share of rows that the model has right under attack: those for which `pgd` found nothing."""
+    """Accuracy under attack: the fraction of rows for which `pgd` finds no misclassified input."""
     moved = pgd(model, inputs, target, attack, seed=seed, prepare=prepare)
     with evaluating(model):
         return float(correctness(Victim(model, prepare).outputs(moved), target).mean())
 
 
 def _strongest(victim: Victim, inputs: Tensor, target: Tensor, attack: PgdAttack, seeds: list[int]) -> Tensor:
-    """Attacks rows from one start after the other, as long as they are right."""
+    """Attacks each row from one start after the other, until it is misclassified."""
     best, highest = inputs.clone(), torch.full((len(inputs),), -torch.inf)
-    standing = torch.arange(len(inputs))
+    remaining = torch.arange(len(inputs))  # rows that are still classified right
 
     def keep(moved: Tensor) -> tuple[Tensor, Tensor]:
-        """Notes the rows that got worse. Gives those that are still right, and the gradient at all."""
-        losses, right, gradient = victim.losses(moved, target[standing])
-        worse = (losses > highest[standing]) | ~right
-        highest[standing[worse]], best[standing[worse]] = losses[worse], moved[worse]
+        """Records inputs with a higher loss. Returns which rows are still right, and the gradients of all."""
+        losses, right, gradient = victim.losses(moved, target[remaining])
+        worse = (losses > highest[remaining]) | ~right
+        highest[remaining[worse]], best[remaining[worse]] = losses[worse], moved[worse]
         return right, gradient
 
     right, _ = keep(inputs)
-    standing = standing[right]
+    remaining = remaining[right]
     for seed in seeds:
-        if len(standing) == 0:
+        if len(remaining) == 0:
             return best
-        moved = attack.start(inputs, torch.Generator().manual_seed(seed))[standing]
+        moved = attack.start(inputs, torch.Generator().manual_seed(seed))[remaining]
         right, gradient = keep(moved)
         for _ in range(attack.steps):
-            standing, moved, gradient = standing[right], moved[right], gradient[right]
-            if len(standing) == 0:
+            remaining, moved, gradient = remaining[right], moved[right], gradient[right]
+            if len(remaining) == 0:
                 return best
-            moved = attack.nearest(inputs[standing], moved + attack.along(gradient))
+            moved = attack.nearest(inputs[remaining], moved + attack.along(gradient))
             right, gradient = keep(moved)
-        standing = standing[right]
+        remaining = remaining[right]
     return best
 
 
 def _check(inputs: Tensor, target: Tensor, attack: PgdAttack) -> None:
     validate.instance(PgdAttack, attack=attack)
     if not inputs.is_floating_point():
-        raise UsageError(f"inputs must be floating point to be moved, got {inputs.dtype}.")
+        raise UsageError(f"inputs must be floating point, got {inputs.dtype}.")
     if len(inputs) == 0 or len(inputs) != len(target):
         raise UsageError(f"there must be a label for each input, got {len(inputs)} inputs and {len(target)} labels.")
     if not bool(((inputs >= attack.low) & (inputs <= attack.high)).all()):
-        raise UsageError(f"inputs must lie between {attack.low} and {attack.high}, the range that the attack keeps to.")
+        raise UsageError(f"inputs must lie between low = {attack.low} and high = {attack.high} of the attack.")
 
 
 def _norms(rows: Tensor) -> Tensor:

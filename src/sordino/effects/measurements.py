@@ -1,7 +1,7 @@
-"""All that public rows say about a finished model: who is served how well, how sure it is, and what attacks do to it.
+"""Measurements of a finished model on public rows: accuracy by group, calibration and accuracy under attack.
 
-Guarantee: nothing here is computed from private rows. The model is released, the rows are public, and the reference is
-an ensemble that learnt from public rows alone.
+*Guarantee:* nothing here is computed from private rows. The model is released, the rows are public, and the reference
+model is an ensemble that was trained on public rows only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HARMED = 12
 
 @dataclass(frozen=True)
 class Effects:
-    """What was measured. `notes` say what was not, and why. Losses are beside networks that learnt from public rows."""
+    """Results of `measure`. Losses are relative to networks trained on public rows; `notes` say what is missing."""
 
     data: str
     model_sha256: str
@@ -64,11 +64,11 @@ class Effects:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """For programs, with what the numbers mean."""
+        """The contents of effects.json."""
         about = {
             "format": FORMAT,
             "kind": KIND,
-            "intervals": f"95 %, bootstrap of the rows with {DRAWS} draws, of each group by itself",
+            "intervals": f"95 %, by bootstrap over the rows of each group ({DRAWS} draws)",
             "score_of_deciles": SCORE,
             "calibration_bins": BINS,
             "signs_of_masking": [] if self.masking is None else list(self.masking.found),
@@ -78,7 +78,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class Subject:
-    """A finished model and the public rows that it is judged on, in groups."""
+    """A finished model, and the public rows that it is evaluated on, in groups."""
 
     saved: FinishedRun = field(repr=False)
     rows: Split = field(repr=False)
@@ -95,32 +95,33 @@ class Subject:
         if isinstance(saved, OwnRun):
             saved.built  # noqa: B018  # without a model there are no classes
         if saved.facts.num_classes is None:
-            raise UsageError(f"effects are about classes, and the target of {saved.facts.name!r} is a number.")
+            raise UsageError(f"effects need a classifier, and {saved.facts.name!r} has a regression target.")
         name, recipe = saved.data_name, None
         if not isinstance(saved, OwnRun) and data is not None and data != name:
             own = saved.recipe
             name, recipe = data, Recipe(data=data, model=own.model, epsilon=own.epsilon, delta=own.delta)
         judged = judge(saved, recipe)
         if int(judged.rows.target.max()) >= saved.facts.num_classes:
-            raise DataError(f"the public rows of {name!r:.80} have classes that the model does not know.")
+            raise DataError(f"the public rows of {name!r:.80} have more classes than the model.")
         return cls(saved, judged.rows, judged, groupings(judged.rows, saved, columns), name)
 
     @property
     def right(self) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = correctness(self.judged.outputs, self.rows.target).numpy()
-        return found
+        """1 for each row that the model classifies right, 0 for the others."""
+        right: NDArray[np.float64] = correctness(self.judged.outputs, self.rows.target).numpy()
+        return right
 
     @property
     def likelihoods(self) -> NDArray[np.float64]:
-        """How likely its own label is to the model, for each row; 0 or 1 where the model gives no probabilities."""
+        """The probability of each row's label under the model; 0 or 1 if the model outputs no probabilities."""
         if not self.saved.has_probabilities:
             return self.right
         labels = self.rows.target[:, None]
-        found: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
-        return found
+        likelihoods: NDArray[np.float64] = self.judged.outputs.double().softmax(1).gather(1, labels).squeeze(1).numpy()
+        return likelihoods
 
     def pictures(self, most: int) -> ImagesToAttack:
-        """So many rows at most to attack, spread over all of them."""
+        """At most `most` images to attack, evenly spaced among the public rows."""
         pixels, facts = unit_pixels(self.rows.inputs, self.saved.facts), self.saved.facts
         chosen = np.linspace(0, len(pixels) - 1, min(most, len(pixels))).astype(np.int64)
         return ImagesToAttack(
@@ -129,21 +130,21 @@ class Subject:
 
 
 def public_ensemble(subject: Subject, *, seed: int = 0) -> PublicEnsemble:
-    """The reference of all that is public."""
+    """Trains the reference networks on the public rows."""
     return train_public_ensemble(subject.saved, subject.rows.inputs, subject.rows.target, seed=seed)
 
 
 def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, seed: int = 0) -> Effects:
-    """Measures everything that applies. With `attacked` = 0 no row is attacked; otherwise so many at most."""
+    """Measures everything that applies to the model. At most `attacked` rows are attacked, none if it is 0."""
     saved, rows, right = subject.saved, subject.rows, subject.right
-    notes = [_nobody(grouping) for grouping in subject.groupings if grouping.empty]
+    notes = [_note_on_empty(grouping) for grouping in subject.groupings if grouping.empty]
     groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
-    beside = f"{2 * MEMBERS} networks that learnt without privacy from half of these public rows each"
+    beside = f"{2 * MEMBERS} networks that were trained without privacy on half of these public rows each"
     calibration = None
     if saved.has_probabilities:
         calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)
     else:
-        notes.append("no calibration error: the outputs of this network are scores, no logarithms of odds.")
+        notes.append("no calibration error: the outputs of this network are scores, not logits.")
     curves, masking = _under_attack(subject, attacked, seed, notes)
     return Effects(
         data=subject.data,
@@ -162,25 +163,25 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
     )
 
 
-def _nobody(grouping: Grouping) -> str:
-    return f"no public row is of {grouping.by} {'; '.join(grouping.empty)}: nothing is said about these."
+def _note_on_empty(grouping: Grouping) -> str:
+    return f"not measured, because no public row belongs to it: {grouping.by} {'; '.join(grouping.empty)}."
 
 
 def _disparities(subject: Subject, seed: int, notes: list[str]) -> tuple[Disparity, ...]:
     people = subject.groupings[1:]
     if people and subject.saved.facts.num_classes != 2:
-        notes.append("demographic parity and equalized odds are about two classes, and there are more.")
+        notes.append("no demographic parity and no equalized odds: they need two classes, and there are more.")
         return ()
     names = subject.saved.facts.class_names or ("0", "1")
     target, predicted = subject.rows.target.numpy(), subject.judged.outputs.argmax(dim=1).numpy()
-    found = []
+    disparities = []
     for grouping in people:
-        for asked in (demographic_parity, equalized_odds):
+        for measure_of in (demographic_parity, equalized_odds):
             try:
-                found.append(asked(grouping, target, predicted, names[1], seed=seed))
+                disparities.append(measure_of(grouping, target, predicted, names[1], seed=seed))
             except DataError as reason:
                 notes.append(str(reason))
-    return tuple(found)
+    return tuple(disparities)
 
 
 def _under_attack(
@@ -190,8 +191,8 @@ def _under_attack(
         return (), None
     module = subject.saved.built.module
     try:
-        pictures = subject.pictures(attacked)
-        return pictures.curves(module, seed=seed), pictures.signs(module, seed=seed)
+        images = subject.pictures(attacked)
+        return images.curves(module, seed=seed), images.signs(module, seed=seed)
     except SordinoError as reason:
         notes.append(f"no accuracy under attack: {reason}")
         return (), None

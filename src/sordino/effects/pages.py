@@ -1,4 +1,4 @@
-"""What was measured, written down: a public page with its numbers, and an inner one that says of itself it is inner."""
+"""Pages of `sordino effects`: a public page with effects.json, and an internal one that carries a warning."""
 
 from __future__ import annotations
 
@@ -25,55 +25,59 @@ _COLUMNS = 4
 
 
 def write_public(effects: Effects, subject: Subject, folder: Path) -> Path:
-    """effects.html and effects.json, which hold public quantities only. Gives the page's path."""
+    """Writes effects.html and effects.json, which contain public quantities only. Returns the page's path."""
     facts = effects.as_dict()
     *coarser, _ = dict.fromkeys(group.by for group in effects.groups)  # the finest are in the summary
-    sections = [Section("effects", "Who pays for privacy", shown.summary(facts), {}, 10)]
+    sections = [Section("effects", shown.TITLE, shown.summary(facts), {}, 10)]
     sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in coarser]
     if effects.disparities:
-        said = paragraphs(*(f"By {each.by}, {each.words}" for each in effects.disparities))
-        sections.append(Section("parity", "Whether groups are treated alike", said, {}, 30))
-    sections += _most_harmed(effects.harmed, subject, "networks that learnt from other public rows")
+        disparities = paragraphs(*(f"By {each.by}, {each.words}" for each in effects.disparities))
+        sections.append(Section("parity", "Parity between groups", disparities, {}, 30))
+    sections += _most_harmed(effects.harmed, subject, "networks trained on other public rows")
     title = f"{subject.saved.model_name} on {effects.data}"
-    headline = element("div", paragraphs(f"{effects.overall.percent} of {effects.rows:,} public rows right."))
+    headline = element("div", paragraphs(f"Accuracy {effects.overall.percent} on {effects.rows:,} public rows."))
     _write(folder / "effects.json", json.dumps(facts, indent=2, allow_nan=False) + "\n")
     return _write(folder / "effects.html", page("Effects", title, headline, sections))
 
 
 def write_internal(effects: TwinEffects, public: Effects, subject: Subject, folder: Path) -> Path:
-    """effects-internal.html and .json. The folder of a run is refused: its files may leave."""
+    """Writes effects-internal.html and effects-internal.json, and returns the page's path.
+
+    The folder of a run is refused, because its files may be published.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None
-    effects.write(folder / "effects-internal.json")  # refuses first
+    effects.write(folder / "effects-internal.json")  # first, because it refuses the folder of a run
     facts = asdict(effects)
     about = paragraphs(
-        f"Of the same public rows the twin has {effects.twin.percent} right: {effects.lost.points} points more.",
-        f"It is the same network from the same first weights, trained on the private rows by {effects.trained}. What "
-        "is lost is lost to the clip, the noise, and the settings that they ask for. Intervals are over rows: another "
-        "training of either would differ too.",
+        f"On the same public rows the twin has accuracy {effects.twin.percent}. The model loses {effects.lost.points} "
+        "points.",
+        "The twin is the same network with the same first weights, trained on the private rows without clipping and "
+        f"noise: {effects.trained}. The loss is due to clipping, noise, and the settings that they require. Intervals "
+        "are over rows; another training of either model would give other results.",
     )
     by = dict.fromkeys(group.by for group in effects.groups)
-    sections = [Section("twin", "What privacy took", joined((paragraphs(effects.headline), about)), {}, 10)]
+    sections = [Section("twin", "Accuracy lost to privacy", joined((paragraphs(effects.headline), about)), {}, 10)]
     sections += [_groups(name, [group for group in effects.groups if group.by == name]) for name in by]
     sections.append(_groups("tenth", effects.deciles))
     if effects.curves:
         both = {"this model": asdict(public)["curves"], "twin": facts["curves"]}
-        sections.append(Section("attack", "Under attack", gallery([shown.under_attack(both)]), {}, 40))
+        sections.append(Section("attack", "Accuracy under attack", gallery([shown.under_attack(both)]), {}, 40))
     sections += _most_harmed(effects.harmed, subject, "the twin")
     warning = element("div", paragraphs(f"This page is {effects.warning}."), class_="warning")
-    title = f"{subject.saved.model_name} on {public.data}, beside its twin"
+    title = f"{subject.saved.model_name} on {public.data}, compared with its twin"
     return _write(folder / "effects-internal.html", page("Internal", title, warning, sections), private=True)
 
 
 def _groups(by: str, groups: Sequence[GroupAccuracy]) -> Section:
     rows = [shown.group_cells(asdict(group)) for group in groups]
-    return Section(f"by-{by.replace(' ', '-')}", f"By {by}", table(shown.HEADINGS, rows), {}, 20)
+    return Section(f"by-{by.replace(' ', '-')}", f"Accuracy by {by}", table(shown.HEADINGS, rows), {}, 20)
 
 
 def _most_harmed(harmed: Sequence[HarmedExample], subject: Subject, reference: str) -> list[Section]:
-    """Pictures, where rows are pictures: public ones only."""
+    """The section with the most harmed public examples, if they are images."""
     facts = subject.saved.facts
     if len(facts.input_shape) != 3 or not harmed:
         return []
@@ -84,28 +88,31 @@ def _most_harmed(harmed: Sequence[HarmedExample], subject: Subject, reference: s
         (str(place), label, str(each.row), f"{each.reference:.2f}", f"{each.model:.2f}")
         for place, (label, each) in enumerate(zip(labels, harmed, strict=True), start=1)
     ]
-    words = f"Public rows that the model has wrong, and whose own class is likelier to {reference}: worst first."
-    headings = ("", "class", "row", "its probability there", "and here")
-    html = joined((paragraphs(words), gallery([_photographs(pixels, labels), table(headings, cells)])))
-    return [Section("harmed", "Most harmed", html, {}, 50)]
+    words = (
+        f"Public images that the model misclassifies, sorted by how much more probable their class is under "
+        f"{reference} than under the model."
+    )
+    headings = ("", "class", "row", "probability, reference", "probability, model")
+    html = joined((paragraphs(words), gallery([_images(pixels, labels), table(headings, cells)])))
+    return [Section("harmed", "Examples that lost most", html, {}, 50)]
 
 
-def _photographs(pixels: Tensor, labels: Sequence[str]) -> Html:
-    """All in one picture, numbered row by row."""
+def _images(pixels: Tensor, labels: Sequence[str]) -> Html:
+    """All images in one figure, numbered row by row."""
     size = pixels.shape[-1] + 2
     rows = -(-len(pixels) // _COLUMNS)
 
     def draw(axes: Axes) -> None:
-        for place, photograph in enumerate(pixels):
+        for place, image in enumerate(pixels):
             top, left = divmod(place, _COLUMNS)
             extent = (left * size, (left + 1) * size - 2, (top + 1) * size - 2, top * size)
-            axes.imshow(photograph.movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, extent=extent)
+            axes.imshow(image.movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, extent=extent)
             axes.text(left * size, top * size, str(place + 1), verticalalignment="bottom")
         axes.set(xlim=(0, _COLUMNS * size), ylim=(rows * size, -size / 4))
         axes.set_axis_off()
 
     words = "; ".join(f"{place}: {label}" for place, label in enumerate(labels, start=1))
-    return picture("harmed", draw, caption="Numbers are those of the table.", words=words, height=1.0 * rows)
+    return picture("harmed", draw, caption="Numbers refer to the table.", words=words, height=1.0 * rows)
 
 
 def _write(path: Path, text: str, *, private: bool = False) -> Path:

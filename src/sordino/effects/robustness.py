@@ -1,11 +1,8 @@
-"""Accuracy under attack as a function of the radius, and signs of masked gradients.
+"""Accuracy under attack as a function of the radius, and signs of gradient masking, on images with pixels from 0 to 1.
 
-Signs that a model only looks robust, because its gradients mislead an attack and not because it is.
-
-An unlucky clip and much noise can do this to a private network (Boenisch et al. 2021). Each sign is a comparison of
-attacks that a model without masking passes (Athalye et al. 2018, Carlini et al. 2019). No sign is no proof.
-
-Accuracy under attack, over the radius: curves for both norms, on pictures with pixels from 0 to 1.
+Gradient masking makes a model look robust only because its gradients mislead the attack. A badly chosen clip and much
+noise can cause it in a private network (Boenisch et al. 2021). Each sign is a comparison of attacks that a model
+without masking passes (Athalye et al. 2018, Carlini et al. 2019). The absence of signs proves nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +19,18 @@ from sordino.errors import DataError
 from sordino.models import Built
 from sordino.training.evaluation import correctness, evaluating
 
-_TOLERANCE = 0.01  # a share: attacks with random starts differ by about as much
+_TOLERANCE = 0.01  # a fraction of the rows: attacks with random starts differ by about as much
 _MANY_STEPS = 100
 
 
 @dataclass(frozen=True)
 class MaskingSigns:
-    """What is left right, as shares of the rows, under the attack in question and under others.
+    """Accuracies under the attack (`robust`) and under other attacks, as fractions of the rows.
 
-    `zero_gradients` is the share of the right rows at which no gradient points anywhere. `by_chance` is under as many
-    random neighbours as the attack takes steps, `one_step` under a single step of the whole radius, `unbounded` where
-    any input may become any other, and `transferred` under neighbours that were made for another model.
+    `one_step` is under a single step of the whole radius, `by_chance` under as many random perturbations as the attack
+    takes steps, `unbounded` under an attack whose radius covers the whole range, and `transferred` under perturbations
+    computed for another model. `zero_gradients` is the fraction of rows, among those classified right, with a gradient
+    of zero.
     """
 
     robust: float
@@ -51,7 +49,7 @@ class MaskingSigns:
         >>> MaskingSigns(0.5, 0.6, 0.9, 0.0, None, 0.0, False, False).found
         ()
         >>> MaskingSigns(0.5, 0.4, 0.9, 0.0, None, 0.0, False, False).found
-        ('one large step does more than many small ones',)
+        ('one large step of the attack is stronger than many small ones',)
         """
         return tuple(self._signs())
 
@@ -59,17 +57,17 @@ class MaskingSigns:
         if self.zero_gradients > _TOLERANCE:
             yield f"{100 * self.zero_gradients:.0f} % of the gradients are zero"
         if self.one_step < self.robust - _TOLERANCE:
-            yield "one large step does more than many small ones"
+            yield "one large step of the attack is stronger than many small ones"
         if self.by_chance < self.robust - _TOLERANCE:
-            yield "random neighbours do more than gradients"
+            yield "random perturbations are stronger than the attack by gradients"
         if self.transferred is not None and self.transferred < self.robust - _TOLERANCE:
-            yield "neighbours made for another model do more than its own"
+            yield "perturbations computed for another model are stronger than its own"
         if self.unbounded > _TOLERANCE:
-            yield f"an attack without a bound leaves {100 * self.unbounded:.0f} % right"
+            yield f"an attack without a bound leaves an accuracy of {100 * self.unbounded:.0f} %"
         if self.gives_probabilities:
-            yield "the model gives probabilities, whose gradients vanish: attack its logits"
+            yield "the model outputs probabilities, whose gradients vanish: attack its logits"
         if self.is_random:
-            yield "the model answers differently each time"
+            yield "the outputs of the model are random"
 
 
 def masking_signs(
@@ -82,7 +80,7 @@ def masking_signs(
     prepare: Prepare | None = None,
     other: nn.Module | None = None,
 ) -> MaskingSigns:
-    """Compares the attack with a weaker, a blind and an unbounded one, and with neighbours made for an `other` model.
+    """Compares the attack with a one-step, a random and an unbounded one, and with perturbations for an `other` model.
 
     >>> rows = torch.rand(20, 2, generator=torch.Generator().manual_seed(0))
     >>> masking_signs(nn.Identity(), rows, rows.argmax(dim=1), LInfinity(0.1, 0.02, 10), seed=0).found
@@ -96,7 +94,7 @@ def masking_signs(
         "by_chance": replace(attack, steps=0, restarts=max(1, attack.steps)),
         "unbounded": replace(attack, radius=reach, step=reach / 20, steps=max(_MANY_STEPS, attack.steps)),
     }
-    left = {
+    accuracies = {
         name: robust_accuracy(model, inputs, target, each, seed=seed, prepare=prepare)
         for name, each in variants.items()
     }
@@ -108,9 +106,9 @@ def masking_signs(
             transferred = float(correctness(victim.outputs(moved), target).mean())
     with evaluating(model):
         outputs, again = victim.outputs(inputs), victim.outputs(inputs)
-        zero_gradients = _share_of_zero_gradients(victim, inputs, target)
+        zero_gradients = _fraction_of_zero_gradients(victim, inputs, target)
     return MaskingSigns(
-        **left,
+        **accuracies,
         transferred=transferred,
         zero_gradients=zero_gradients,
         gives_probabilities=bool((outputs >= 0).all() and torch.allclose(outputs.sum(1), torch.ones(len(outputs)))),
@@ -118,7 +116,7 @@ def masking_signs(
     )
 
 
-def _share_of_zero_gradients(victim: Victim, inputs: Tensor, target: Tensor) -> float:
+def _fraction_of_zero_gradients(victim: Victim, inputs: Tensor, target: Tensor) -> float:
     _, right, gradient = victim.losses(inputs, target)
     if not bool(right.any()):
         return 0.0
@@ -126,13 +124,13 @@ def _share_of_zero_gradients(victim: Victim, inputs: Tensor, target: Tensor) -> 
 
 
 STEPS = 20
-_GREY = {LInfinity: (0.02, 0.05, 0.1, 0.2, 0.3), L2: (0.25, 0.5, 1.0, 1.5, 2.0)}
-_COLOUR = {LInfinity: (1 / 255, 2 / 255, 4 / 255, 8 / 255), L2: (0.1, 0.25, 0.5, 1.0)}
+_GRAY = {LInfinity: (0.02, 0.05, 0.1, 0.2, 0.3), L2: (0.25, 0.5, 1.0, 1.5, 2.0)}
+_COLOR = {LInfinity: (1 / 255, 2 / 255, 4 / 255, 8 / 255), L2: (0.1, 0.25, 0.5, 1.0)}
 
 
 @dataclass(frozen=True)
 class RobustnessCurve:
-    """The share of rows that stays right at each radius; the first radius is 0."""
+    """Accuracy under attack at each radius. The first radius is 0."""
 
     norm: str
     radii: tuple[float, ...]
@@ -142,7 +140,7 @@ class RobustnessCurve:
 
 @dataclass(frozen=True)
 class FromUnit:
-    """Pixels from 0 to 1 brought to their public range, and then whatever the network is given."""
+    """Maps pixels from 0 to 1 to their public range, and then to the inputs of the network."""
 
     built: Built
     input_range: tuple[float, float]
@@ -159,7 +157,7 @@ class FromUnit:
 
 @dataclass(frozen=True)
 class ImagesToAttack:
-    """Pictures to attack, with pixels from 0 to 1."""
+    """Images to attack, with pixels from 0 to 1."""
 
     pixels: Tensor = field(repr=False)
     target: Tensor = field(repr=False)
@@ -167,45 +165,45 @@ class ImagesToAttack:
     prepare: FromUnit
 
     def curves(self, model: nn.Module, *, seed: int) -> tuple[RobustnessCurve, ...]:
-        """For both norms."""
+        """The robustness curves for both norms."""
         return tuple(
             curve(model, self.pixels, self.target, norm, attacks, seed=seed, prepare=self.prepare)
             for norm, attacks in usual_attacks(self.facts).items()
         )
 
     def signs(self, model: nn.Module, *, seed: int, other: nn.Module | None = None) -> MaskingSigns:
-        """Of masking, at the radius in the middle."""
+        """The signs of gradient masking at the middle radius of the L-infinity norm."""
         attacks = usual_attacks(self.facts)["L-infinity"]
         middle = attacks[len(attacks) // 2]
         return masking_signs(model, self.pixels, self.target, middle, seed=seed, prepare=self.prepare, other=other)
 
 
 def unit_pixels(raw: Tensor, facts: Facts) -> Tensor:
-    """Pictures with pixels from 0 to 1. Rows of anything else are refused: their columns cannot all be moved a little.
+    """Images rescaled to pixels from 0 to 1. Raises `DataError` if the rows are not images.
 
     >>> unit_pixels(torch.full((1, 1, 2, 2), 51.0), Facts("dots", (1, 2, 2), 2, (0.0, 255.0))).unique()
     tensor([0.2000])
     """
     if len(facts.input_shape) != 3:
-        raise DataError("attacks move the pixels of pictures, and these rows are none.")
+        raise DataError(f"attacks need images, got inputs of shape {facts.input_shape}.")
     low, high = range_of(facts)
     return ((raw.float() - low) / (high - low)).clamp(0, 1)
 
 
 def range_of(facts: Facts) -> tuple[float, float]:
-    """The public range of pixels."""
+    """The public range of pixel values."""
     if facts.input_range is None:
-        raise DataError(f"{facts.name!r} declares no range of its pixels, and an attack keeps to one.")
+        raise DataError(f"attacks need a public range of pixel values, and {facts.name!r} declares none.")
     return facts.input_range
 
 
 def usual_attacks(facts: Facts) -> dict[str, tuple[PgdAttack, ...]]:
-    """For each norm attacks of rising radius: 20 steps that add up to two and a half times the radius.
+    """Attacks of increasing radius for each norm, with 20 steps of total length 2.5 times the radius.
 
     >>> [attack.radius for attack in usual_attacks(Facts("digits", (1, 8, 8), 10))["L-infinity"]]
     [0.02, 0.05, 0.1, 0.2, 0.3]
     """
-    radii = _GREY if facts.input_shape[0] == 1 else _COLOUR
+    radii = _GRAY if facts.input_shape[0] == 1 else _COLOR
     names = {LInfinity: "L-infinity", L2: "L2"}
     return {names[kind]: tuple(kind(r, 2.5 * r / STEPS, STEPS) for r in radii[kind]) for kind in radii}
 
@@ -220,19 +218,19 @@ def curve(
     seed: int,
     prepare: Prepare | None = None,
 ) -> RobustnessCurve:
-    """What stays right as the radius rises. A row that fell at a smaller radius has fallen at a larger one."""
+    """Accuracy for increasing radii. A row misclassified at one radius counts as misclassified at larger ones."""
     victim = Victim(model, prepare)
 
     def right(moved: Tensor, labels: Tensor) -> Tensor:
         with evaluating(model):
             return correctness(victim.outputs(moved), labels) == 1
 
-    standing = torch.arange(len(target))[right(inputs, target)]
-    left = [len(standing)]
+    remaining = torch.arange(len(target))[right(inputs, target)]
+    counts = [len(remaining)]
     for attack in attacks:
-        if len(standing):
-            moved = pgd(model, inputs[standing], target[standing], attack, seed=seed, prepare=prepare)
-            standing = standing[right(moved, target[standing])]
-        left.append(len(standing))
-    shares = tuple(each / len(target) for each in left)
-    return RobustnessCurve(norm, (0.0, *(attack.radius for attack in attacks)), shares, len(target))
+        if len(remaining):
+            moved = pgd(model, inputs[remaining], target[remaining], attack, seed=seed, prepare=prepare)
+            remaining = remaining[right(moved, target[remaining])]
+        counts.append(len(remaining))
+    accuracies = tuple(count / len(target) for count in counts)
+    return RobustnessCurve(norm, (0.0, *(attack.radius for attack in attacks)), accuracies, len(target))

@@ -1,7 +1,7 @@
-"""What privacy took from whom: the model beside a twin that was trained on the same private rows without any.
+"""Accuracy lost to privacy: compares the model with a twin that was trained on the same private rows without privacy.
 
-The twin has seen private rows without a clip and without noise. Whatever is computed from it is not private, carries no
-epsilon, and is kept out of the folder of the run and out of its report.
+The twin was trained without clipping and noise. Everything computed from it is not private, has no epsilon, and is kept
+out of the run's folder and report.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from sordino.recipes.prepared import prepare
 from sordino.training.evaluation import correctness
 from sordino.training.not_private import ExposedResult, NotPrivate
 
-NOT_PRIVATE = "not private: computed from private rows without a clip and without noise, to be kept inside"
+NOT_PRIVATE = "not private: computed from private rows without clipping and noise, for internal use only"
 _ROWS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
 class TwinEffects(ExposedResult):
-    """What each group lost to privacy, on public rows; by how rare a row is; under attack. Not private."""
+    """Accuracy on public rows compared with the twin: by group, by how rare a row is, and under attack. Not private."""
 
     headline: str
     trained: str
@@ -54,9 +54,9 @@ class TwinEffects(ExposedResult):
 
 
 def train_twin(saved: FinishedRun, *, seed: int = 0) -> NotPrivate:
-    """The same network from the same first weights, trained on the private rows as one does without privacy.
+    """Trains the run's network, from the same first weights, on the private rows without privacy.
 
-    For a model of one's own: from weights that its function gives, on the rows that were passed.
+    The user's own model starts from weights that its function returns, and is trained on the rows that were passed.
     """
     if isinstance(saved, OwnRun):
         rows, public = saved.training_rows()
@@ -74,16 +74,16 @@ def train_twin(saved: FinishedRun, *, seed: int = 0) -> NotPrivate:
     inputs = network_inputs(prepared.built, prepared.data.facts, train.inputs)
     usable = inputs.flatten(1).isfinite().all(dim=1) & (train.target >= 0)
     model = train_plainly(prepared.built.module, inputs[usable], train.target[usable], seed=seed)
-    return NotPrivate(model, "the same network without a clip and without noise")
+    return NotPrivate(model, "the same network without clipping and noise")
 
 
 def compare(
     subject: Subject, twin: NotPrivate, ensemble: PublicEnsemble, *, attacked: int = 500, seed: int = 0
 ) -> TwinEffects:
-    """The model beside its twin on public rows, which are sorted into deciles by the public ensemble."""
+    """Compares the model with its twin on public rows. The public ensemble sorts the rows into deciles."""
     outputs = _outputs(subject, twin)
-    right, reference = subject.right, _numbers(correctness(outputs, subject.rows.target))
-    likelihoods = _numbers(outputs.softmax(1).gather(1, subject.rows.target[:, None]).squeeze(1))
+    right, reference = subject.right, _as_array(correctness(outputs, subject.rows.target))
+    likelihoods = _as_array(outputs.softmax(1).gather(1, subject.rows.target[:, None]).squeeze(1))
     groups = [group for each in subject.groupings for group in accuracies(each, right, reference, seed=seed)]
     curves, masking = _under_attack(subject, twin, attacked, seed)
     return TwinEffects(
@@ -111,13 +111,13 @@ def _under_attack(
     if attacked == 0:
         return (), None
     try:
-        pictures = subject.pictures(attacked)
-        signs = pictures.signs(subject.saved.built.module, seed=seed, other=twin.model)
-        return pictures.curves(twin.model, seed=seed), signs
-    except SordinoError:  # the public page says why
+        images = subject.pictures(attacked)
+        signs = images.signs(subject.saved.built.module, seed=seed, other=twin.model)
+        return images.curves(twin.model, seed=seed), signs
+    except SordinoError:  # the notes of the public page give the reason
         return (), None
 
 
-def _numbers(values: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = values.double().numpy()
-    return found
+def _as_array(values: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values.double().numpy()
+    return array

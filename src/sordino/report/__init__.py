@@ -1,4 +1,4 @@
-"""The privacy card: what a finished run promises, on a page that can be signed."""
+"""Reports: the privacy card of a finished run, a comparison of runs, and the page of a verification."""
 
 from sordino.report.card import write_card as write_card
 from sordino.report.comparison import write_comparison as write_comparison

@@ -1,4 +1,4 @@
-"""How good the model is, overall, by class, and on its way there, on rows that are public."""
+"""The card's section on accuracy: on public test rows, by class, and during training."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from sordino.report.markup import (
 from sordino.report.quality import Accuracy, RegressionErrors, Share, Unmeasured
 from sordino.report.sections import Section
 
-_MOST_CLASSES = 20  # in the picture; report.json has all
+_MOST_CLASSES = 20  # in the figure; report.json has all
 _NAME_LENGTH = 16
 
 
 def measured(run: Evidence) -> Section:
-    """What was measured on public rows."""
+    """The section on accuracy or regression errors on public test rows."""
     quality, end = run.quality, _end(run)
     facts: dict[str, Any] = {"at_the_end_of_training": end}
     figures: list[Html] = []
     match quality:
         case Accuracy():
             overall, by_class = quality.overall, quality.by_class
-            words = f"Of {overall.rows:,} public test rows the model has {overall.text} right (95 % interval, Wilson)."
+            words = f"Accuracy on {overall.rows:,} public test rows, with its 95 % interval (Wilson): {overall.text}."
             figures.append(_classes(by_class, overall))
             facts |= {"test": overall.as_dict(), "by_class": {name: x.as_dict() for name, x in by_class.items()}}
         case RegressionErrors(regression=errors, rows=rows, is_scaled=is_scaled):
@@ -45,7 +45,7 @@ def measured(run: Evidence) -> Section:
                 f"On {rows:,} public test rows the mean squared error is {errors.mse:.4g}, and R² is {errors.r2:.3g}."
             )
             words += " The target is scaled to lie between -1 and 1." if is_scaled else ""
-            words += " There are no classes to tell apart."
+            words += " A regression model has no accuracy by class."
             facts |= {"test": {"mse": errors.mse, "rows": rows}}
         case Unmeasured(reason=reason):
             words = f"{_recorded(end)} There is no interval and no accuracy by class: {reason}"
@@ -54,7 +54,7 @@ def measured(run: Evidence) -> Section:
     facts["course"] = [dict(row) for row in course]
     if course:
         figures.append(_training_curve(course))
-    figures.append(element("p", _way(run, bool(course)), class_="small"))
+    figures.append(element("p", _about_course(run, bool(course)), class_="small"))
     html = joined((element("p", words), gallery(figures)))
     return Section("measured", "How good the model is", html, facts, 40)
 
@@ -65,12 +65,12 @@ def _end(run: Evidence) -> dict[str, Any]:
 
 
 def _recorded(end: dict[str, Any]) -> str:
-    said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in end.items() if isinstance(value, float))
-    return f"At the end of training: {said}." if said else "Nothing was measured at the end of training."
+    values = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in end.items() if isinstance(value, float)]
+    return f"At the end of training: {', '.join(values)}." if values else "Nothing was measured at the end of training."
 
 
 def _course(run: Evidence) -> list[dict[str, Any]]:
-    """Measurements on the way. Where only the final model may be seen, there is no way to show."""
+    """Measurements during training. None may be shown if the guarantee is for the final model only."""
     if run.guarantee.view is View.FINAL_MODEL:
         return []
     rows = [{name: value for name, value in row.items() if _is_drawn(name, value)} for row in run.metrics]
@@ -82,12 +82,12 @@ def _is_drawn(name: str, value: object) -> bool:
     return is_number and (name == "step" or name.startswith("validation_"))
 
 
-def _way(run: Evidence, is_shown: bool) -> str:
+def _about_course(run: Evidence, is_shown: bool) -> str:
     if run.guarantee.view is View.FINAL_MODEL:
-        return "The guarantee is about the final model only, so nothing of the way there is shown."
+        return "The guarantee is for the final model only, so measurements during training are not shown."
     if is_shown:
-        return "Measurements on the way were made on public rows, or paid for from the budget."
-    return "Nothing was measured on the way: there is no training curve, only its end."
+        return "Measurements during training used public rows, or were charged to the budget."
+    return "Nothing was measured during training, so there is no training curve."
 
 
 def _classes(by_class: dict[str, Share], overall: Share) -> Html:
@@ -98,18 +98,19 @@ def _classes(by_class: dict[str, Share], overall: Share) -> Html:
 
     def draw(axes: Axes) -> None:
         axes.axvline(overall.value, color=FAINT, linewidth=0.8, linestyle="--")
-        for place, (_, share) in zip(places, shown, strict=True):
-            axes.plot(share.interval, (place, place), color=INK, linewidth=0.8)
-            axes.plot(share.value, place, "o", color=ACCENT, markersize=3.8)
+        for place, (_, accuracy) in zip(places, shown, strict=True):
+            axes.plot(accuracy.interval, (place, place), color=INK, linewidth=0.8)
+            axes.plot(accuracy.value, place, "o", color=ACCENT, markersize=3.8)
         axes.set_yticks(list(places), [shortened(name, _NAME_LENGTH) for name, _ in shown])
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel="accuracy, with its 95 % interval", ylim=(-0.7, len(shown) - 0.3))
         in_percent(axes.xaxis)
         axes.xaxis.set_major_locator(MaxNLocator(5))
 
-    which = "each class" if len(shown) == len(by_class) else f"the {len(shown)} weakest of {len(by_class)} classes"
+    fewer = f"the {len(shown)} of {len(by_class)} classes with the lowest accuracy"
+    which = "each class" if len(shown) == len(by_class) else fewer
     caption = f"Accuracy on test rows of {which}; dashed: all rows."
-    words = "Accuracy by class: " + "; ".join(f"{name} {share.text}" for name, share in shown) + "."
+    words = "Accuracy by class: " + "; ".join(f"{name} {accuracy.text}" for name, accuracy in shown) + "."
     return picture("classes", draw, caption=caption, words=words, height=0.7 + 0.17 * max(6, len(shown)))
 
 
@@ -127,5 +128,5 @@ def _training_curve(course: list[dict[str, Any]]) -> Html:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
     last = ", ".join(f"{name.replace('_', ' ')} {course[-1][name]:.4g}" for name in names if name in course[-1])
-    words = f"Measurements from step {course[0]['step']} to step {course[-1]['step']}, in the end {last}."
-    return picture("training", draw, caption="Validation on the way.", words=words, legend=True)
+    words = f"Measurements from step {course[0]['step']} to step {course[-1]['step']}; at the end {last}."
+    return picture("training", draw, caption="Validation during training.", words=words, legend=True)

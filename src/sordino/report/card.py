@@ -1,4 +1,4 @@
-"""The privacy card of one run: a page to read, print and sign, and the same facts for programs."""
+"""The privacy card of one run: a page to read, print and sign, and report.json with the same facts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LONGEST_NAME = 60
 
 
 def write_card(run: Path, out: Path | None = None, *, model: str | None = None, data: str | None = None) -> Path:
-    """Writes report.html and report.json into the folder of a finished run, or into `out`. Gives the page's path.
+    """Writes report.html and report.json into the folder of a finished run, or into `out`. Returns the page's path.
 
-    For a run of a model of one's own, `model` (MODULE:FUNCTION) and `data` (public rows) fill what needs both.
-    The same run gives the same bytes. Nothing is written if any part of the run is damaged.
+    For a run of the user's own model, `model` (MODULE:FUNCTION) and `data` (public rows) fill the sections that need
+    both. The output is deterministic. Nothing is written if any part of the run is damaged.
     """
     evidence = Evidence.read(run, model=model, data=data)
     sections = sections_of(evidence, SECTIONS)
@@ -46,7 +46,7 @@ def write_card(run: Path, out: Path | None = None, *, model: str | None = None, 
 
 
 def write_report(folder: Path, text: str, facts: Mapping[str, object], *, name: str = "report") -> Path:
-    """A page, and its facts beside it. A number that JSON cannot hold, such as an infinite epsilon, becomes null."""
+    """Writes a page and its facts as JSON. Numbers that JSON cannot represent, such as infinity, become null."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / f"{name}.json", (facts_as_json(facts) + "\n").encode())
@@ -57,7 +57,8 @@ def write_report(folder: Path, text: str, facts: Mapping[str, object], *, name: 
 
 
 def facts_as_json(facts: Mapping[str, object]) -> str:
-    """
+    """Facts as JSON, with null for numbers that are not finite.
+
     >>> facts_as_json({"epsilon": math.inf})
     '{\\n  "epsilon": null\\n}'
     """

@@ -1,4 +1,4 @@
-"""Several runs side by side: accuracy against epsilon, and the settings in which they differ."""
+"""Comparison of several runs: accuracy against epsilon, and the settings in which the runs differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEADINGS = ("", "run", "ε", "δ", "adjacency", "unit", "observer sees", "on pu
 
 @dataclass(frozen=True)
 class _Meaning:
-    """Something without which two epsilons, or two accuracies, cannot be compared."""
+    """A property that must be equal in all runs, so that their epsilons and accuracies can be compared."""
 
     name: str
     of: Callable[[Evidence], str]
@@ -52,12 +52,12 @@ _MEANINGS = (
     _Meaning("unit", lambda run: str(run.guarantee.unit)),
     _Meaning("delta", lambda run: repr(run.guarantee.delta)),
     _Meaning("what the observer sees", lambda run: OBSERVERS[run.guarantee.view]),
-    _Meaning("data set", lambda run: run.saved.facts.name),
+    _Meaning("data set", lambda run: run.saved.facts.name),  # the name is a key of report.json
 )
 
 
 def write_comparison(paths: Sequence[Path], out: Path, *, model: str | None = None, data: str | None = None) -> Path:
-    """Writes report.html and report.json about two or more finished runs into the folder `out`. Gives the page's path.
+    """Writes report.html and report.json about two or more finished runs into `out`. Returns the page's path.
 
     `model` and `data` are for the runs of a model of one's own among them.
 
@@ -79,17 +79,17 @@ def write_comparison(paths: Sequence[Path], out: Path, *, model: str | None = No
 
 
 def _unlike(runs: Sequence[Evidence]) -> dict[str, list[str]]:
-    """In what the runs differ so that their numbers do not mean the same."""
-    found = {meaning.name: list(dict.fromkeys(meaning.of(run) for run in runs)) for meaning in _MEANINGS}
-    return {name: values for name, values in found.items() if len(values) > 1}
+    """The properties in which the runs differ, so that their numbers cannot be compared."""
+    by_name = {meaning.name: list(dict.fromkeys(meaning.of(run) for run in runs)) for meaning in _MEANINGS}
+    return {name: values for name, values in by_name.items() if len(values) > 1}
 
 
 def _warnings(runs: Sequence[Evidence]) -> Html:
     unlike = _unlike(runs)
     if not unlike:
-        return element("div", element("p", "Every epsilon here means the same."), class_="headline")
-    said = [f"These runs are not comparable: they differ in {name} ({', '.join(v)})." for name, v in unlike.items()]
-    return element("div", paragraphs(*said), class_="warning")
+        return element("div", element("p", "The epsilons of these runs are comparable."), class_="headline")
+    warnings = [f"These runs are not comparable: they differ in {name} ({', '.join(v)})." for name, v in unlike.items()]
+    return element("div", paragraphs(*warnings), class_="warning")
 
 
 def _results(runs: Sequence[Evidence]) -> Section:
@@ -137,15 +137,15 @@ def _facts(run: Evidence) -> dict[str, Any]:
 
 def _picture(runs: Sequence[Evidence]) -> Html:
     measured = [(number, run, run.quality) for number, run in enumerate(runs, start=1)]
-    points = [(number, run, found.overall) for number, run, found in measured if isinstance(found, Accuracy)]
+    points = [(number, run, quality.overall) for number, run, quality in measured if isinstance(quality, Accuracy)]
     shapes = list(dict.fromkeys(run.guarantee.adjacency for _, run, _ in points))
 
     def draw(axes: Axes) -> None:
-        for number, run, share in points:
+        for number, run, accuracy in points:
             epsilon = run.guarantee.epsilon
-            axes.plot((epsilon, epsilon), share.interval, color=INK, linewidth=0.8)
-            axes.plot(epsilon, share.value, _MARKERS[run.guarantee.adjacency], color=ACCENT, markersize=4.5)
-            axes.annotate(str(number), (epsilon, share.value), (5, 3), textcoords="offset points")
+            axes.plot((epsilon, epsilon), accuracy.interval, color=INK, linewidth=0.8)
+            axes.plot(epsilon, accuracy.value, _MARKERS[run.guarantee.adjacency], color=ACCENT, markersize=4.5)
+            axes.annotate(str(number), (epsilon, accuracy.value), (5, 3), textcoords="offset points")
         for shape in shapes:
             axes.plot([], [], _MARKERS[shape], color=ACCENT, label=f"{shape} adjacency")
         axes.set(xlabel="epsilon", ylabel="test accuracy, with its 95 % interval")
@@ -153,13 +153,13 @@ def _picture(runs: Sequence[Evidence]) -> Html:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         in_percent(axes.yaxis)
 
-    caption = "Accuracy on public test rows against epsilon; numbers are those of the table."
-    said = "; ".join(
-        f"run {number}: {share.text} at epsilon {rounded_up(run.guarantee.epsilon)} under {run.guarantee.adjacency}"
-        for number, run, share in points
+    caption = "Accuracy on public test rows against epsilon; numbers refer to the table."
+    values = "; ".join(
+        f"run {number}: {accuracy.text} at epsilon {rounded_up(run.guarantee.epsilon)} under {run.guarantee.adjacency}"
+        for number, run, accuracy in points
     )
     return picture(
-        "accuracy", draw, caption=caption, words=f"Accuracy against epsilon. {said}.", height=3.0, legend=True
+        "accuracy", draw, caption=caption, words=f"Accuracy against epsilon. {values}.", height=3.0, legend=True
     )
 
 
@@ -168,7 +168,7 @@ def _differences(runs: Sequence[Evidence]) -> Section:
     names = dict.fromkeys(name for settings in each for name in settings if name not in SAID_ELSEWHERE)
     differing = [name for name in names if len({repr(settings.get(name)) for settings in each}) > 1]
     if not differing:
-        return Section("differences", "Settings that differ", paragraphs("There are none."), {}, 20)
+        return Section("differences", "Settings that differ", paragraphs("All settings are equal."), {}, 20)
     headings = ("setting", *(str(number) for number in range(1, len(runs) + 1)))
     rows = [(name.replace("_", " "), *(_shown(settings.get(name)) for settings in each)) for name in differing]
     facts = {name: [settings.get(name) for settings in each] for name in differing}

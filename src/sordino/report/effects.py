@@ -1,6 +1,6 @@
-"""Who pays for privacy: what `sordino effects` measured on public rows, and left beside the run.
+"""The card's section on effects: accuracy by group and under attack, as measured by `sordino effects`.
 
-Only effects.json is read, which holds nothing but public quantities, and only if it is about these very weights.
+It shows the run's effects.json, which contains public quantities only, and refuses one about other weights.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from sordino.report.sections import Section
 
 FILE = "effects.json"
 FORMAT, KIND = 1, "effects on public rows"
-HEADINGS = ("group", "public rows", "right", "points lost")
+HEADINGS = ("group", "public rows", "accuracy", "points lost")
+TITLE = "Accuracy by group and under attack"
 
 
 def effects(run: Evidence) -> Section | None:
-    """What was measured, where it was. A file about other weights is refused: its numbers are not about this model."""
+    """The section, or None if the run has no effects.json. A file about other weights raises `StateError`."""
     path = run.path / FILE
     if not path.exists():
         return None
@@ -44,16 +45,16 @@ def effects(run: Evidence) -> Section | None:
     try:
         facts = strict_json.parse(read_bytes(path, at_most=strict_json.LARGEST_TEXT), what=what)
         if not isinstance(facts, dict) or (facts["format"], facts["kind"]) != (FORMAT, KIND):
-            raise StateError(f"{what} is not what `sordino effects` writes.")
+            raise StateError(f"{what} does not have the format of `sordino effects`: run it again.")
         if facts["model_sha256"] != run.model_sha256:
             raise StateError(f"{what} is about other weights than model.safetensors: run `sordino effects` again.")
-        return Section("effects", "Who pays for privacy", summary(facts), facts, 45)
+        return Section("effects", TITLE, summary(facts), facts, 45)
     except (KeyError, TypeError, IndexError, ValueError, DataError, UsageError) as error:
         raise StateError(f"{what} is damaged: {error}") from None
 
 
 def summary(facts: Mapping[str, Any]) -> Html:
-    """The sentence, a table of the finest groups, and pictures of what can be drawn."""
+    """The headline, a table of the finest groups, figures, and notes."""
     figures = [deciles(facts["deciles"])] if facts["deciles"] else []
     if facts["curves"]:
         figures.append(under_attack({"this model": facts["curves"]}))
@@ -71,25 +72,26 @@ def summary(facts: Mapping[str, Any]) -> Html:
 
 
 def notes(facts: Mapping[str, Any]) -> list[str]:
-    """What was found about confidence and masking, and what was not measured."""
-    said = [note[0].upper() + note[1:] for note in facts["notes"]]
+    """Sentences on calibration, signs of gradient masking, and what was not measured."""
+    sentences = [note[0].upper() + note[1:] for note in facts["notes"]]
     if facts["signs_of_masking"]:
-        said.insert(0, f"The model may only look robust: {'; '.join(facts['signs_of_masking'])}.")
+        sentences.insert(0, f"The model may only look robust: {'; '.join(facts['signs_of_masking'])}.")
     if facts["calibration"] is not None:
         error = facts["calibration"]["error"]
-        said.insert(0, f"Calibration error: {_points(error)} points ({facts['calibration_bins']} bins).")
-    return said
+        sentences.insert(0, f"Calibration error: {_points(error)} points ({facts['calibration_bins']} bins).")
+    return sentences
 
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Html:
-    """Each group with its rows, its accuracy, and what it lost."""
+    """A table of groups with their number of rows, accuracy, and accuracy lost."""
     return table(HEADINGS, [group_cells(group) for group in groups])
 
 
 def group_cells(group: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """
-    >>> share = {"value": 0.9, "low": 0.85, "high": 0.94}
-    >>> group_cells({"by": "sex", "name": "Female", "rows": 1200, "accuracy": share, "lost": None})
+    """The cells of one group under `HEADINGS`.
+
+    >>> accuracy = {"value": 0.9, "low": 0.85, "high": 0.94}
+    >>> group_cells({"by": "sex", "name": "Female", "rows": 1200, "accuracy": accuracy, "lost": None})
     ('Female', '1,200', '90.0 % (85.0 to 94.0)', '')
     """
     name = f"class {group['name']}" if group["by"] == "class" else str(group["name"])
@@ -99,27 +101,27 @@ def group_cells(group: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def deciles(groups: Sequence[Mapping[str, Any]], name: str = "deciles") -> Html:
-    """Accuracy from the hardest tenth of the rows to the easiest."""
+    """A figure of accuracy from the hardest tenth of the rows to the easiest."""
     places = range(1, len(groups) + 1)
 
     def draw(axes: Axes) -> None:
         for place, group in zip(places, groups, strict=True):
-            share = group["accuracy"]
-            axes.plot((place, place), (share["low"], share["high"]), color=INK, linewidth=0.8)
-            axes.plot(place, share["value"], "o", color=ACCENT, markersize=3.8)
+            accuracy = group["accuracy"]
+            axes.plot((place, place), (accuracy["low"], accuracy["high"]), color=INK, linewidth=0.8)
+            axes.plot(place, accuracy["value"], "o", color=ACCENT, markersize=3.8)
         axes.set(xlabel="tenth of the rows, hardest first", ylabel="accuracy", ylim=(-0.03, 1.03))
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
         in_percent(axes.yaxis)
 
-    said = "; ".join(f"{group['name']}: {100 * group['accuracy']['value']:.0f} %" for group in groups)
-    caption = "Rare rows: accuracy by tenths of the margin under an ensemble that learnt from other public rows."
-    return picture(name, draw, caption=caption, words=f"Accuracy by tenth: {said}.")
+    values = "; ".join(f"{group['name']}: {100 * group['accuracy']['value']:.0f} %" for group in groups)
+    caption = "Rare rows: accuracy by tenths of the margin under an ensemble trained on other public rows."
+    return picture(name, draw, caption=caption, words=f"Accuracy by tenth: {values}.")
 
 
 def under_attack(models: Mapping[str, Sequence[Mapping[str, Any]]], name: str = "attack") -> Html:
-    """What stays right as the radius rises, on a scale on which the largest radius of each norm is 1."""
+    """A figure of accuracy against the radius of an attack, with radii scaled so that the largest of each norm is 1."""
     styles = {"L-infinity": "-", "L2": "--"}
-    colours = dict(zip(models, (ACCENT, INK), strict=False))
+    colors = dict(zip(models, (ACCENT, INK), strict=False))
 
     def draw(axes: Axes) -> None:
         for label, curves in models.items():
@@ -129,7 +131,7 @@ def under_attack(models: Mapping[str, Sequence[Mapping[str, Any]]], name: str = 
                 axes.plot(
                     radii,
                     curve["accuracies"],
-                    color=colours[label],
+                    color=colors[label],
                     linestyle=styles[norm],
                     marker="o",
                     markersize=2.5,
@@ -138,15 +140,15 @@ def under_attack(models: Mapping[str, Sequence[Mapping[str, Any]]], name: str = 
         axes.set(xlabel="radius", ylabel="accuracy", ylim=(-0.03, 1.03))
         in_percent(axes.yaxis)
 
-    said = "; ".join(
+    values = "; ".join(
         f"{label}, {curve['norm']}: "
         + ", ".join(f"{100 * a:.0f} % at {r:.3g}" for r, a in zip(curve["radii"], curve["accuracies"], strict=True))
         for label, curves in models.items()
         for curve in curves
     )
     rows = next(curve["rows"] for curves in models.values() for curve in curves)
-    caption = f"Accuracy under attack (projected gradients, {rows:,} pictures with pixels from 0 to 1)."
-    return picture(name, draw, caption=caption, words=f"Accuracy under attack: {said}.", legend=True, height=3.0)
+    caption = f"Accuracy under attack (projected gradient descent, {rows:,} images with pixels from 0 to 1)."
+    return picture(name, draw, caption=caption, words=f"Accuracy under attack: {values}.", legend=True, height=3.0)
 
 
 def _points(lost: Mapping[str, Any]) -> str:

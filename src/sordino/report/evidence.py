@@ -1,11 +1,7 @@
-"""Evidence of a card: what the folder of a finished run holds, checked and accounted for again.
+"""Evidence of a card: the contents of a finished run's folder, checked for consistency.
 
-An event as privacy.json writes it down, read back. Nothing is run: a name that is no known event is refused.
-
-All that a card is made of, read off the folder of a finished run, and checked against itself.
-
-What privacy.json claims is not copied: the event that it names is accounted for again, and a promise that the event
-does not prove is refused. So nobody signs a number that was typed in.
+*Guarantee:* the epsilon of a card is not copied from privacy.json. The event that the file records is parsed, without
+evaluating code, and accounted for again; a claimed epsilon below what the event proves is refused.
 """
 
 from __future__ import annotations
@@ -73,7 +69,7 @@ _LONGEST = 100_000
 
 
 def parse_event(text: str, *, what: str) -> DpEvent:
-    """The event of which `text` is the `repr`. `what` names it in messages.
+    """Parses the `repr` of an event. `what` names it in messages. Only known events are accepted; no code is run.
 
     >>> parse_event("SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)", what="the event")
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
@@ -107,17 +103,17 @@ def _value(node: ast.expr) -> object:
         case ast.Constant(value=number) if isinstance(number, Real) and not isinstance(number, bool):
             return number
         case _:
-            raise ValueError("no event")
+            raise ValueError("not an event")
 
 
 _PIECE = 1 << 20
-_SEED = "the seed stays secret"  # how the assumption of a seed begins, in folders of every version
-_AGREEMENT = 1e-3  # relative: two versions of an accountant may round differently
+_SEED = "the seed stays secret"  # the beginning of the assumption on a seed, in folders of every version
+_AGREEMENT = 1e-3  # relative tolerance: two versions of an accountant may round differently
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finished run: what it promises, what it was, and how good its model is.
+    """A finished run: its guarantee, its settings and its measurements.
 
     `question` has the numbers of its plan, or is None where the plan is none that `sordino plan` knows.
     """
@@ -130,9 +126,9 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path, *, model: str | None = None, data: str | None = None) -> Evidence:
-        """Reads the folder of a finished run. An unfinished one is a wrong argument, a damaged one a corrupt state.
+        """Reads the folder of a finished run. Raises `UsageError` if it is unfinished, `StateError` if damaged.
 
-        `model` and `data` are for a run of a model of one's own: see `OwnRun`.
+        `model` and `data` are for a run of the user's own model: see `OwnRun`.
         """
         saved = read_run(path, model=model, data=data)
         what = f"privacy.json in {str(path)!r}"
@@ -146,7 +142,7 @@ class Evidence:
                 tuple(saved.folder.metrics()),
             )
             run._check_that_files_agree(what)
-            run.searched  # noqa: B018  # one that cannot be read is refused here
+            run.searched  # noqa: B018  # raises here if the record of a search cannot be read
             run.num_steps  # noqa: B018
         except StateError:
             raise
@@ -158,7 +154,7 @@ class Evidence:
 
     @property
     def has_seed(self) -> bool:
-        """Whether its noise followed from a seed. The seed itself is not in a finished folder; the assumption is."""
+        """Whether the noise was derived from a seed. A finished folder has the assumption, and not the seed itself."""
         assumed = any(each.startswith(_SEED) for each in self.guarantee.assumptions)
         return assumed or (self.recipe is not None and self.recipe.seed is not None)
 
@@ -187,12 +183,12 @@ class Evidence:
 
     @cached_property
     def searched(self) -> str | None:
-        """The search for settings that is part of the promise, in words."""
+        """Description of the search for settings that the guarantee covers, or None without a search."""
         if "tuning" not in self.promised:
             return None
         search = self.promised["tuning"]
         candidates = " and then ".join(f"{number:d}" for number in search["candidates"])
-        return f"by the rule {search['rule']} and paid by {search['payment']}, of {candidates} candidates"
+        return f"of {candidates} candidates by the rule {search['rule']}, accounted for by {search['payment']}"
 
     @property
     def path(self) -> Path:
@@ -200,7 +196,7 @@ class Evidence:
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """Every (epsilon, delta) that is proved of what was released."""
+        """The privacy curve of the release: every proved pair of epsilon and delta."""
         return privacy_of(self.guarantee.event, self.guarantee.adjacency)
 
     @cached_property
@@ -213,13 +209,13 @@ class Evidence:
 
     @property
     def versions(self) -> dict[str, object]:
-        """Of the software that made the promise."""
-        found = self.promised.get("versions")
-        return found if isinstance(found, dict) else {}
+        """Versions of the software that trained the run."""
+        versions = self.promised.get("versions")
+        return versions if isinstance(versions, dict) else {}
 
     @cached_property
     def holds_more_than_the_plan(self) -> bool:
-        """Whether something beside the planned steps is paid for, such as steps that had to be drawn again."""
+        """Whether more than the planned steps was released, such as steps that had to be drawn again."""
         return self._planned_counts != _counts(self.guarantee.event)
 
     @property
@@ -240,11 +236,11 @@ class Evidence:
             recipe, question = self.recipe, self._known_question
             said = (recipe.delta, recipe.sampler, recipe.divisor(question.examples))
             if said != (question.delta, question.sampler, question.batch_size):
-                raise StateError(f"{what} belongs to another recipe.toml than the one beside it.")
+                raise StateError(f"{what} does not belong to the recipe.toml in the same folder.")
         elif self.planned is not None and self.planned[0].steps != self.num_steps and not self.is_hidden:
-            raise StateError(f"{what} belongs to another training.json than the one beside it.")
+            raise StateError(f"{what} does not belong to the training.json in the same folder.")
         if self.guarantee.view is View.EVERY_STEP and not self._planned_counts <= _counts(self.guarantee.event):
-            raise StateError(f"{what} leaves steps out: its event is not that of its own numbers.")
+            raise StateError(f"{what} is inconsistent: its event leaves out steps of the plan that it describes.")
 
     @property
     def is_hidden(self) -> bool:
@@ -253,7 +249,7 @@ class Evidence:
 
 
 def model_sha256(run: Path) -> str:
-    """By which the weights of a run are known."""
+    """The SHA-256 digest of the weights of a run, model.safetensors."""
     digest = hashlib.sha256()
     with open_regular(run / "model.safetensors") as file:
         while piece := file.read(_PIECE):
@@ -272,7 +268,8 @@ def _guarantee(promised: dict[str, Any], what: str) -> Guarantee:
     claimed = _number(promised["epsilon"])
     proved = Guarantee.of(event, adjacency, delta=promised["delta"], unit=unit, view=view, assumptions=assumptions)
     if not (math.isfinite(claimed) and proved.epsilon <= claimed * (1 + _AGREEMENT)):
-        raise StateError(f"{what} promises epsilon {claimed!r}, its event proves {rounded_up(proved.epsilon, 6)} only.")
+        proves = rounded_up(proved.epsilon, 6)
+        raise StateError(f"{what} claims epsilon {claimed!r}, but its event proves only epsilon {proves}.")
     return replace(proved, epsilon=max(proved.epsilon, claimed))
 
 
@@ -326,11 +323,11 @@ def _question_of_own(promised: dict[str, Any], own: OwnRun) -> Question | None:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text.")
+        raise TypeError(f"{value!r:.80} is not a string.")
     return value
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.80} is no number.")
+        raise TypeError(f"{value!r:.80} is not a number.")
     return float(value)

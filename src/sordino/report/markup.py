@@ -1,8 +1,7 @@
-"""HTML of reports from Jinja templates that escape by themselves, and figures as inline SVG.
+"""HTML of reports from Jinja templates with autoescape, and figures as inline SVG.
 
-HTML of reports, from Jinja templates that escape whatever is not markup already.
-
-Pictures in the style of the page: inline SVG that fetches nothing, reads without colour, and has words for it.
+Everything that is not markup already is escaped. Figures fetch nothing, are readable without color, and have a text
+alternative.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 Html = Markup
-"""Text that is markup already. Only this package makes it; names, paths and values are plain text."""
+"""Markup, which is not escaped again. Only this package creates it; names, paths and values are plain strings."""
 
 
 def visible(text: str) -> str:
-    """The text with every character that cannot be seen spelled out, such as one that reverses the writing."""
+    """`text` with an escape sequence for each unprintable character, such as one that reverses the direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def shortened(text: str, length: int) -> str:
-    """The text, visible and cut to so many characters.
+    """`text` without unprintable characters, cut to at most `length` characters.
 
     >>> shortened("a rather long name", 9)
     'a rather…'
@@ -43,7 +42,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def escaped(text: str) -> Html:
-    """Plain text as markup.
+    """A plain string as markup, escaped.
 
     >>> escaped("<script>"), escaped("a\\u202eb")
     (Markup('&lt;script&gt;'), Markup('a\\\\u202eb'))
@@ -52,17 +51,17 @@ def escaped(text: str) -> Html:
 
 
 def rendered(template: str, **values: object) -> Html:
-    """A template of this package with these values."""
+    """Renders a template of this package."""
     return Markup(_environment().get_template(template).render(**values))
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """The parts one after the other."""
+    """Concatenates the parts."""
     return Markup("").join(escaped(part) for part in parts)
 
 
 def element(name: str, *children: str, **attributes: str) -> Html:
-    """An element with children, each escaped unless it is markup. An attribute may end in an underscore.
+    """An element with children, each escaped unless it is markup. Write `class_` for the attribute `class`.
 
     >>> print(element("p", "a < b, ", element("b", "really"), class_="note"))
     <p class="note">a &lt; b, <b>really</b></p>
@@ -72,12 +71,12 @@ def element(name: str, *children: str, **attributes: str) -> Html:
 
 
 def paragraphs(*texts: str) -> Html:
-    """Each text as a paragraph."""
+    """A paragraph for each string."""
     return _part("paragraphs", texts)
 
 
 def bullets(texts: Iterable[str]) -> Html:
-    """A list with dots."""
+    """An unordered list."""
     return _part("bullets", texts)
 
 
@@ -87,7 +86,7 @@ def pairs(rows: Iterable[tuple[str, str]], *, class_: str = "pairs") -> Html:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, class_: str = "grid") -> Html:
-    """A table with a row of headings. A narrow screen scrolls it sideways."""
+    """A table with a row of headings. It scrolls sideways on a narrow screen."""
     return _part("table", headings, rows, class_)
 
 
@@ -103,18 +102,18 @@ def _environment() -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Called on each value before it is escaped."""
+    """Jinja calls this on each value before it escapes it."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 ACCENT, INK, FAINT = "#1d4e6b", "#1c1c1c", "#8a8a8a"
-DASHES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)), (0, (1, 4)))  # told apart on a grey printer too
+DASHES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)), (0, (1, 4)))  # distinct without color
 
-_WIDTH, _HEIGHT = 3.5, 2.45  # inches: as wide as a phone, or half a page
+_WIDTH, _HEIGHT = 3.5, 2.45  # inches: the width of a phone, or half a page
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, in the fonts of the page
-    "svg.hashsalt": "sordino",  # the same run gives the same bytes
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "svg.fonttype": "none",  # keep text as text, in the fonts of the page
+    "svg.hashsalt": "sordino",  # deterministic identifiers
+    "text.parse_math": False,  # do not parse dollar signs in names
     "axes.unicode_minus": False,
     "font.family": "DejaVu Sans",
     "font.size": 8,
@@ -139,14 +138,14 @@ _NOTHING = {"Creator": None, "Date": None, "Format": None, "Type": None}
 def picture(
     name: str, draw: Callable[[Axes], None], *, caption: str, words: str, height: float = _HEIGHT, legend: bool = False
 ) -> Html:
-    """A figure that `draw` fills. `name` is unique on its page; `words` are for whoever cannot see it.
+    """A figure drawn by `draw`. `name` must be unique on its page; `words` is the text alternative.
 
     >>> drawn = picture("line", lambda axes: None, caption="A line.", words="It rises.")
     >>> "<svg" in drawn and "<script" not in drawn
     True
     """
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # of a name: the reader's own fonts draw it
+        warnings.filterwarnings("ignore", message="Glyph")  # missing glyphs are drawn by the reader's fonts
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
@@ -159,25 +158,25 @@ def picture(
 
 
 def decimal_logarithmic(axis: Axis) -> None:
-    """Ticks at 1, 2, 5 and their multiples by ten, in plain figures."""
+    """A logarithmic axis with ticks at 1, 2, 5 times powers of ten, as plain decimals."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def in_percent(axis: Axis) -> None:
-    """Shares as percentages."""
-    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    """Shows the fractions of an axis as percentages."""
+    axis.set_major_formatter(FuncFormatter(lambda fraction, _: f"{100 * fraction:g} %"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def gallery(figures: Iterable[Html]) -> Html:
-    """Pictures side by side where there is room."""
+    """Figures side by side where there is room."""
     return element("div", *figures, class_="gallery")
 
 
 def _inline(svg: str, name: str, words: str) -> Html:
-    """Only the element, with identifiers of its own, as wide as it is given room."""
+    """The svg element alone, with identifiers prefixed by `name` and a text alternative, without a fixed width."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", body)

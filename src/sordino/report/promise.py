@@ -1,9 +1,4 @@
-"""Sections of the card on the guarantee: what it means, and which inference attacks it leaves possible.
-
-The guarantee in plain words and as a table, and what it does and does not promise.
-
-Who could still learn what: membership attacks that the guarantee leaves possible, and groups.
-"""
+"""Sections of the card on the guarantee: its meaning, what it does not cover, and the attacks that remain possible."""
 
 from __future__ import annotations
 
@@ -37,20 +32,20 @@ OBSERVERS = {View.EVERY_STEP: "every step of the training", View.FINAL_MODEL: "t
 
 
 def guarantee(run: Evidence) -> Section:
-    """What is promised."""
+    """The section that states the guarantee, in words and as a table."""
     promise, guess = run.guarantee, _best_guess(run)
     unit, observer = promise.unit, OBSERVERS[promise.view]
-    apart = f", apart from a probability of {promise.delta!r}" if promise.delta else ""
+    apart = f", apart from a probability of {promise.delta!r} (delta)" if promise.delta else ""
     words = paragraphs(
-        f"Whether or not one {unit}'s data was used, whatever is seen of this training is about as likely: no outcome "
-        f"becomes more than {_factor(promise.epsilon)} times as likely{apart}.",
-        f"So whoever sees {observer} and has to guess whether a given {unit} was used, at even odds, is right in at "
-        f"most {rounded_up(100 * guess, 3)} of 100 cases. Tossing a coin is right in 50.",
+        f"Whether or not the data of one {unit} was used, nothing that can be observed of this training becomes more "
+        f"than {_factor(promise.epsilon)} times as likely{apart}.",
+        f"Suppose someone observes {observer} and guesses whether a given {unit} was used, when both are equally "
+        f"likely. The guess is right in at most {rounded_up(100 * guess, 3)} of 100 cases. A coin toss is right in 50.",
     )
     rows = (
         ("epsilon", f"{rounded_up(promise.epsilon)}, rounded up"),
         ("delta", repr(promise.delta)),
-        ("whose privacy", f"every {unit}'s"),
+        ("privacy unit", f"one {unit}"),
         ("adjacency", f"{promise.adjacency}: {promise.adjacency.in_words.replace('unit', str(unit))}"),
         ("the observer sees", observer),
         ("proved by", f"the accountant {promise.accountant}"),
@@ -61,9 +56,9 @@ def guarantee(run: Evidence) -> Section:
 
 
 def limits(run: Evidence) -> Section:
-    """What the guarantee does and does not promise."""
+    """The section on what the guarantee covers and what it does not."""
     does, does_not = _does(run), _does_not(run)
-    columns = (_column("It promises", does), _column("It does not promise", does_not))
+    columns = (_column("What is guaranteed", does), _column("What is not guaranteed", does_not))
     html = element("div", *columns, class_="columns")
     return Section("limits", "What this means", html, {"promised": does, "not_promised": does_not}, 20)
 
@@ -74,16 +69,16 @@ def _column(title: str, texts: list[str]) -> Html:
 
 def _does(run: Evidence) -> list[str]:
     unit, steps = run.guarantee.unit, run.num_steps
-    counted = f"It counts all {steps:,} steps that were planned"
+    counted = f"It counts all {steps:,} planned steps"
     if run.searched is not None:
         counted = (
-            f"It counts a whole search for settings, {run.searched}, with {steps:,} steps and a score in each trial"
+            f"It counts a whole search for settings ({run.searched}) with {steps:,} steps and a score in each trial"
         )
     return [
-        f"It holds for every {unit}, the unusual ones too, and whatever their data is.",
-        f"It holds against somebody who knows every other {unit}, the code, the settings and the first weights.",
-        "It cannot be undone: whatever is computed from the model later, with whatever else is known, stays within it.",
-        f"{counted}." if _is_alone(run) else counted + ", and everything that was charged to the same budget.",
+        f"It holds for every {unit}, including unusual ones, whatever its data is.",
+        f"It holds against an attacker who knows every other {unit}, the code, the settings and the first weights.",
+        "It cannot be undone: it also covers all that is computed from the model later, with any other knowledge.",
+        f"{counted}." if _is_alone(run) else counted + ", and everything else that was charged to the same budget.",
     ]
 
 
@@ -94,25 +89,28 @@ def _is_alone(run: Evidence) -> bool:
 
 def _does_not(run: Evidence) -> list[str]:
     promise = run.guarantee
-    texts = ["What is true of people in general. A model may well reveal that smoking harms, whoever took part."]
+    texts = [
+        "Secrecy of facts about people in general. A model may reveal that smoking is harmful, no matter whose data "
+        "was used."
+    ]
     if promise.unit is Unit.EXAMPLE:
-        texts.append("As much to somebody who has several examples: they are a group, see the table below.")
+        texts.append("Equal protection of a person with several examples: they are a group, see the table of groups.")
     else:
-        texts.append("As much to users who act together: they are a group, see the table below.")
+        texts.append("Equal protection of several users together: they are a group, see the table of groups.")
     if promise.adjacency is not Adjacency.ADD_OR_REMOVE:
-        texts.append(f"That the number of {promise.unit}s is secret: under {promise.adjacency} adjacency it is public.")
+        texts.append(f"Secrecy of the number of {promise.unit}s: under {promise.adjacency} adjacency it is public.")
     if run.has_seed:
         texts.append(
-            "Anything against whoever knows the seed of this run: they can remove the noise. "
-            "Keep it secret, and use it once."
+            "Protection against anyone who knows the seed of this run: they can remove the noise. "
+            "Keep the seed secret, and use it once."
         )
-    texts.append("Other releases from the same data. They add up with this one, and nothing here counts them.")
-    texts.append("Secrecy of the machine: its memory, the time that steps take, who else reads the data.")
+    texts.append("Protection from other releases of the same data. Their epsilons add up with this one.")
+    texts.append("Security of the computer: its memory, the time that steps take, and who else can read the data.")
     return texts
 
 
 def _best_guess(run: Evidence) -> float:
-    """The largest share of right guesses if present and absent are equally likely: (1 + delta(0)) / 2."""
+    """The largest probability of a right guess if used and not used are equally likely: (1 + delta(0)) / 2."""
     return (1 + run.curve.delta(0.0)) / 2
 
 
@@ -121,7 +119,7 @@ def _factor(epsilon: float) -> str:
 
 
 def headline(promise: Guarantee) -> Html:
-    """The numbers that everything else explains. No epsilon stands without its adjacency."""
+    """Epsilon and delta, always together with unit, adjacency and observer."""
     numbers = element("p", f"ε = {rounded_up(promise.epsilon)}, δ = {promise.delta!r}", class_="numbers")
     around = (
         f"for every {promise.unit}, under {promise.adjacency} adjacency; the observer sees {OBSERVERS[promise.view]}"
@@ -140,10 +138,10 @@ _LINES = 32
 
 @dataclass(frozen=True)
 class TradeOff:
-    """The best detection rate that is left possible at each false alarm rate: a bound, made of straight lines.
+    """An upper bound on the true positive rate of any attack at each false positive rate, made of straight lines.
 
-    Every (epsilon, delta) that holds gives two of them (Kairouz, Oh, Viswanath 2015). Each is a bound by itself, so
-    their minimum over any selection is one.
+    Every valid pair of epsilon and delta gives two lines (Kairouz, Oh and Viswanath 2015). Each is a bound, so their
+    minimum over any selection is one too.
 
     >>> from sordino.accounting import GaussianCurve
     >>> float(TradeOff.of(GaussianCurve(1.0)).detected(np.array([0.01]))[0].round(3))  # exactly 0.092
@@ -155,13 +153,13 @@ class TradeOff:
 
     @classmethod
     def of(cls, curve: PrivacyCurve) -> TradeOff:
-        """From so many epsilons up to where nothing is left to tell."""
+        """The bound from evenly spaced epsilons, up to the one at delta = 1e-6."""
         widest = curve.epsilon(1e-6)
         epsilons = np.linspace(0.0, widest, _LINES) if math.isfinite(widest) else np.zeros(1)
         return cls(tuple(epsilons.tolist()), tuple(curve.delta(epsilon) for epsilon in epsilons.tolist()))
 
     def detected(self, false_alarms: Rates) -> Rates:
-        """The most that any attack detects."""
+        """The upper bound on the true positive rate at each of `false_alarms`."""
         epsilons, deltas = np.array(self.epsilons)[:, None], np.array(self.deltas)[:, None]
         present = np.exp(np.minimum(epsilons, 700)) * false_alarms + deltas
         absent = 1 - np.exp(-epsilons) * (1 - false_alarms - deltas)
@@ -170,7 +168,7 @@ class TradeOff:
 
 
 def inference(run: Evidence) -> Section:
-    """What is left to learn about single units and about groups."""
+    """The section on membership attacks against single units, and on the protection of groups."""
     promise = run.guarantee
     rates = {alarms: min(1.0, promise.best_true_positive_rate(alarms)) for alarms in _FALSE_ALARMS}
     groups = {size: promise.for_group(size) for size in GROUPS}
@@ -190,14 +188,14 @@ def inference(run: Evidence) -> Section:
         ],
         "adjacency": str(promise.adjacency),
     }
-    return Section("inference", "Who could still learn what", html, facts, 30)
+    return Section("inference", "Attacks that remain possible", html, facts, 30)
 
 
 def _words(run: Evidence) -> str:
     return (
-        f"The strongest attack asks whether one {run.guarantee.unit} was used. It can be made bolder, at the price of "
-        "accusing more of those who were absent. The curve is what the proof leaves possible to the best of all "
-        "attacks, knowing everything else; real ones do worse."
+        f"A membership attack guesses whether one {run.guarantee.unit} was used for training (a member). The more "
+        "members it finds, the more false alarms it raises about others. The curve is an upper bound for every attack, "
+        "even one that knows everything else; real attacks find fewer members."
     )
 
 
@@ -213,25 +211,25 @@ def _picture(run: Evidence, rates: dict[float, float]) -> Html:
             axes.annotate(_percent(rate), (alarm, rate), (-4, 4), textcoords="offset points", ha="right", color=ACCENT)
         axes.annotate("guessing", (0.012, 0.012), (5, -6), textcoords="offset points", color=FAINT)
         axes.set(xscale="log", yscale="log", xlim=(_LOWEST, 1), ylim=(_LOWEST, 1.15))
-        axes.set(xlabel="absent ones accused", ylabel="present ones found, at most")
+        axes.set(xlabel="false alarms", ylabel="members found, at most")
         for axis in (axes.xaxis, axes.yaxis):
             in_percent(axis)
 
-    said = "; ".join(f"{_percent(rate)} at {100 * alarm:g} % false alarms" for alarm, rate in rates.items())
-    caption = "The best membership attack that the guarantee leaves possible."
-    words = f"Curve of the largest detection rate against the false alarm rate: {said}."
+    values = "; ".join(f"{_percent(rate)} at {100 * alarm:g} % false alarms" for alarm, rate in rates.items())
+    caption = "The most that any membership attack can find under the guarantee."
+    words = f"Curve of the largest fraction of members found against the false alarm rate: {values}."
     return picture("membership", draw, caption=caption, words=words)
 
 
 def _groups(groups: dict[int, float], unit: Unit) -> Html:
-    words = f"Protection of several {unit}s together, such as a family or one person with several records, is weaker."
+    words = f"Several {unit}s together, such as a family or one person with several records, are protected less."
     rows = [(f"{size} {unit}s", _together(value)) for size, value in groups.items()]
     return joined((element("p", words), table((f"{unit}s together", "ε at the same δ and adjacency"), rows)))
 
 
 def _together(epsilon: float) -> str:
-    return rounded_up(epsilon) if math.isfinite(epsilon) else "nothing is proved"
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "no bound is known"
 
 
-def _percent(share: float) -> str:
-    return f"{rounded_up(100 * share, 3)} %"
+def _percent(fraction: float) -> str:
+    return f"{rounded_up(100 * fraction, 3)} %"

@@ -1,4 +1,4 @@
-"""Where the model comes from: settings, public facts of the data, versions, and a place to sign."""
+"""Sections of the card on provenance: settings, public facts of the data, versions, and a place to sign."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TO_SIGN = ("name", "role", "date", "signature")
 
 
 def settings(run: Evidence) -> Section:
-    """Everything that decided the training."""
+    """The section with all settings of the training."""
     chosen = settings_of(run)
     rows = [(name.replace("_", " "), _shown(value)) for name, value in chosen.items() if name not in SAID_ELSEWHERE]
     return Section("settings", "Settings", pairs(rows, class_="pairs flow"), chosen, 60)
@@ -36,27 +36,27 @@ def _shown(value: object) -> str:
 
 
 def settings_of(run: Evidence) -> dict[str, Any]:
-    """The recipe, with what was solved for. A seed is never shown: whoever knows it can remove the noise."""
+    """The recipe with the values that were solved for. A seed is never shown: with it the noise can be removed."""
     if isinstance(run.saved, OwnRun):
-        said = run.saved.description.settings()
+        chosen = run.saved.description.settings()
     else:
-        said = {name: value for name, value in run.saved.recipe.entries().items() if value not in (None, False)}
+        chosen = {name: value for name, value in run.saved.recipe.entries().items() if value not in (None, False)}
     numbers = {name: run.promised[name] for name in ("examples", "batch_size")}
     solved = numbers | {
         "steps": run.num_steps,
         "noise_multiplier": run.promised["noise_multiplier"],
         "adjacency": str(run.guarantee.adjacency),
     }
-    shown = {name: value for name, value in (said | solved).items() if name not in _SEEDS}
+    shown = {name: value for name, value in (chosen | solved).items() if name not in _SEEDS}
     return shown | {"seed": "fixed, and not shown here" if run.has_seed else "fresh randomness"}
 
 
 def data(run: Evidence) -> Section:
-    """What is public about the data: declared by a person, and never read off private rows."""
+    """The section with the public facts of the data, which are declared and never computed from private rows."""
     if isinstance(run.saved, OwnRun):
         return _own_data(run.saved)
     facts, columns = run.saved.facts, _columns(run)
-    rows = [("name", facts.name), ("one input", " x ".join(map(str, facts.input_shape)) + " numbers")]
+    rows = [("name", facts.name), ("shape of an input", " x ".join(map(str, facts.input_shape)))]
     if facts.input_range is not None:
         rows.append(("range of inputs", "{:g} to {:g}".format(*facts.input_range)))
     if facts.num_classes is not None:
@@ -98,7 +98,7 @@ def _own_data(own: OwnRun) -> Section:
 
 
 def _columns(run: Evidence) -> dict[str, str]:
-    """The columns of a table, from the schema that was declared public."""
+    """The name and kind of each column of a table, from its public schema."""
     if run.recipe is None:
         return {}
     path, source = run.saved.folder.schema, run.recipe.data
@@ -125,7 +125,7 @@ def _kind(column: object) -> str:
 
 
 def origin(run: Evidence) -> Section:
-    """By which file and which software it can be known again."""
+    """The section that identifies the model file and the software."""
     trained = run.versions
     here = {name: _version(name) for name in _PACKAGES}
     rows = [
@@ -155,7 +155,7 @@ def _version(package: str) -> str | None:
 
 
 def signature(run: Evidence) -> Section:
-    """Where somebody takes responsibility."""
+    """The section to be signed by the person who releases the model."""
     words = "I have read this card, and I release the model with this hash under this guarantee."
     lines = (element("div", element("span", what), class_=f"line {what}") for what in _TO_SIGN)
     html = joined((element("p", words), element("div", *lines, class_="signatures")))

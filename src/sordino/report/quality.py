@@ -1,12 +1,8 @@
-"""Accuracy of a finished model on public test rows, as whole numbers from which intervals follow.
+"""Accuracy or regression errors of a finished model on public test rows.
 
-The test rows that a run was measured on. They are public by declaration; training rows stay closed where they can.
+Test rows are public by declaration. Accuracies are kept as counts, from which intervals are computed.
 
-Guarantee: where test rows lie in files of their own, no other file of the data set is opened.
-
-Public test rows beside what a finished model says about them.
-
-How good a finished model is on the public test rows, as whole numbers from which intervals follow.
+*Guarantee:* if the test rows are in files of their own, no other file of the dataset is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +27,9 @@ from sordino.training.evaluation import Regression, correctness, wilson
 
 
 def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:
-    """The public rows of the data set, or a refusal that says why there are none. `schema` is the run's own copy.
+    """The public test rows of the recipe's dataset. Raises `DataError` with the reason if there are none.
+
+    `schema` is the path of the run's own copy of the schema.
 
     >>> recipe = Recipe("digits", "linear", epsilon=1.0, delta=1e-4)
     >>> len(public_rows(recipe, Facts("digits", (1, 8, 8), 10), None).target)
@@ -44,10 +42,10 @@ def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:
         return _of_table(recipe, schema)
     if recipe.data not in NAMES and path.is_dir():
         return _of_folder(path / "test", facts)
-    found = load(recipe.data, schema=recipe.schema).test  # one file, or none, holds both parts
-    if found is None:
-        raise DataError("the data set has no test rows.")
-    return found
+    test = load(recipe.data, schema=recipe.schema).test  # training and test rows are in the same file, or generated
+    if test is None:
+        raise DataError("the dataset has no test rows.")
+    return test
 
 
 def _published(name: str) -> Split:
@@ -61,14 +59,14 @@ def _published(name: str) -> Split:
         case "adult":
             return read_rows(files[-1].verify(folder), adult_schema())
         case _:
-            pictures, labels = files[-2:]
-            return read_pictures(pictures.verify(folder), labels.verify(folder))
+            images, labels = files[-2:]
+            return read_pictures(images.verify(folder), labels.verify(folder))
 
 
 def _of_table(recipe: Recipe, copy: Path) -> Split:
-    said = Path(recipe.schema or copy)  # the test rows are named from where the schema lay
+    original = Path(recipe.schema or copy)  # the path of the test rows is relative to the original schema
     text = read_bytes(copy, at_most=LARGEST_TEXT)
-    schema = Schema.parse(text, shown=repr(str(copy)), name=said.stem, folder=said.parent)
+    schema = Schema.parse(text, shown=repr(str(copy)), name=original.stem, folder=original.parent)
     if schema.test is None:
         raise DataError("the schema of the table names no test rows.")
     return read_split(schema.test, replace(schema, user=None, units=None))
@@ -76,48 +74,48 @@ def _of_table(recipe: Recipe, copy: Path) -> Split:
 
 def _of_folder(folder: Path, facts: Facts) -> Split:
     if not folder.is_dir():
-        raise DataError("the data set has no folder of test pictures.")
+        raise DataError("the dataset has no folder 'test' of test images.")
     classes = [(label, folder / name) for label, name in enumerate(facts.class_names) if (folder / name).is_dir()]
     if not classes:
-        raise DataError(f"{str(folder)!r} has no pictures of the classes that the model knows.")
-    pictures = [load_pictures(path, facts.input_shape) for _, path in classes]
-    labels = [torch.full((len(some),), label) for (label, _), some in zip(classes, pictures, strict=True)]
-    return Split(torch.cat(pictures), torch.cat(labels))
+        raise DataError(f"{str(folder)!r} has no images of the classes of the model.")
+    images = [load_pictures(path, facts.input_shape) for _, path in classes]
+    labels = [torch.full((len(of_class),), label) for (label, _), of_class in zip(classes, images, strict=True)]
+    return Split(torch.cat(images), torch.cat(labels))
 
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """Rows that can be judged: those that can be read and have a label, as in training. `outputs` are the model's."""
+    """Rows that can be read and have a label, as in training, with the `outputs` of the model."""
 
     rows: Split = field(repr=False)
     outputs: Tensor = field(repr=False)
 
 
 def judge(saved: FinishedRun, recipe: Recipe | None = None) -> JudgedRows:
-    """Applies the model to the public rows of its own recipe, or of another; a model of one's own to those passed.
+    """Applies the model to the public test rows of its own recipe, or of another; the user's own model to those passed.
 
-    Guarantee: nothing here is computed from training rows.
+    *Guarantee:* nothing here is computed from training rows.
     """
     if isinstance(saved, OwnRun):
         return JudgedRows(*saved.judged_rows())
     recipe = recipe or saved.recipe
     rows = public_rows(recipe, saved.facts, saved.folder.schema)
-    found, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape
-    if found != expected:
-        raise DataError(f"the test rows have shape {found}, the model takes {expected}.")
+    shape, expected = tuple(rows.inputs.shape[1:]), saved.facts.input_shape
+    if shape != expected:
+        raise DataError(f"the test rows have shape {shape}, but the model takes {expected}.")
     outputs = saved.outputs(rows.inputs)
-    judged = rows.inputs.flatten(1).isfinite().all(dim=1)
+    usable = rows.inputs.flatten(1).isfinite().all(dim=1)
     if saved.facts.num_classes is not None:
-        judged &= rows.target >= 0
-    if not bool(judged.any()):
-        raise DataError("no test row can be judged.")
-    groups = {name: labels[judged] for name, labels in rows.groups.items()}
-    return JudgedRows(Split(rows.inputs[judged], rows.target[judged], groups=groups), outputs[judged])
+        usable &= rows.target >= 0
+    if not bool(usable.any()):
+        raise DataError("no test row is usable: each has values that are not finite, or no label.")
+    groups = {name: labels[usable] for name, labels in rows.groups.items()}
+    return JudgedRows(Split(rows.inputs[usable], rows.target[usable], groups=groups), outputs[usable])
 
 
 @dataclass(frozen=True)
 class Share:
-    """So many right of so many.
+    """An accuracy: `right` of `rows` predictions are right.
 
     >>> Share(9, 10).text
     '90.0 % (59.6 to 98.2)'
@@ -132,7 +130,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, at 95 %."""
+        """Wilson's 95 % interval."""
         return wilson(self.right, self.rows)
 
     @property
@@ -146,7 +144,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of all test rows, and of those of each class that occurs."""
+    """Accuracy on all test rows, and on those of each class that occurs."""
 
     overall: Share
     by_class: dict[str, Share]
@@ -163,7 +161,7 @@ class RegressionErrors:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """There is nothing to measure on, and this is why."""
+    """No measurement, with the reason."""
 
     reason: str
 
@@ -172,9 +170,9 @@ Quality = Accuracy | RegressionErrors | Unmeasured
 
 
 def quality_of(saved: FinishedRun) -> Quality:
-    """Applies the model to the test rows, if they are at hand. Rows that cannot be judged are left out, as in training.
+    """Measures the model on the test rows, if there are any. Unusable rows are left out, as in training.
 
-    Guarantee: nothing here is computed from training rows.
+    *Guarantee:* nothing here is computed from training rows.
     """
     try:
         if isinstance(saved, OwnRun):

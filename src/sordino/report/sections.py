@@ -1,8 +1,6 @@
-"""Sections of a card, and the self-contained page that they make up.
+"""Sections of a report, and the self-contained HTML page that they form: no script, external font or external image.
 
-Sections of a privacy card. `register_section` adds one of your own to every card.
-
-One HTML file that needs nothing else: no script, no font, no image from anywhere.
+`register_section` adds a section of your own to every privacy card.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from sordino.report.markup import Html, rendered
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a card: `html` for people and `facts` for programs, which say the same.
+    """A part of a report: `html` for people, and `facts` with the same content for programs.
 
-    `name` is its key in report.json. Sections stand in the order of `order`: 10 is the guarantee, 90 the signature.
+    `name` is its key in report.json. Sections are sorted by `order`: 10 is the guarantee, 90 the signature.
     """
 
     name: str
@@ -34,7 +32,7 @@ _makers: list[Maker] = []
 
 
 def register_section(maker: Maker) -> Maker:
-    """Adds a section to every card. One that has nothing to say about a run, because a file is not there, gives None.
+    """Adds a section to every card. `maker` returns None for a run to which the section does not apply.
 
     >>> @register_section
     ... def notes(run):
@@ -48,13 +46,13 @@ def register_section(maker: Maker) -> Maker:
 
 
 def sections_of(run: Evidence, makers: Iterable[Maker] = ()) -> list[Section]:
-    """The sections of `makers`, and those that were registered, in order."""
-    said = (maker(run) for maker in (*makers, *_makers))
-    return sorted((section for section in said if section is not None), key=lambda section: section.order)
+    """The sections of `makers` and of all registered makers, in order."""
+    sections = (maker(run) for maker in (*makers, *_makers))
+    return sorted((section for section in sections if section is not None), key=lambda section: section.order)
 
 
 def page(kind: str, title: str, headline: Html, sections: Iterable[Section]) -> str:
-    """The whole page. `kind` says what it is, `title` of what.
+    """The whole page. `kind` is the kind of report, `title` its subject.
 
     >>> "&lt;b&gt;" in page("Privacy card", "<b>", Html(""), [])
     True

@@ -1,4 +1,4 @@
-"""Epsilon over the steps: by the accountant that proves the promise, by others, and for other ways to draw batches."""
+"""The card's section on epsilon over the steps: by each accountant, and for each sampler with the same noise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKS = 8
 
 @dataclass(frozen=True)
 class Spent:
-    """What the steps up to each mark are worth, to somebody who sees them all."""
+    """Epsilon after each number of `steps`, for an observer who sees all of them."""
 
     label: str
     steps: tuple[int, ...]
@@ -36,9 +36,9 @@ class Spent:
 
 
 def spending(run: Evidence) -> Section | None:
-    """How epsilon grew, and what it would have been.
+    """The section on epsilon over the steps.
 
-    A tuned run has no such line, because it has many trials; nor has a run whose sampler or noise is code of one's own.
+    None for a tuned run, which has many trials, and for a run whose sampler or noise is the user's own code.
     """
     if run.searched is not None or run.planned is None:
         return None
@@ -47,18 +47,18 @@ def spending(run: Evidence) -> Section | None:
     by_sampler = [] if question is None else spent_by_sampler(question)
     if promise.view is View.EVERY_STEP:
         solid = (promise.accountant, sampler.name)
-        words = "Every line is a valid bound. The solid one is what is promised."
+        words = "Every line is a valid upper bound on epsilon. The solid line is the bound of the guarantee."
         if run.holds_more_than_the_plan:
-            words += " The promise also pays for releases beside the planned steps, which the lines leave out."
+            words += " The guarantee also counts releases in addition to the planned steps, which the lines leave out."
     else:
         solid = ("", "")
         words = (
-            f"What is promised is about the final model only, epsilon = {rounded_up(promise.epsilon)}, and has no way "
-            "that may be shown. The lines are what would hold if every step were seen."
+            f"The guarantee, epsilon = {rounded_up(promise.epsilon)}, is for the final model only, so there is no "
+            "epsilon for the steps before. The lines show what would hold if every step were observed."
         )
-    figures = [_picture("accountants", by_accountant, solid[0], f"Accountants of {sampler.name} sampling.")]
+    figures = [_picture("accountants", by_accountant, solid[0], f"By accountant, with {sampler.name} sampling.")]
     if by_sampler:
-        figures.append(_picture("samplers", by_sampler, solid[1], "Ways to draw batches, with the same noise."))
+        figures.append(_picture("samplers", by_sampler, solid[1], "By sampler, with the same noise."))
     about = f"Epsilon at delta = {promise.delta!r} under {promise.adjacency} adjacency. "
     facts = {
         "adjacency": str(promise.adjacency),
@@ -71,30 +71,30 @@ def spending(run: Evidence) -> Section | None:
 
 
 def spent_by_accountant(question: Question) -> list[Spent]:
-    """The same steps as each accountant sees them, tightest first."""
+    """Epsilon of the planned steps by each accountant, tightest first."""
     return _spent_by_accountant(make_sampler(question), _release(question), question.delta or 0.0)
 
 
 def _spent_by_accountant(sampler: Sampler, release: DpEvent, delta: float) -> list[Spent]:
-    said = [
+    by_mark = [
         {answer.accountant: answer.epsilon for answer in all_answers(event, sampler.adjacency, delta)}
         for event in (sampler.compose(release, step) for step in _marks(sampler))
     ]
-    names = [name for name in said[-1] if all(math.isfinite(each.get(name, math.inf)) for each in said)]
-    return [Spent(name, _marks(sampler), tuple(each[name] for each in said)) for name in names]
+    names = [name for name in by_mark[-1] if all(math.isfinite(each.get(name, math.inf)) for each in by_mark)]
+    return [Spent(name, _marks(sampler), tuple(each[name] for each in by_mark)) for name in names]
 
 
 def spent_by_sampler(question: Question) -> list[Spent]:
-    """Each sampler that has a guarantee under the same adjacency, by its tightest bound; smallest end first."""
-    found = []
+    """Epsilon of each sampler that has a guarantee under the same adjacency, by its tightest bound, smallest first."""
+    lines = []
     for name in SamplerName:
         other = replace(question, sampler=name)
         try:
             sampler = make_sampler(other)
-            found.append(_spent(name.value, sampler, other))
+            lines.append(_spent(name.value, sampler, other))
         except (UsageError, UnsupportedEvent):
-            continue  # it has none
-    return sorted(found, key=lambda spent: spent.epsilons[-1])
+            continue  # this sampler has no guarantee under this adjacency
+    return sorted(lines, key=lambda spent: spent.epsilons[-1])
 
 
 def _spent(label: str, sampler: Sampler, question: Question) -> Spent:
@@ -104,7 +104,7 @@ def _spent(label: str, sampler: Sampler, question: Question) -> Spent:
 
 
 def _marks(sampler: Sampler) -> tuple[int, ...]:
-    """Some steps up to the last, at ends of epochs where batches are drawn by epoch."""
+    """Evenly spaced numbers of steps up to the last, at ends of epochs if the sampler works by epoch."""
     periods = sampler.steps // sampler.period
     return tuple(sorted({max(1, periods * mark // _MARKS) * sampler.period for mark in range(1, _MARKS + 1)}))
 
@@ -119,13 +119,13 @@ def _picture(name: str, lines: Sequence[Spent], chosen: str, caption: str) -> Ht
     def draw(axes: Axes) -> None:
         for line in lines:
             is_chosen = line.label == chosen
-            colour, width = (ACCENT, 1.8) if is_chosen else (INK, 1.0)
+            color, width = (ACCENT, 1.8) if is_chosen else (INK, 1.0)
             style = "-" if is_chosen else next(styles)
             label = f"{line.label}: {rounded_up(line.epsilons[-1], 3)}"
-            marker = "" if len(line.steps) > 1 else "o"  # one point is no line
+            marker = "" if len(line.steps) > 1 else "o"  # a single point needs a marker
             shown: dict[str, Any] = {
                 "linestyle": style,
-                "color": colour,
+                "color": color,
                 "linewidth": width,
                 "marker": marker,
                 "markersize": 3,
@@ -137,5 +137,5 @@ def _picture(name: str, lines: Sequence[Spent], chosen: str, caption: str) -> Ht
 
     ends = "; ".join(f"{line.label} {rounded_up(line.epsilons[-1], 3)}" for line in lines)
     return picture(
-        name, draw, caption=caption, words=f"Epsilon over steps, in the end: {ends}.", legend=True, height=3.0
+        name, draw, caption=caption, words=f"Epsilon over steps; at the end: {ends}.", legend=True, height=3.0
     )

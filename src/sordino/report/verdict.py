@@ -1,6 +1,6 @@
-"""A verification as a page: what was compared with what, and the noise to look at.
+"""The page of a verification: every comparison, and figures of the noise.
 
-Guarantee: nothing here is computed from records; the rows of a verification are synthetic.
+*Guarantee:* nothing here is computed from records; the rows of a verification are synthetic.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MOST_NAMES = 40
 
 
 def check_rows(verdict: Verdict) -> list[tuple[str, str, str]]:
-    """One line for each check: its name, what it says, and the comparison that is nearest to what is allowed."""
+    """One table row for each check: its name, its result, and the comparison that is closest to its limit."""
     return [(check.name, check.says, f"{check.closest} ({len(check.findings)} compared)") for check in verdict.checks]
 
 
 def write_verdict(
     folder: Path, title: str, verdict: Verdict, noise: NoisePicture | None = None, not_checked: Sequence[str] = ()
 ) -> Path:
-    """verification.html and verification.json. Gives the page's path."""
+    """Writes verification.html and verification.json. Returns the page's path."""
     text = verdict_page(title, verdict, noise, not_checked)
     return write_report(folder, text, verdict_facts(title, verdict, noise, not_checked), name="verification")
 
@@ -50,7 +50,7 @@ def write_verdict(
 def verdict_facts(
     title: str, verdict: Verdict, noise: NoisePicture | None = None, not_checked: Sequence[str] = ()
 ) -> dict[str, object]:
-    """For programs."""
+    """The contents of verification.json."""
     return {
         "kind": "verification",
         "title": title,
@@ -64,7 +64,7 @@ def verdict_facts(
 def verdict_page(
     title: str, verdict: Verdict, noise: NoisePicture | None = None, not_checked: Sequence[str] = ()
 ) -> str:
-    """The verdict, the noise, and every comparison.
+    """The page: the verdict, the noise, and every comparison.
 
     >>> from sordino.verification.verdict import at_most
     >>> "not refuted" in verdict_page("a plan", Verdict((at_most("clip", "norm", 1.9, 2.0),)))
@@ -74,26 +74,26 @@ def verdict_page(
     sections = [Section("checks", "Checks", _checks(verdict, not_checked), {}, 10)]
     if noise is not None:
         sections.append(Section("noise", "The noise", _noise(noise), {}, 20))
-    comparisons = table(("check", "what", "measured", "allowed"), rows)
+    comparisons = table(("check", "quantity", "measured", "allowed"), rows)
     sections.append(Section("comparisons", "Every comparison", comparisons, {}, 30))
     return page("Verification", title, element("div", paragraphs(_headline(verdict))), sections)
 
 
 def _headline(verdict: Verdict) -> str:
     if verdict.passed:
-        return f"Not refuted: {len(verdict.findings)} comparisons agree with the plan. The proof is the plan's."
+        return f"Not refuted: all {len(verdict.findings)} comparisons agree with the plan. This is evidence, not proof."
     return f"REFUTED by {', '.join(verdict.failed_checks)}: the guarantee does not hold for this code."
 
 
 def _checks(verdict: Verdict, not_checked: Sequence[str]) -> Html:
-    html = table(("check", "", "nearest to what is allowed"), check_rows(verdict))
+    html = table(("check", "result", "closest to its limit"), check_rows(verdict))
     return joined((html, paragraphs("Not checked:"), bullets(not_checked))) if not_checked else html
 
 
 def _noise(noise: NoisePicture) -> Html:
     words = (
-        f"{noise.draws:,} draws of {noise.steps} steps: what was released less the sum it was made from, in units of "
-        f"the claimed standard deviation. The generator ends at {noise.end:.1f}, further than any sample shows."
+        f"{noise.draws:,} draws of {noise.steps} steps: the release minus the sum without noise, in units of the "
+        f"claimed standard deviation. The generator has no values beyond {noise.end:.1f}, too far for a sample to show."
     )
     return joined((paragraphs(words), gallery((_histogram(noise), _quantiles(noise), _scales(noise)))))
 
@@ -103,9 +103,9 @@ def _histogram(noise: NoisePicture) -> Html:
         grid = np.linspace(noise.edges[0], noise.edges[-1], 200)
         axes.stairs(noise.densities, noise.edges, fill=True, color=FAINT, alpha=0.6, label="drawn")
         axes.plot(grid, stats.norm.pdf(grid), color=ACCENT, linewidth=1.4, label="claimed")
-        axes.set(xlabel="released minus sum, in claimed standard deviations", ylabel="density")
+        axes.set(xlabel="noise, in claimed standard deviations", ylabel="density")
 
-    words = "Histogram of the noise under the density of a standard normal."
+    words = "Histogram of the noise, with the density of the standard normal distribution."
     return picture("histogram", draw, caption="The noise and the claimed density.", words=words, legend=True)
 
 
@@ -120,8 +120,8 @@ def _quantiles(noise: NoisePicture) -> Html:
         axes.set(xlabel="normal quantile", ylabel="drawn")
 
     last = noise.quantiles[-1]
-    words = f"Ordered draws against normal quantiles: the largest is {last.drawn:.2f} where {last.normal:.2f} is usual."
-    caption = "Ordered draws beside normal quantiles out to the tail, with 95 % bands of each."
+    words = f"Sorted draws against normal quantiles: the largest is {last.drawn:.2f}, expected is {last.normal:.2f}."
+    caption = "Sorted draws against normal quantiles, out to the tail, with 95 % bands."
     return picture("quantiles", draw, caption=caption, words=words)
 
 
@@ -135,8 +135,8 @@ def _scales(noise: NoisePicture) -> Html:
         axes.plot([each.scale for each in shown], list(places), "o", color=ACCENT, markersize=3)
         axes.set_yticks(list(places), [each.name for each in shown])
         axes.invert_yaxis()
-        axes.set(xlabel="standard deviation, as a share of the claimed one")
+        axes.set(xlabel="standard deviation, relative to the claimed one")
 
     words = "; ".join(f"{each.name} {each.scale:.4f}" for each in shown)
-    caption = "The scale on each parameter, with 95 % intervals: one in twenty misses 1."
+    caption = "Standard deviation on each parameter, with 95 % intervals: by chance, one in twenty does not contain 1."
     return picture("scales", draw, caption=caption, words=words, height=max(1.6, 0.8 + 0.2 * len(shown)))

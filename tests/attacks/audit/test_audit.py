@@ -1,4 +1,4 @@
-"""Audits of recipes: every box, the verdict, the page, and the command."""
+"""Audits of recipes: every threat model, the verdict, the page, and the command."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ HIDDEN = Recipe("digits", "gated-relu", epsilon=4.0, delta=1e-4, method="noisy-c
 
 @pytest.fixture(scope="module")
 def white():
-    return audit(SMALL, canaries=400, repeats=4)  # one training shows less, by chance next to nothing
+    return audit(SMALL, canaries=400, repeats=4)  # one training alone may by chance show next to nothing
 
 
 def test_the_white_box_comes_near_and_is_not_refuted(white):
@@ -46,13 +46,13 @@ def test_the_same_seed_gives_the_same_audit_and_another_does_not():
 
 
 def test_too_few_canaries_are_said_to_be_too_few():
-    assert any("200 canaries show at most" in note for note in audit(SMALL, canaries=200).notes)
+    assert any("200 canaries can show at most epsilon" in note for note in audit(SMALL, canaries=200).notes)
 
 
 def test_a_claim_below_what_was_shown_is_refuted(white):
     wrong = replace(white, epsilon=0.5)
     assert wrong.refuted and wrong.says == "REFUTED"
-    assert any("f-dp is above epsilon, which refutes it, assuming a Gaussian" in note for note in wrong.notes)
+    assert any("Method f-dp refutes epsilon 0.5, assuming a Gaussian" in note for note in wrong.notes)
 
 
 def test_noise_that_is_too_small_is_refuted(monkeypatch):
@@ -75,13 +75,13 @@ def test_the_black_box_trains_by_the_recipe_and_scores_the_final_model():
 def test_canaries_of_the_black_box_are_noise_with_random_labels():
     prepared = prepare(SMALL, progress=False)
     canaries = InputCanaries.drawn(prepared, 1000, Key.from_seed(0).stream("canaries"))
-    assert prepared.built.features is not None  # so that a row is normal, not a picture in its range
+    assert prepared.built.features is not None  # so that a canary is normal, and not an image in its range
     assert abs(float(canaries.inputs.mean())) < 0.05 and float(canaries.inputs.std()) == pytest.approx(1.0, abs=0.05)
     assert canaries.labels.unique().tolist() == list(range(10))
 
 
 def test_scores_of_several_trainings_are_taken_beside_one_another():
-    """What is the same in all trainings says nothing about coins, and is gone."""
+    """The part of a score that is the same in all trainings says nothing about coins, and is subtracted."""
     found = audit(replace(SMALL, steps=3), canaries=30, box="black", repeats=3)
     assert sum(found.inside) + sum(found.outside) == pytest.approx(0.0, abs=1e-9)
 
@@ -145,7 +145,7 @@ def test_a_plan_on_canaries_alone_promises_what_the_plan_does():
         ({"delta": 2.0}, "delta"),
         ({"box": "grey"}, "box must be white or black, got 'grey'"),
         ({"method": "magic"}, "method must be one of one-run, f-dp, gaussian, clopper-pearson, got 'magic'"),
-        ({"worst_start": True}, "goes with the black box"),
+        ({"worst_start": True}, "is for the black box only"),
         ({"repeats": 0}, "repeats must be a whole number from 1"),
         ({"canaries": 700}, "canaries must be a whole number from 4 to 650"),
     ],
@@ -177,7 +177,7 @@ def test_more_canaries_than_fit_are_refused_before_anything_is_prepared(monkeypa
 
 
 def test_a_worst_start_of_weights_that_begin_at_zero_is_refused():
-    with pytest.raises(UsageError, match="goes with dp-sgd, got noisy-cgd"):
+    with pytest.raises(UsageError, match="needs method dp-sgd, got noisy-cgd"):
         audit(HIDDEN, box="black", worst_start=True)
 
 
@@ -218,7 +218,7 @@ def test_an_audit_of_a_run_lies_beside_it_and_a_place_inside_is_refused_before_t
 
 @pytest.fixture
 def called(tmp_path):
-    """The command as a program: what it prints, and its exit code."""
+    """Calls the command as a program, and returns its output and exit code."""
     app = typer.Typer()
     app.command()(command)
     recipe = tmp_path / "small.toml"
@@ -230,11 +230,11 @@ def called(tmp_path):
     return call
 
 
-def test_the_command_prints_theory_and_attack(called, tmp_path):
+def test_the_command_prints_the_proved_epsilon_and_the_lower_bound(called, tmp_path):
     done = called()
     assert done.exit_code == 0
-    for said in ("epsilon in theory  8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
-        assert said in done.output
+    for text in ("epsilon proved     8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
+        assert text in done.output
     assert (tmp_path / "small.internal" / "audit.html").exists()
 
 

@@ -1,6 +1,6 @@
 """The lower bounds against published values, against null scores, and against mechanisms whose epsilon is known.
 
-A bound of 95 % may be too large in one run of twenty. Of 600 runs that is more than 43 with a chance of 1 % at most.
+A bound with confidence 95 % may be too large in one run of twenty: in more than 43 of 600 with probability at most 1 %.
 """
 
 import numpy as np
@@ -70,7 +70,7 @@ def test_without_a_split_null_scores_show_nothing_either():
 
 @pytest.mark.parametrize("mu", [1.0, 2.0])
 def test_the_gaussian_mechanism_is_not_shown_to_be_worse_than_it_is(mu):
-    """Here the truth is exactly mu-GDP: bounds that assume a Gaussian trade-off are at their sharpest."""
+    """The mechanism is exactly mu-GDP, where bounds that assume a Gaussian trade-off are tight."""
     truth, rng = GaussianCurve(mu).epsilon(DELTA), np.random.default_rng(3)
     for method in (GAUSSIAN, CLOPPER_PEARSON):
         bounds = [method.bound(shifted(mu, 400, seed), rng, **JUDGED) for seed in range(RUNS)]
@@ -87,13 +87,13 @@ def test_f_dp_does_not_contradict_the_true_curve(mu):
 
 
 def test_one_run_does_not_exceed_randomised_response():
-    """Each canary's score is its coin, told truly with the chance e^eps / (1 + e^eps): the bound is at its sharpest."""
+    """Each score is the canary's coin, reported right with probability e^eps / (1 + e^eps): the bound is tight."""
     epsilon, above = 1.5, 0
     for seed in range(RUNS):
         rng = np.random.default_rng(seed)
         included = rng.random(400) < 0.5
-        told = included ^ (rng.random(400) > 1 / (1 + np.exp(-epsilon)))
-        scores = Scores(2.0 * told + rng.random(400), included)
+        reported = included ^ (rng.random(400) > 1 / (1 + np.exp(-epsilon)))
+        scores = Scores(2.0 * reported + rng.random(400), included)
         above += p_value(FIXED.of(scores), epsilon, 0.0) < 0.05
     assert 0 < above <= MOST_ABOVE
 
@@ -115,7 +115,7 @@ def test_more_right_guesses_show_more():
 def test_sampled_steps_are_found_out_as_far_as_was_measured_elsewhere():
     """Epsilon 8 at rate 0.1 over 100 steps, 1000 canaries: means of 40 runs."""
     found = {"one-run": [], "f-dp": [], "one-run without split": [], "f-dp without split": []}
-    for seed in range(6000, 6040):  # others than those on which the shares of guesses were chosen
+    for seed in range(6000, 6040):  # not the seeds on which the candidate fractions were chosen
         rng = np.random.default_rng(seed)
         scores = simulated_scores(1000, rng, noise_multiplier=0.93596, rate=0.1, steps=100)
         for method in (ONE_RUN, F_DP):
@@ -128,7 +128,7 @@ def test_sampled_steps_are_found_out_as_far_as_was_measured_elsewhere():
 
 
 def test_worse_than_guessing_shows_nothing():
-    """The scores of an attacker who has it the wrong way round say nothing, however sure they are."""
+    """Scores with the wrong sign show nothing, however confident they are."""
     rng = np.random.default_rng(0)
     backwards = shifted(-8.0, 400, 0)
     assert all(method.bound(backwards, rng, **JUDGED) == 0 for method in METHODS.values())
@@ -159,10 +159,10 @@ def test_infinite_scores_have_a_place():
     ("values", "included", "message"),
     [
         ([], [], "at least one canary, got none"),
-        ([1.0, 2.0], [True, True], "got all 2 canaries in"),
-        ([1.0, 2.0], [False, False], "got all 2 canaries out"),
+        ([1.0, 2.0], [True, True], "got all 2 canaries included"),
+        ([1.0, 2.0], [False, False], "got all 2 canaries left out"),
         ([1.0, np.nan], [True, False], "got 1 that are NaN"),
-        ([1.0, 2.0], [True], "one number and one True or False per canary"),
+        ([1.0, 2.0], [True], "one number and one bool per canary"),
     ],
 )
 def test_scores_that_cannot_be_judged_are_refused_in_one_line(values, included, message):

@@ -1,4 +1,4 @@
-"""The examples of the page about audits run, and show what it says."""
+"""The examples of docs/auditing.md run, and show what the page says."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Canaries in gradient space, through the production path."""
+"""Canaries in gradient space, in production runs."""
 
 from dataclasses import replace
 
@@ -92,7 +92,7 @@ def test_canaries_of_another_shape_are_refused():
 
 
 def test_the_production_path_sees_what_the_simulation_sees():
-    """Means and spreads of scores agree for those that are in and for those that are out: 4 runs of 500 canaries."""
+    """Means and standard deviations agree, for included canaries and for others: 4 runs of 500 canaries."""
     sampler = so.Poisson(rate=0.3, steps=20)
     real = [white_box(plan_of(sampler), 500, seed) for seed in range(4)]
     ideal = simulated_scores(40_000, np.random.default_rng(0), noise_multiplier=1.0, rate=0.3, steps=20)
@@ -136,7 +136,7 @@ def test_coins_are_fair_and_not_those_of_the_run():
 
 
 def test_rows_that_weigh_as_much_as_they_may_do_not_disturb_the_scores():
-    """Their sum is known to the attacker, so that other rows change nothing but the steps at which they are taken."""
+    """The attacker knows the sum of the other records, so they only change the weights at which gradients are taken."""
     sampler = so.Poisson(rate=1.0, steps=3)
     few, many = (white_box(plan_of(sampler), 100, data=rows(count)) for count in (4, 400))
     assert np.allclose(few.values, many.values, atol=1e-3)

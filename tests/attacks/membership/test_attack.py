@@ -1,4 +1,4 @@
-"""Both attacks on models: an overfitted one gives its members away, one that learnt nothing does not."""
+"""LiRA and RMIA: members of an overfitted model are found, members of an untrained model are not."""
 
 import numpy as np
 import pytest
@@ -18,20 +18,20 @@ ROWS, INPUTS = 120, 300
 def suspects():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(3 * ROWS, INPUTS, generator=generator)
-    labels = torch.randint(0, 3, (3 * ROWS,), generator=generator)  # nothing to learn but who was there
+    labels = torch.randint(0, 3, (3 * ROWS,), generator=generator)  # random, so a model can only memorize them
     both = slice(0, 2 * ROWS)
     return Suspects(inputs[both], labels[both], np.arange(2 * ROWS) < ROWS, inputs[2 * ROWS :], labels[2 * ROWS :])
 
 
-def learnt(suspects, chosen):
+def trained_on(suspects, chosen):
     torch.manual_seed(1)
     who = torch.from_numpy(np.flatnonzero(chosen))
     return train_plainly(nn.Linear(INPUTS, 3), suspects.inputs[who], suspects.target[who], seed=0)
 
 
 def test_members_of_a_model_without_privacy_are_found_far_above_chance(suspects):
-    model = learnt(suspects, suspects.is_member)
-    found = attack(model, suspects, lambda chosen, place: learnt(suspects, chosen))
+    model = trained_on(suspects, suspects.is_member)
+    found = attack(model, suspects, lambda chosen, place: trained_on(suspects, chosen))
     assert list(found) == ["LiRA, online", "LiRA, offline", "RMIA, online", "RMIA, offline"]
     for name, roc in found.items():
         assert roc.auc().low > 0.7, name
@@ -41,13 +41,13 @@ def test_members_of_a_model_without_privacy_are_found_far_above_chance(suspects)
 
 def test_a_model_that_learnt_nothing_gives_nobody_away(suspects):
     torch.manual_seed(5)
-    found = attack(nn.Linear(INPUTS, 3), suspects, lambda chosen, place: learnt(suspects, chosen))
+    found = attack(nn.Linear(INPUTS, 3), suspects, lambda chosen, place: trained_on(suspects, chosen))
     assert all(roc.auc().low < 0.5 < roc.auc().high for roc in found.values())
 
 
 def test_two_references_are_enough_for_all_but_the_online_ratio(suspects):
-    model = learnt(suspects, suspects.is_member)
-    found = attack(model, suspects, lambda chosen, place: learnt(suspects, chosen), references=2)
+    model = trained_on(suspects, suspects.is_member)
+    found = attack(model, suspects, lambda chosen, place: trained_on(suspects, chosen), references=2)
     assert list(found) == ["LiRA, offline", "RMIA, online", "RMIA, offline"]
     assert all(roc.auc().low > 0.7 for roc in found.values())
 

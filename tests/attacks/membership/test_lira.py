@@ -1,4 +1,4 @@
-"""LiRA's likelihood ratio on logits whose laws are known."""
+"""LiRA's likelihood ratio on logits with known distributions."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SHIFT, SPREAD = 1.5, 2.0
 
 def logits_of_references(rows, references, generator):
     included = (np.arange(references) % 2 == 0)[:, None] ^ (generator.random(rows) < 0.5)
-    difficulty = generator.normal(0, 5, rows)  # of each row, which an attack has to take off
+    difficulty = generator.normal(0, 5, rows)  # of each row, which an attack has to subtract
     return difficulty, difficulty + SHIFT * included + SPREAD * generator.normal(size=included.shape), included
 
 
@@ -71,7 +71,7 @@ def test_scores_that_are_not_numbers_are_refused(attack):
 
 
 def test_references_of_one_kind_only_are_refused():
-    with pytest.raises(UsageError, match="two references that learnt"):
+    with pytest.raises(UsageError, match="at least two references trained on it"):
         lira.online(np.zeros(3), np.zeros((4, 3)), np.zeros((4, 3), bool))
-    with pytest.raises(UsageError, match="did not learn"):
+    with pytest.raises(UsageError, match="one reference that was not trained on it"):
         lira.offline(np.zeros(3), np.zeros((4, 3)), np.ones((4, 3), bool))

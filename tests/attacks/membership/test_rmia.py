@@ -53,7 +53,7 @@ def test_nobody_to_compare_with_and_what_is_not_a_number_are_refused():
         Rmia().scores(one, one, np.zeros(0), np.zeros(0))
     with pytest.raises(UsageError, match="NaN"):
         Rmia().scores(np.array([np.nan]), one, one, one)
-    with pytest.raises(UsageError, match="references that learnt"):
+    with pytest.raises(UsageError, match="references trained on it"):
         Rmia().online(np.zeros((2, 2)), np.zeros((2, 2), bool))
 
 

@@ -1,4 +1,4 @@
-"""Detection rates, areas and their intervals, on scores that a person can count."""
+"""Detection rates, areas and their intervals, on a few scores."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_whoever_ties_with_an_absent_row_is_not_found():
 def test_too_few_absent_rows_for_a_rate_means_that_none_may_be_accused():
     found = scores_of(np.array([1.0, 3.0]), np.array([2.0, 0.0])).at(0.001)
     assert (found.found, found.accused) == (0.5, 0.0)
-    assert found.accused_at_most > 0.5  # two rows say little about one in a thousand
+    assert found.accused_at_most > 0.5  # two rows cannot show a rate of one in a thousand
 
 
 def test_the_area_is_the_share_of_pairs_in_the_right_order():
@@ -47,7 +47,7 @@ def test_the_interval_of_the_area_holds_about_as_often_as_it_says():
     for _ in range(300):
         area = scores_of(generator.normal(1, 1, 80), generator.normal(0, 1, 120)).auc()
         missed += not area.low <= truth <= area.high
-    assert missed <= 30  # 15 are expected; more than 30 of 300 at 5 % have a chance of 1e-4
+    assert missed <= 30  # 15 are expected; more than 30 of 300 at 5 % have probability 1e-4
 
 
 def test_the_curve_passes_through_the_detections():
@@ -74,5 +74,5 @@ def test_rows_of_one_kind_only_are_refused(is_member):
 def test_scores_that_are_not_numbers_are_refused():
     with pytest.raises(UsageError, match="got 2 that are NaN"):
         Roc.of(np.array([np.nan, 1.0, np.nan]), np.array([True, False, True]))
-    with pytest.raises(UsageError, match="one score for each row"):
+    with pytest.raises(UsageError, match="one value for each row"):
         Roc.of(np.zeros(3), np.zeros(2, bool))

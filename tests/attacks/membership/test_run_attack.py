@@ -1,4 +1,4 @@
-"""A finished run under attack: below what its guarantee allows, and never written into its folder."""
+"""Attacks on a finished run stay below the bound of its guarantee, and are never written into its folder."""
 
 import json
 from pathlib import Path
@@ -90,5 +90,5 @@ def test_an_attack_that_is_stopped_says_so_and_writes_nothing(folder, monkeypatc
         raise Interrupted("stopped after step 3 of 12; nothing is lost, resume it.")
 
     monkeypatch.setattr(DpSgd, "train", stopped)
-    with pytest.raises(Interrupted, match=r"stopped in reference 1 of 4: nothing was written\."):
+    with pytest.raises(Interrupted, match=r"stopped in reference model 1 of 4; nothing was written\."):
         attack_run(folder, rows=40, progress=False)

@@ -1,4 +1,4 @@
-"""Small networks whose gradients give something away, and pictures that a generator drew."""
+"""Small networks to attack, and generated images."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from sordino.attacks.reconstruction.cnn6 import invertible_network, logistic_los
 
 @pytest.fixture
 def pictures():
-    """Four of (3, 8, 8), smooth."""
+    """Four smooth images of shape (3, 8, 8)."""
     coarse = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     return F.interpolate(coarse, size=8, mode="bilinear")
 
@@ -24,7 +24,7 @@ def linear():
 
 @pytest.fixture
 def hidden():
-    """One hidden layer."""
+    """A network with one hidden layer."""
     torch.manual_seed(0)
     layers = nn.Flatten(), nn.Linear(192, 128), nn.ReLU(), nn.Linear(128, 10)
     return KnownNetwork(nn.Sequential(*layers), F.cross_entropy, (3, 8, 8), (0.5,), (0.25,))
@@ -32,6 +32,6 @@ def hidden():
 
 @pytest.fixture
 def recursive():
-    """Three convolutions that can be undone: the first has 400 outputs for 192 inputs."""
+    """A network of three invertible convolutions: the first has 400 outputs for 192 inputs."""
     shapes = ((3, 16, 4, 2, 2), (16, 20, 3, 1, 1), (20, 24, 3, 2, 1))
     return KnownNetwork(invertible_network(shapes, 24 * 9), logistic_loss, (3, 8, 8), (0.5,), (0.25,))

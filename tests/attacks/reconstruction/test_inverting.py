@@ -1,4 +1,4 @@
-"""Inverting Gradients: a picture whose gradient points the same way, in the coordinates that were sent."""
+"""Gradient inversion: an image whose gradient has the observed direction, in the coordinates that were sent."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_every_iteration_reports_progress(hidden, pictures):
 
 def test_a_gradient_of_zeros_and_a_network_without_classes_are_refused(hidden, recursive):
     zeros = observe(torch.zeros(hidden.layout.size), hidden.layout)
-    with pytest.raises(UsageError, match="point somewhere"):
+    with pytest.raises(UsageError, match="must be finite and not zero"):
         TargetDirection.of(zeros)
     with pytest.raises(UsageError, match="output for each class"):
         GradientInversion(1).check(recursive)

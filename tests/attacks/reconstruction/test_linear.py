@@ -1,4 +1,4 @@
-"""A first layer that is linear with a bias gives its input away, the less the more is masked."""
+"""The input of a linear first layer is read from its gradient, less exactly the more is masked."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is sent of a gradient, and how alike two pictures are."""
+"""Observed gradients with noise and masks, and the similarity of two images."""
 
 import math
 
@@ -71,7 +71,7 @@ def test_psnr_is_that_of_the_mean_squared_error():
 
 
 def test_ssim_is_the_published_formula():
-    """By another library's filter: Gaussian weights of 1.5 cut off at 3.5, population moments, borders left out."""
+    """SSIM by scipy's Gaussian filter: standard deviation 1.5, truncated at 3.5, population moments, no borders."""
     x, y = np.random.default_rng(0).random((2, 32, 32))
 
     def local(values):
@@ -86,5 +86,5 @@ def test_ssim_is_the_published_formula():
 
 
 def test_pictures_of_two_shapes_are_refused():
-    with pytest.raises(UsageError, match="one shape"):
+    with pytest.raises(UsageError, match="must have the same shape"):
         Likeness.of(torch.zeros(1, 3, 8, 8), torch.zeros(1, 1, 8, 8))

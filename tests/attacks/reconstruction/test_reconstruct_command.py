@@ -21,7 +21,7 @@ def test_a_linear_layer_is_attacked_and_written_down(tmp_path, capsys):
     kept = json.loads((tmp_path / "reconstruction.json").read_text())
     assert [one["row"] for one in kept["pictures"]] == [0, 1, 2]
     assert max(one["mse"] for one in kept["pictures"]) < 1e-10
-    assert "No epsilon" in shown and "over 3 pictures" in shown
+    assert "No epsilon" in shown and "over 3 images" in shown
     page = (tmp_path / "reconstruction.html").read_text()
     assert "No epsilon" in page and page.count("<image") == 6
 
@@ -65,7 +65,7 @@ def test_what_is_there_is_shown_when_somebody_stops_it(monkeypatch, capsys):
         ({"pictures": 10**6}, "pictures must be at most"),
         ({"rate": 1.0}, "rate must be in"),
         ({"noise": -1.0}, "noise must be in"),
-        ({"model": "cnn6"}, "'cnn6' needs colour pictures of 32 pixels"),
+        ({"model": "cnn6"}, "'cnn6' needs color images of 32 x 32 pixels"),
         ({"model": "scatter-linear"}, "scattering features, not pixels"),
         ({"model": "lenet"}, "'lenet' needs"),
         ({"attack": "rgap", "model": "linear"}, "needs the logistic loss"),

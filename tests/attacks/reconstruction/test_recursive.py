@@ -1,4 +1,4 @@
-"""R-GAP: layer by layer back to the picture, with the equations that are left."""
+"""R-GAP: layer by layer back to the image, with the equations that noise and masks leave."""
 
 import math
 

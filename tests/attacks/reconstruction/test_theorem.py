@@ -1,4 +1,4 @@
-"""Theorem 5.1: errors of least squares are what the formula says, and never below the bound."""
+"""Theorem 5.1: the errors of least squares agree with the formula, and are never below the bound."""
 
 import math
 from itertools import combinations

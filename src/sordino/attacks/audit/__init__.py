@@ -1,4 +1,4 @@
-"""Attacks by canaries that bound epsilon from below, beside the proof that bounds it from above."""
+"""Audits: attacks with canaries give a lower bound on epsilon, to compare with the proved upper bound."""
 
 from sordino.attacks.audit.lower_bounds import CLOPPER_PEARSON as CLOPPER_PEARSON
 from sordino.attacks.audit.lower_bounds import F_DP as F_DP

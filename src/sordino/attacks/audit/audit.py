@@ -1,8 +1,7 @@
-"""An audit of a recipe or a run, and its report: the proved epsilon beside a lower bound from canaries.
+"""Audit of a recipe or a run, and its report: the proved epsilon and a lower bound on epsilon from canaries.
 
-An audit of a recipe: what is promised, beside what canaries show. "Not refuted" is the best that it can say.
-
-An audit written down: a page and its numbers, which say of themselves that they are not private.
+The verdict is "REFUTED" or "not refuted"; an audit cannot confirm a guarantee. The page and the JSON file carry a
+warning that they are not private.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ from sordino.report.markup import ACCENT, FAINT, INK, Html, element, gallery, jo
 from sordino.report.sections import Section, page
 from sordino.training.not_private import ExposedResult, refuse_in_run
 
-NOT_PRIVATE = "not private: its trainings are in no budget and their seed is known; to be looked at, not to be released"
+NOT_PRIVATE = "not private: its trainings are charged to no budget and their seed is known; for internal use only"
 BOXES = ("white", "black")
 _USUAL_CANARIES = 1000
-_FEWEST_CANARIES = 4  # of all trainings: half of them choose the number of guesses, half of them are guessed
+_FEWEST_CANARIES = 4  # over all trainings: one half chooses the number of guesses, the other half is guessed
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """What a method shows of epsilon. `at_fixed_guesses` is the same without a choice, so that all canaries count.
+    """Lower bound on epsilon by one method.
 
-    No audit with as many canaries shows more than the `ceiling`, whatever the mechanism does.
+    `at_fixed_guesses` is the bound at a fixed number of guesses: nothing is chosen, so all canaries are judged.
+    `ceiling` is the largest bound that an audit with this number of canaries can give, whatever the mechanism does.
     """
 
     method: str
@@ -52,7 +52,7 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class Audit(ExposedResult):
-    """What is promised, and what was shown. `inside` and `outside` are the scores of canaries that were in and out."""
+    """Result of an audit: the proved epsilon, the lower bounds, and the scores of included and left-out canaries."""
 
     title: str
     box: str
@@ -71,7 +71,7 @@ class Audit(ExposedResult):
 
     @property
     def bound(self) -> LowerBound:
-        """That of the method which was asked for."""
+        """The lower bound of the chosen method."""
         return next(bound for bound in self.bounds if bound.method == self.method)
 
     @property
@@ -84,17 +84,17 @@ class Audit(ExposedResult):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the verdict has to know."""
-        found = []
+        """Limits of this audit, and verdicts of the other methods where they refute epsilon."""
+        notes = []
         if self.bound.ceiling <= self.epsilon:
-            found.append(
-                f"{self.canaries} canaries show at most {self.bound.ceiling:.2f} by {self.method}, whatever goes on: "
-                f"no audit of this size can refute epsilon {self.epsilon:.4g}. Take more canaries, or another method."
+            notes.append(
+                f"{self.canaries} canaries can show at most epsilon {self.bound.ceiling:.2f} by {self.method}: "
+                f"an audit of this size cannot refute epsilon {self.epsilon:.4g}. Use more canaries or another method."
             )
         for other in self.bounds:
             if other.epsilon > self.epsilon and other.method != self.method:
-                found.append(f"{other.method} is above epsilon, which refutes it, assuming {other.assumes}.")
-        return tuple(found)
+                notes.append(f"Method {other.method} refutes epsilon {self.epsilon:.4g}, assuming {other.assumes}.")
+        return tuple(notes)
 
 
 def audit(
@@ -110,16 +110,14 @@ def audit(
     seed: int = 0,
     on_step: OnStep = lambda taken, planned: None,
 ) -> Audit:
-    """Trains `repeats` times by the recipe with new canaries, and bounds epsilon from below by what is seen of them.
+    """Trains `repeats` times by the recipe with new canaries, and computes lower bounds on epsilon from their scores.
 
-    A run of a model of one's own is trained again by the plan in its folder.
-
-    Without a number of `canaries`, each training has 1000 of them, or as many as fit if that is less: canaries in
-    gradients need a trainable weight each.
+    By default each training has 1000 canaries, or as many as fit: a canary in gradient space needs a trainable weight
+    of its own. A run of the user's own model is trained again by the plan in its folder.
 
     >>> from sordino.recipes import Recipe
-    >>> found = audit(Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=5), canaries=100)
-    >>> found.says, found.bound.epsilon <= found.epsilon <= 3.0
+    >>> result = audit(Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=5), canaries=100)
+    >>> result.says, result.bound.epsilon <= result.epsilon <= 3.0
     ('not refuted', True)
     """
     if delta is None:
@@ -136,33 +134,33 @@ def audit(
     if box not in BOXES:
         raise UsageError(f"box must be {' or '.join(BOXES)}, got {validate.option(box)}.")
     seeds = range(seed * 10**5, seed * 10**5 + repeats)
-    looked_for: ThreatModel | OwnBox
+    threat_model: ThreatModel | OwnBox
     if isinstance(recipe, OwnRun):
-        looked_for = own_box(recipe, box, worst_start)
-        most = looked_for.most_canaries()
+        threat_model = own_box(recipe, box, worst_start)
+        most = threat_model.most_canaries()
         canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
         validate.count(at_least=fewest, at_most=most, canaries=canaries)
-        seen = looked_for.attack(canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
+        evidence = threat_model.attack(canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
         title = f"{recipe.model_name} by the plan of {str(recipe.folder.path)!r}"
     else:
-        recipe = replace(recipe, seed=seed)  # of the first weights too
-        looked_for = _box(recipe, box, worst_start)
-        looked_for.check(recipe)
-        most = looked_for.most_canaries(recipe)
+        recipe = replace(recipe, seed=seed)  # the first weights follow from it too
+        threat_model = _threat_model(recipe, box, worst_start)
+        threat_model.check(recipe)
+        most = threat_model.most_canaries(recipe)
         canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
         validate.count(at_least=fewest, at_most=most, canaries=canaries)
-        seen = looked_for.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
+        evidence = threat_model.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
         title = f"{recipe.model} on {recipe.data} by {recipe.method}"
-    scores = seen.scores
-    halves = int(Key.from_seed(seed).stream("halves of canaries").words(1, step=0)[0])
-    bounds = (_shown(each, scores, halves, delta, confidence) for each in METHODS.values())
+    scores = evidence.scores
+    split_seed = int(Key.from_seed(seed).stream("halves of canaries").words(1, step=0)[0])
+    bounds = (_lower_bound(each, scores, split_seed, delta, confidence) for each in METHODS.values())
     return Audit(
         title=title,
-        box=looked_for.name,
-        score=looked_for.score,
-        epsilon=seen.guarantee.epsilon,
+        box=threat_model.name,
+        score=threat_model.score,
+        epsilon=evidence.guarantee.epsilon,
         delta=delta,
-        adjacency=str(seen.guarantee.adjacency),
+        adjacency=str(evidence.guarantee.adjacency),
         canaries=scores.number,
         trainings=repeats,
         confidence=confidence,
@@ -174,7 +172,7 @@ def audit(
 
 
 def _delta_of(recipe: Recipe | OwnRun) -> float:
-    """The delta that was promised, or that the recipe would choose."""
+    """Delta of the guarantee, or the one that the recipe would choose."""
     if isinstance(recipe, Recipe):
         return recipe.delta if recipe.delta is not None else rehearse(recipe).delta
     promised = recipe.folder.privacy().get("delta")
@@ -185,16 +183,19 @@ def _delta_of(recipe: Recipe | OwnRun) -> float:
     return promised
 
 
-def _box(recipe: Recipe, name: str, worst_start: bool) -> ThreatModel:
+def _threat_model(recipe: Recipe, name: str, worst_start: bool) -> ThreatModel:
     if name == "black":
         return InRows(worst_start)
     if worst_start:
-        raise UsageError("a worst-case start goes with the black box: in the white one the other rows are known.")
+        raise UsageError(
+            "a worst-case start is for the black box only: the white box knows the other examples anyway. "
+            "Use box 'black', or leave the worst-case start out."
+        )
     return InLastIterate() if recipe.method == "noisy-cgd" else InGradients()
 
 
-def _shown(method: BoundMethod, scores: Scores, halves: int, delta: float, confidence: float) -> LowerBound:
-    epsilon = method.bound(scores, np.random.default_rng(halves), delta=delta, confidence=confidence)
+def _lower_bound(method: BoundMethod, scores: Scores, split_seed: int, delta: float, confidence: float) -> LowerBound:
+    epsilon = method.bound(scores, np.random.default_rng(split_seed), delta=delta, confidence=confidence)
     fixed = None
     if isinstance(method, ByGuesses):
         fixed = method.bound_without_split(scores, delta=delta, confidence=confidence)
@@ -207,15 +208,18 @@ _BINS = 40
 
 
 def check_place(folder: Path) -> None:
-    """Refuses the folder of a run before anything is trained."""
+    """Raises `UsageError` if `folder` is, or lies in, the folder of a run. Call it before training."""
     refuse_in_run(folder / "audit.json", NOT_PRIVATE)
 
 
 def write_audit(audit: Audit, folder: Path) -> Path:
-    """audit.html and audit.json. The folder of a run is refused: its files may leave."""
+    """Writes audit.html and audit.json, and returns the page's path.
+
+    The folder of a run is refused, because its files may be published.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        audit.write(folder / "audit.json")  # refuses first
+        audit.write(folder / "audit.json")  # first, because it refuses the folder of a run
         os.chmod(folder / "audit.json", 0o600)
         write_atomically(folder / "audit.html", audit_page(audit).encode(), private=True)
     except OSError as error:
@@ -224,7 +228,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
 
 
 def bound_rows(audit: Audit) -> list[tuple[str, ...]]:
-    """One line for each method. Bounds from below are rounded down."""
+    """One table row for each method, under `HEADINGS`. Lower bounds are rounded down."""
     return [
         (
             bound.method,
@@ -238,30 +242,32 @@ def bound_rows(audit: Audit) -> list[tuple[str, ...]]:
 
 
 def facts(audit: Audit) -> list[tuple[str, str]]:
-    """What a verdict has to be read with."""
+    """Names and values that belong to the verdict."""
     return [
-        ("epsilon in theory", f"{rounded_up(audit.epsilon, 4)} at delta {audit.delta:g} under {audit.adjacency}"),
+        ("epsilon proved", f"{rounded_up(audit.epsilon, 4)} at delta {audit.delta:g} under {audit.adjacency}"),
         ("epsilon by attack", f"at least {_down(audit.bound.epsilon)} by {audit.method}"),
         ("confidence", f"{audit.confidence:.12g}"),
-        ("canaries", f"{audit.canaries}, of which {len(audit.inside)} were in; trainings: {audit.trainings}"),
+        ("canaries", f"{audit.canaries}, of which {len(audit.inside)} were included; trainings: {audit.trainings}"),
         ("box", audit.box),
         ("score", audit.score),
     ]
 
 
 def audit_page(audit: Audit) -> str:
-    """The verdict, theory above and attack below, and the scores."""
-    said = joined((paragraphs(f"{audit.says}.", *audit.notes), pairs(facts(audit))))
+    """The page: the verdict, the bounds, and the scores of the canaries."""
+    verdict = joined((paragraphs(f"The proved epsilon is {audit.says}.", *audit.notes), pairs(facts(audit))))
     warning = element("div", paragraphs(f"This page is {audit.warning}."), class_="warning")
     about = (
-        "A bound is too large with a chance of at most one less the confidence, if what it assumes holds. What has to "
-        "be chosen was chosen on half of the canaries, and the bound is of the other half. An audit can refute a "
-        "guarantee; it cannot confirm one, because a better attack may exist."
+        "Each lower bound is wrong, that is above the true epsilon, with a probability of at most 1 - confidence, if "
+        "its assumption holds. Its free parameters were chosen on one half of the canaries; the bound was computed on "
+        "the other half. An audit can refute a guarantee. It cannot confirm one, because a better attack may exist."
     )
     sections = [
-        Section("verdict", "What was found", said, {}, 10),
-        Section("bounds", "Theory above, attack below", gallery([_bounds(audit), _scores(audit)]), {}, 20),
-        Section("methods", "By method", joined((table(HEADINGS, bound_rows(audit)), paragraphs(about))), {}, 30),
+        Section("verdict", "Verdict", verdict, {}, 10),
+        Section("bounds", "Proved epsilon and lower bounds", gallery([_bounds(audit), _scores(audit)]), {}, 20),
+        Section(
+            "methods", "Lower bounds by method", joined((table(HEADINGS, bound_rows(audit)), paragraphs(about))), {}, 30
+        ),
     ]
     return page("Internal", f"Audit of {audit.title}", warning, sections)
 
@@ -278,8 +284,8 @@ def _bounds(audit: Audit) -> Html:
         axes.tick_params(axis="x", labelsize=7)
 
     words = "; ".join(f"{bound.method} at least {_down(bound.epsilon)}" for bound in audit.bounds)
-    caption = "Bars: shown by attack. Line: promised. Grey: the most that so many canaries could show."
-    return picture("bounds", draw, caption=caption, words=f"Theory {rounded_up(audit.epsilon, 3)}; {words}.")
+    caption = "Line: proved epsilon. Bars: lower bounds by attack. Gray: the largest bound that the canaries allow."
+    return picture("bounds", draw, caption=caption, words=f"Proved epsilon {rounded_up(audit.epsilon, 3)}; {words}.")
 
 
 def _scores(audit: Audit) -> Html:
@@ -288,12 +294,15 @@ def _scores(audit: Audit) -> Html:
     edges = np.linspace(low, max(high, low + 1e-9), _BINS).tolist()
 
     def draw(axes: Axes) -> None:
-        axes.hist(np.clip(audit.outside, low, high), edges, histtype="step", color=FAINT, linestyle="--", label="out")
-        axes.hist(np.clip(audit.inside, low, high), edges, histtype="step", color=ACCENT, label="in")
+        outside, inside = (np.clip(scores, low, high) for scores in (audit.outside, audit.inside))
+        axes.hist(outside, edges, histtype="step", color=FAINT, linestyle="--", label="left out")
+        axes.hist(inside, edges, histtype="step", color=ACCENT, label="included")
         axes.set(xlabel="score", ylabel="canaries")
 
-    words = f"Mean score {np.mean(audit.inside):.3g} of those in, {np.mean(audit.outside):.3g} of those out."
-    return picture("scores", draw, caption="Scores of canaries that were in and out.", words=words, legend=True)
+    included, left_out = np.mean(audit.inside), np.mean(audit.outside)
+    words = f"Mean score: {included:.3g} of included canaries, {left_out:.3g} of those left out."
+    caption = "Scores of canaries that were included in training or left out."
+    return picture("scores", draw, caption=caption, words=words, legend=True)
 
 
 def _down(epsilon: float) -> str:

@@ -1,8 +1,7 @@
-"""The black box: canaries are rows of the data set, and only the model that is released in the end is asked about them.
+"""Black-box audit: canaries are examples of the dataset, and the attacker sees the final model only.
 
-Training is that of the recipe, from its data to its last step. A canary that is out has no usable value in its row, so
-that it adds zeros wherever it is drawn. The score is how much less the trained model is surprised by the canary than
-the model was before training.
+Training is the recipe's own, from its data to its last step. A canary that is left out has an unusable row, so that it
+contributes zeros wherever it is drawn. The score is the loss of the canary before training minus its loss afterwards.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ _ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class InputCanaries:
-    """Rows that look like no other, each with a label that nothing but training on it would suggest."""
+    """Canaries as examples: inputs of noise, each with a random label that only training on it would suggest."""
 
     inputs: Tensor = field(repr=False)
     labels: Tensor = field(repr=False)
 
     @classmethod
     def drawn(cls, prepared: PreparedRecipe, number: int, randomness: Stream) -> InputCanaries:
-        """Noise with random labels: in the public range where rows are raw, and normal where they are features.
+        """Draws `number` canaries: within the public range for raw inputs, standard normal for features.
 
-        Rows of the same kind as the others with a wrong label are found far less often: what one of them teaches, the
-        next one with the same label teaches too. No private row is used.
+        Mislabeled real examples are detected far less often: what one of them teaches, others with the same label
+        teach too. No private row is used.
         """
         facts, like = prepared.data.facts, prepared.records.template(1).inputs[0]
         input_range = facts.input_range if prepared.built.features is None else None
@@ -59,7 +58,7 @@ class InputCanaries:
     ) -> InputCanaries:
         """Canaries in the shape of the rows of `like`."""
         if num_classes is None:
-            raise UsageError("the black box needs a target of classes, got one that is a number.")
+            raise UsageError("the black-box audit needs a classification target, got a regression target.")
         noise = torch.from_numpy(randomness.normals(number * like[0].numel(), step=0)).float()
         drawn = noise.reshape(number, *like.shape[1:])
         if input_range is not None:
@@ -69,7 +68,7 @@ class InputCanaries:
         return cls(drawn.to(like.dtype), torch.from_numpy(labels))
 
     def places(self, included: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-        """Their rows; one that is out cannot be used, and counts as absent."""
+        """Inputs and labels of all canaries. Those left out get NaN and label -1, so that they count as absent."""
         out = ~torch.from_numpy(included)
         inputs, labels = self.inputs.clone(), self.labels.clone()
         if inputs.is_floating_point():
@@ -79,14 +78,14 @@ class InputCanaries:
 
 
 def from_worst_start(prepared: PreparedRecipe, seed: int) -> PreparedRecipe:
-    """The same with first weights that were trained on public rows without privacy.
+    """Replaces the first weights by weights that were trained on public rows without privacy.
 
-    The gradients of other rows are small there, and drown a canary's less (Annamalai and De Cristofaro 2024). The
+    Gradients of other examples are small there, and hide a canary's less (Annamalai and De Cristofaro 2024). The
     guarantee holds for any first weights.
     """
     public = prepared.public_rows()
     if public is None:
-        raise DataError("a worst-case start needs public rows, and the data set has none.")
+        raise DataError("a worst-case start needs public test rows, and the dataset has none.")
     rows, module = public.records.gather(torch.arange(public.records.num_units)), deepcopy(prepared.built.module)
     train_plainly(module, rows.inputs[0], rows.target, seed=seed).train(prepared.built.module.training)
     return replace(prepared, built=replace(prepared.built, module=module))
@@ -95,39 +94,39 @@ def from_worst_start(prepared: PreparedRecipe, seed: int) -> PreparedRecipe:
 def black_box_values(
     prepared: PreparedRecipe, canaries: InputCanaries, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Trains once by the recipe with these canaries. Gives the score of each, and whether it was in.
+    """Trains once by the recipe with these canaries. Returns the score of each canary, and whether it was included.
 
-    `prepared` counts the canaries among its examples.
+    `prepared.examples` must count the canaries.
     """
     included, module = coins(len(canaries.labels), Key.from_seed(seed)), deepcopy(prepared.built.module)
     has_probabilities = method_of(prepared.recipe).has_probabilities
-    before = surprise(module, canaries, has_probabilities)
+    before = losses_of(module, canaries, has_probabilities)
     records = followed_by(prepared.records, canaries.places(included))
-    recipe = replace(prepared.recipe, seed=seed, allow_large_delta=True)  # it was chosen for fewer examples
+    recipe = replace(prepared.recipe, seed=seed, allow_large_delta=True)  # delta was chosen for fewer examples
     built = replace(prepared.built, module=module)
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder(Path(temporary) / "run")
         folder.make()
         audited = replace(prepared, recipe=recipe, built=built, records=records)
         options = {"resume": False, "draw_again": False, "progress": False}
         try:
             method_of(recipe).train(audited, folder, **options, callbacks=())
         except Interrupted:
-            raise Interrupted("the audit was stopped, and keeps nothing: begin it anew.") from None
+            raise Interrupted("the audit was interrupted and keeps no partial result: start it again.") from None
         module.load_state_dict(folder.model(like=module.state_dict()))
-    return before - surprise(module, canaries, has_probabilities), included
+    return before - losses_of(module, canaries, has_probabilities), included
 
 
-def surprise(module: nn.Module, canaries: InputCanaries, has_probabilities: bool) -> NDArray[np.float64]:
-    """The loss of each canary."""
+def losses_of(module: nn.Module, canaries: InputCanaries, has_probabilities: bool) -> NDArray[np.float64]:
+    """The loss of each canary under the model in eval mode."""
     loss = F.cross_entropy if has_probabilities else Squared()
     was_training = module.training
     module.eval()
-    found = []
+    losses = []
     with torch.no_grad():
         for rows in torch.split(torch.arange(len(canaries.labels)), _ROWS_AT_A_TIME):
             outputs = module(as_input(canaries.inputs[rows])).double()
             pairs = zip(outputs, canaries.labels[rows], strict=True)
-            found += [float(loss(one[None], label[None])) for one, label in pairs]
+            losses += [float(loss(output[None], label[None])) for output, label in pairs]
     module.train(was_training)
-    return np.array(found)
+    return np.array(losses)

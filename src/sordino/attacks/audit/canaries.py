@@ -1,13 +1,11 @@
-"""Canaries: units added to a dataset, each included or left out by a fair coin.
+"""Canaries: privacy units added to a dataset, each included or left out by the toss of a fair coin.
 
-Canaries in gradient space: each adds a vector of its own to the steps that it joins, as long as the clip allows.
+Every canary takes a place behind the last unit of the records, whether it is included or not. The coins are tossed
+before training, from a stream of their own, so that they are independent of all randomness of training.
 
-Their supports are disjoint. So they are orthogonal, exactly and after every mask, no canary disturbs another, and all
-of them together take as much memory as one gradient: coordinate j belongs to one canary, and has one sign.
-
-Records with more units behind them: the places that canaries take, whether they were included or not.
-
-Who is included: thrown before training, and independent of all that training draws.
+A canary in gradient space contributes a vector of its own, clipped, to each step that draws it. The supports of these
+vectors are disjoint. So canaries are exactly orthogonal, also under every mask, none of them disturbs another, and
+together they take the memory of a single gradient: coordinate j belongs to one canary and has one sign.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from sordino.kernel.states import Layout, WeightsOf, by_block
 
 @dataclass(frozen=True, repr=False)
 class Disjoint:
-    """Contributions with disjoint supports: coordinate `d` is that of unit `owner[d]`, or of nobody where that is -1.
+    """Contributions with disjoint supports: coordinate `d` belongs to unit `owner[d]`, or to none where that is -1.
 
     >>> each = Disjoint(torch.tensor([3.0, 5.0, 4.0]), torch.tensor([0, 1, 0]), 2, Layout(("w",), ((3,),)))
     >>> each.squared_norms().squeeze(1), each.weighted_sum(torch.tensor([1.0, 0.5]))
@@ -45,13 +43,13 @@ class Disjoint:
 
     def squared_norms(self) -> Tensor:
         blocks = len(self.layout.sizes)
-        sums = torch.zeros((self.units + 1) * blocks, dtype=torch.float64)  # the last is nobody's
+        sums = torch.zeros((self.units + 1) * blocks, dtype=torch.float64)  # the last unit stands for no owner
         sums.index_add_(0, self._place, self.values.double().square())
         return sums.reshape(-1, blocks)[: self.units]
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        nobody = torch.zeros(1, len(self.layout.sizes), dtype=torch.float64)
-        spread = torch.cat([by_block(weights, self.layout).double(), nobody]).reshape(-1)
+        no_owner = torch.zeros(1, len(self.layout.sizes), dtype=torch.float64)
+        spread = torch.cat([by_block(weights, self.layout).double(), no_owner]).reshape(-1)
         return self.values.double() * spread[self._place]
 
     def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -67,20 +65,22 @@ class Disjoint:
 
     @cached_property
     def _place(self) -> Tensor:
-        """Of each coordinate in a table of units and blocks."""
+        """The index of each coordinate in the flattened table of units and blocks."""
         blocks = torch.arange(len(self.layout.sizes)).repeat_interleave(torch.tensor(self.layout.sizes))
         return torch.where(self.owner >= 0, self.owner, self.units) * len(self.layout.sizes) + blocks
 
 
 @dataclass(frozen=True, repr=False)
 class GradientCanaries:
-    """So many canaries, each with random signs on as many random coordinates as there are for it."""
+    """Canaries in gradient space. Each has random signs on an equal number of random coordinates of its own."""
 
     everybody: Disjoint
 
     @classmethod
     def drawn(cls, layout: Layout, number: int, length: float, randomness: Stream) -> GradientCanaries:
-        """Each of Euclidean length `length`: longer than the clip, so that what is left of it by a mask is clipped too.
+        """Draws `number` canaries of L2 norm `length`.
+
+        Take `length` far above the clipping norm, so that what a mask leaves of a canary is clipped too.
 
         >>> from sordino.kernel.randomness import Key
         >>> stream = Key.from_seed(0).stream("canaries")
@@ -99,20 +99,20 @@ class GradientCanaries:
         return cls(Disjoint(values, owner, number, layout))
 
     def of(self, joined: Tensor) -> Disjoint:
-        """What the canaries `joined` add, in this order."""
+        """The contributions of the canaries `joined`, in this order."""
         place = torch.full((self.everybody.units + 1,), -1).index_copy(0, joined, torch.arange(len(joined)))
         return Disjoint(self.everybody.values, place[self.everybody.owner], len(joined), self.everybody.layout)
 
     def by_canary(self, values: Tensor) -> Tensor:
-        """Sums of a value per coordinate over the support of each canary."""
+        """Sums `values`, one per coordinate, over the support of each canary."""
         sums = torch.zeros(self.everybody.units + 1, dtype=torch.float64)
-        nobody = torch.where(self.everybody.owner >= 0, self.everybody.owner, self.everybody.units)
-        return sums.index_add_(0, nobody, values.double())[: self.everybody.units]
+        place = torch.where(self.everybody.owner >= 0, self.everybody.owner, self.everybody.units)
+        return sums.index_add_(0, place, values.double())[: self.everybody.units]
 
 
 @dataclass(frozen=True)
 class _ExtendedRows:
-    """Rows of a data set, and `more` behind the last of them."""
+    """Rows of a dataset, with the rows `more` after the last of them."""
 
     rows: Rows
     more: tuple[Tensor, ...]
@@ -122,15 +122,15 @@ class _ExtendedRows:
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
         own, others = indices < len(self.rows), indices >= len(self.rows)
-        taken, their_use = self.rows.take(indices[own], at)
+        taken, taken_usable = self.rows.take(indices[own], at)
         usable = torch.ones(len(indices), dtype=torch.bool)
-        usable[own] = their_use
-        found = []
+        usable[own] = taken_usable
+        columns = []
         for first, second in zip(taken, self.more, strict=True):
             column = first.new_empty((len(indices), *first.shape[1:]))
             column[own], column[others] = first, second[indices[others] - len(self.rows)]
-            found.append(column)
-        return tuple(found), usable
+            columns.append(column)
+        return tuple(columns), usable
 
     def empty(self) -> tuple[Tensor, ...]:
         return self.rows.empty()
@@ -144,7 +144,7 @@ class _ExtendedRows:
 
 
 def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
-    """The same units, and one more for each row of `more` (inputs..., target), whose numbers come after theirs.
+    """Appends one unit for each row of `more` (inputs..., target). Their indices come after those of `records`.
 
     >>> from sordino.kernel.records import as_records
     >>> records = as_records((torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64)))
@@ -155,7 +155,7 @@ def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
     like = records.rows.empty()
     shapes, declared = [tuple(x.shape[1:]) for x in more], [tuple(x.shape[1:]) for x in like]
     if shapes != declared:
-        raise DataError(f"canaries must have the shapes of the rows, {declared}, got {shapes}.")
+        raise DataError(f"canaries must have the shapes of the rows of the dataset, {declared}, got {shapes}.")
     typed = tuple(x.to(of.dtype) for x, of in zip(more, like, strict=True))
     number, owners = len(typed[-1]), records.owners
     if owners is not None:
@@ -167,12 +167,12 @@ def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
 
 
 def with_empty_places(records: Records, number: int) -> Records:
-    """The same units, and `number` more of which no record is ever looked at."""
+    """Appends `number` units whose rows hold zeros and are never read."""
     return followed_by(records, tuple(x.new_zeros((number, *x.shape[1:])) for x in records.rows.empty()))
 
 
 def coins(canaries: int, key: Key) -> NDArray[np.bool_]:
-    """A fair coin for each canary, from a stream that decides nothing else of a training.
+    """One fair coin for each canary, from a random stream that is used for nothing else.
 
     >>> int(coins(1000, Key.from_seed(0)).sum())
     509

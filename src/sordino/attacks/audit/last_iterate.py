@@ -1,9 +1,9 @@
-"""The last iterate: canaries push a hidden run in every epoch, and are looked for in what it shows in the end.
+"""Audit of a hidden-state run: canaries act in every epoch, and the attacker sees the last iterate only.
 
-A canary is a row that reads one feature which nobody else has, with a label so far away that its gradient is clipped in
-every step: the strongest pull in a direction of its own that the plan allows. The run is `fit_hidden_state` itself, on
-a linear model, for which the theorem is the same as for every convex network. All canaries are in the last batch, whose
-turn is followed by the least noise. Nothing of anybody's data is needed.
+A canary is an example with one feature that no other example has, and a label so far away that its gradient is clipped
+in every step: the strongest pull in a direction of its own that the plan allows. The run is `fit_hidden_state` itself,
+on a linear model, for which the theorem is the same as for every convex network. All canaries are in the last batch of
+an epoch, because the least noise follows it. No dataset is needed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sordino.convex.model import Linear
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.kernel.randomness import Key
 
-_FAR = 1e6  # times the clip: a label that no weight ever reaches
+_FAR = 1e6  # in units of the clip: a label that no prediction ever reaches
 _MOST_BYTES = 1 << 30
 
 
 def on_canaries_alone(plan: NoisyCGD, canaries: int) -> NoisyCGD:
-    """The same plan for a data set of canaries and rows that say nothing, with the same guarantee.
+    """The plan for a dataset of canaries and rows of zeros, with the same guarantee.
 
-    What a unit moves and what noise moves are both in proportion to 1 / batch size, so that only a ball around the
-    weights has to follow.
+    The contribution of a unit and the noise are both proportional to 1 / batch size, so only the radius of the ball
+    of weights has to be rescaled.
     """
     examples = canaries * plan.sampler.batches_per_epoch
     if plan.radius is None or plan.examples is None:
@@ -41,12 +41,12 @@ def on_canaries_alone(plan: NoisyCGD, canaries: int) -> NoisyCGD:
 
 
 def most_in_last_iterate(plan: NoisyCGD) -> int:
-    """The number of canaries whose rows, one feature for each, still fit into memory."""
+    """The largest number of canaries whose rows, with one feature per canary, fit into memory."""
     return isqrt(_MOST_BYTES // plan.sampler.batches_per_epoch)
 
 
 def last_iterate_scores(plan: NoisyCGD, *, canaries: int, delta: float, seed: int) -> Scores:
-    """Carries the plan out on canaries, and scores each by the weight of its feature in the last iterate.
+    """Trains by the plan on canaries, and scores each canary by the weight of its feature in the last iterate.
 
     >>> from sordino.kernel.sampling import Cyclic
     >>> plan = NoisyCGD(Cyclic(3, 4), Linear(), clip=1.0, noise_multiplier=1.0, learning_rate=0.5)
@@ -65,7 +65,10 @@ def last_iterate_scores(plan: NoisyCGD, *, canaries: int, delta: float, seed: in
 
 
 def _rows(plan: NoisyCGD, batches: int, included: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of the last batch are canaries. One that is out is a row of zeros; replaced, it pulls the other way."""
+    """Inputs and labels of all batches, with the canaries as the last batch.
+
+    A canary that is left out is a row of zeros; under replace-one adjacency it is replaced by its opposite.
+    """
     canaries, far = len(included), _FAR * plan.clip
     inputs = torch.zeros(batches * canaries, canaries, dtype=torch.uint8)
     labels = torch.zeros(batches * canaries)

@@ -1,16 +1,13 @@
 """Lower bounds on epsilon from the scores of canaries.
 
-How far a share that was counted in some trials could be another one: exact intervals (Clopper and Pearson 1934).
+Methods by guesses (`ONE_RUN`, `F_DP`) count right guesses of which canaries were included. Methods by a threshold
+(`GAUSSIAN`, `CLOPPER_PEARSON`) call every canary with a score at or above it included, and bound both error
+probabilities by exact intervals (Clopper and Pearson 1934). These count canaries as independent, which they are if each
+is scored by noise of its own: orthogonal canaries in the white box, or one canary in each of many trainings.
 
-The two errors of an attacker who says "in" from some score on: what they are at most, and what that is worth.
-
-Here canaries count as independent of one another, which they are if each is scored by noise of its own: the white box
-with orthogonal canaries, or one canary in each of many trainings.
-
-The ways to bound epsilon from below by scores. What has to be chosen is chosen on canaries that are not judged.
-
-A threshold, or a number of guesses, that is chosen because it looks good on the same canaries makes the bound too large
-more often than it says. So half of them are held out for the choice, and the theorem is applied to the others alone.
+A threshold or a number of guesses that is chosen on the canaries that it is then applied to would make the bound wrong
+more often than the confidence allows. So one half of the canaries is held out for the choice, and the theorem is
+applied to the other half.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ Counts = NDArray[np.int64]
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Both ends for the chance of a success. Each is missed with a chance of at most (1 - confidence) / 2.
+    """The exact interval for a success probability. Each end is wrong with probability at most (1 - confidence) / 2.
 
-    A bound to one side with this confidence is an end of the interval with confidence 2 * confidence - 1.
+    A one-sided bound with this confidence is an end of the interval with confidence 2 * confidence - 1.
 
     >>> low, high = clopper_pearson(8, 10, 0.95)
     >>> round(low, 4), round(high, 4)
@@ -45,37 +42,39 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[flo
     validate.count(trials=trials)
     validate.count(at_least=0, at_most=trials, successes=successes)
     validate.between(0, 1, low_open=True, high_open=True, confidence=confidence)
-    found = binomtest(successes, trials).proportion_ci(confidence, method="exact")
-    return float(found.low), float(found.high)
+    interval = binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def largest_chance(successes: int | Counts, trials: int | Counts, missed: float) -> NDArray[np.float64]:
-    """The upper end, above which the chance lies at most with a chance of `missed`. Counts may be arrays.
+    """Upper bound on a success probability, wrong with probability at most `missed`. Counts may be arrays.
 
     >>> largest_chance(np.array([0, 10]), 10, 0.05).round(4)
     array([0.2589, 1.    ])
     """
-    failures = np.maximum(np.asarray(trials) - successes, 1)  # of none, the chance may be 1
-    found: NDArray[np.float64] = np.where(
+    failures = np.maximum(np.asarray(trials) - successes, 1)  # without a failure the bound is 1, see below
+    bound: NDArray[np.float64] = np.where(
         np.asarray(successes) < trials, beta.ppf(1 - missed, np.asarray(successes) + 1.0, failures), 1.0
     )
-    return found
+    return bound
 
 
-INDEPENDENT = "canaries that do not disturb one another"
+INDEPENDENT = "independent canaries"
 Rates = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ErrorBounds:
-    """The chances of accusing one who was out and of missing one who was in, at most: arrays, one entry per cut."""
+    """Upper bounds on both error probabilities: arrays with one entry per threshold."""
 
     false_positive: Rates
     false_negative: Rates
 
 
 def errors_at(cuts: Rates, scores: Scores, confidence: float) -> ErrorBounds:
-    """With each cut's canaries at or above it called "in". Either bound fails with a chance of (1 - confidence) / 2.
+    """Bounds on the errors of calling canaries with a score of `cuts` or more included.
+
+    Each of the two bounds is wrong with probability at most (1 - confidence) / 2.
 
     >>> scores = Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True]))
     >>> errors_at(np.array([2.5]), scores, 0.9).false_positive.round(4)  # 1 - sqrt(0.05)
@@ -89,7 +88,7 @@ def errors_at(cuts: Rates, scores: Scores, confidence: float) -> ErrorBounds:
 
 
 class OfErrors(Protocol):
-    """A lower bound on epsilon that follows from the two errors."""
+    """A lower bound on epsilon that follows from bounds on the two error probabilities."""
 
     @property
     def name(self) -> str: ...
@@ -98,15 +97,17 @@ class OfErrors(Protocol):
     def assumes(self) -> str: ...
 
     def strength(self, errors: ErrorBounds, delta: float) -> Rates:
-        """For each cut, a number that rises with epsilon. Never negative."""
+        """For each threshold, a nonnegative measure that increases with epsilon. It is used to choose a threshold."""
         ...
 
-    def epsilon(self, strength: float, delta: float) -> float: ...
+    def epsilon(self, strength: float, delta: float) -> float:
+        """The epsilon at `delta` that this strength proves."""
+        ...
 
 
 @dataclass(frozen=True)
 class ClopperPearson:
-    """What (epsilon, delta)-DP says of the errors (Kairouz, Oh and Viswanath 2015), both ways round."""
+    """The bound of (epsilon, delta)-DP on the two errors, in both directions (Kairouz, Oh and Viswanath 2015)."""
 
     name: ClassVar[str] = "clopper-pearson"
     assumes: ClassVar[str] = INDEPENDENT
@@ -117,9 +118,9 @@ class ClopperPearson:
         >>> ClopperPearson().strength(ErrorBounds(np.array([0.1]), np.array([0.5])), 0.0).round(4)  # log 5
         array([1.6094])
         """
-        one, other = errors.false_positive, errors.false_negative
-        found: Rates = np.maximum(_log_ratio(1 - other - delta, one), _log_ratio(1 - one - delta, other))
-        return found
+        fp, fn = errors.false_positive, errors.false_negative
+        epsilons: Rates = np.maximum(_log_ratio(1 - fn - delta, fp), _log_ratio(1 - fp - delta, fn))
+        return epsilons
 
     def epsilon(self, strength: float, delta: float) -> float:
         return strength
@@ -127,34 +128,34 @@ class ClopperPearson:
 
 @dataclass(frozen=True)
 class GaussianTradeOff:
-    """The Gaussian mechanism with such errors (Nasr et al. 2023): a bound only if training has a Gaussian trade-off.
+    """The Gaussian mechanism with these errors (Nasr et al. 2023): a bound only if training has a Gaussian trade-off.
 
-    Errors that add up to one or more are no better than guessing, and show nothing: mu is 0 there, not its size.
+    Errors that sum to one or more are no better than guessing and show nothing, so mu is 0 there and not negative.
     """
 
     name: ClassVar[str] = "gaussian"
     assumes: ClassVar[str] = f"{GAUSSIAN_TRADE_OFF}, {INDEPENDENT}"
 
     def strength(self, errors: ErrorBounds, delta: float) -> Rates:
-        """The mu of that mechanism.
+        """The parameter mu of that mechanism.
 
         >>> GaussianTradeOff().strength(ErrorBounds(np.array([0.5, 0.9]), np.array([0.1587, 0.9])), 1e-5).round(2)
         array([1., 0.])
         """
-        found: Rates = np.maximum(-ndtri(errors.false_positive) - ndtri(errors.false_negative), 0.0)
-        return found
+        mu: Rates = np.maximum(-ndtri(errors.false_positive) - ndtri(errors.false_negative), 0.0)
+        return mu
 
     def epsilon(self, strength: float, delta: float) -> float:
         return GaussianCurve(strength).epsilon(delta)
 
 
 def _log_ratio(above: Rates, below: Rates) -> Rates:
-    found: Rates = np.log(np.maximum(above / below, 1.0))
-    return found
+    logarithms: Rates = np.log(np.maximum(above / below, 1.0))
+    return logarithms
 
 
 class BoundMethod(Protocol):
-    """A lower bound on epsilon, too large with a chance of at most 1 - confidence, if what it `assumes` holds."""
+    """A lower bound on epsilon that is wrong with probability at most 1 - confidence, if what it `assumes` holds."""
 
     @property
     def name(self) -> str: ...
@@ -163,16 +164,16 @@ class BoundMethod(Protocol):
     def assumes(self) -> str: ...
 
     def bound(self, scores: Scores, randomness: np.random.Generator, *, delta: float, confidence: float) -> float:
-        """With a random half of the canaries held out for what has to be chosen."""
+        """The lower bound from one random half of the canaries, with parameters chosen on the other half."""
         ...
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
-        """What would be found if nobody were taken for another: no audit with so many canaries shows more."""
+        """The bound if every guess were right: no audit with this number of canaries shows more."""
         ...
 
 
 class NamedStatistic(Protocol):
-    """A statistic by name, and what it takes for granted."""
+    """A statistic with its name and its assumptions."""
 
     @property
     def name(self) -> str: ...
@@ -182,7 +183,7 @@ class NamedStatistic(Protocol):
 
 
 class OfGuesses(NamedStatistic, Protocol):
-    """A lower bound on epsilon that follows from a number of right guesses."""
+    """A lower bound on epsilon that follows from the number of right guesses."""
 
     def epsilon(self, guesses: Guesses, *, delta: float, confidence: float) -> float: ...
 
@@ -192,7 +193,7 @@ Choice = TypeVar("Choice")
 
 
 class _OnHalves(ABC, Generic[Statistic, Choice]):
-    """Chooses on one half, and judges the other by what was chosen."""
+    """Chooses a parameter on one half of the canaries, and applies it to the other half."""
 
     statistic: Statistic
 
@@ -211,16 +212,16 @@ class _OnHalves(ABC, Generic[Statistic, Choice]):
 
     @abstractmethod
     def chosen(self, held_out: Scores, *, delta: float, confidence: float) -> Choice:
-        """What shows most on these canaries."""
+        """The parameter that gives the largest bound on these canaries."""
 
     @abstractmethod
     def bound_at(self, choice: Choice, scores: Scores, *, delta: float, confidence: float) -> float:
-        """All canaries are judged. The choice must have been made before anybody saw their scores."""
+        """The bound from all canaries. `choice` must have been made without looking at their scores."""
 
 
 @dataclass(frozen=True)
 class ByGuesses(_OnHalves[OfGuesses, Shares]):
-    """Guesses who was in and who was out, and abstains where it is not sure. How often is chosen on the other half.
+    """Guesses which canaries were included and which were not, and abstains in between (see `Shares`).
 
     >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
     >>> round(ONE_RUN.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
@@ -237,7 +238,7 @@ class ByGuesses(_OnHalves[OfGuesses, Shares]):
         return self.statistic.epsilon(choice.of(scores), delta=delta, confidence=confidence)
 
     def bound_without_split(self, scores: Scores, *, delta: float, confidence: float) -> float:
-        """All canaries are judged at shares that are fixed here, once and for all."""
+        """The bound from all canaries at the constant `FIXED`, for which no half has to be held out."""
         return self.bound_at(FIXED, scores, delta=delta, confidence=confidence)
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
@@ -248,7 +249,7 @@ class ByGuesses(_OnHalves[OfGuesses, Shares]):
 
 @dataclass(frozen=True)
 class ByCut(_OnHalves[OfErrors, float]):
-    """Calls canaries from a score on "in", and bounds both errors. The score is chosen on the other half.
+    """Calls canaries with scores at or above a threshold included, and bounds both error probabilities.
 
     >>> scores = Scores(np.arange(400.0), np.arange(400) >= 200)
     >>> round(CLOPPER_PEARSON.bound(scores, np.random.default_rng(0), delta=1e-5, confidence=0.95), 2)
@@ -268,7 +269,7 @@ class ByCut(_OnHalves[OfErrors, float]):
         return self.statistic.epsilon(float(strength[0]), delta)
 
     def ceiling(self, canaries: int, *, delta: float, confidence: float) -> float:
-        """Without an error, at the luckiest number of canaries that were out."""
+        """The bound without an error, at the most favorable number of canaries that were left out."""
         _check(delta, confidence)
         judged, one_side = canaries - canaries // 2, (1 - confidence) / 2
         outside = np.arange(1, max(2, judged))

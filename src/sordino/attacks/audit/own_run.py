@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from sordino.attacks.audit.black_box import InputCanaries, surprise
+from sordino.attacks.audit.black_box import InputCanaries, losses_of
 from sordino.attacks.audit.canaries import coins, followed_by
 from sordino.attacks.audit.last_iterate import last_iterate_scores, most_in_last_iterate, on_canaries_alone
 from sordino.attacks.audit.scores import Scores, pooled
@@ -23,7 +23,7 @@ from sordino.attacks.audit.threat_models import (
     InLastIterate,
     InRows,
     OnStep,
-    beside_the_others,
+    centered,
 )
 from sordino.attacks.audit.white_box import white_box_scores
 from sordino.convex.noisy_cgd import NoisyCGD
@@ -147,11 +147,11 @@ class OwnRows(_OwnPlan):
         for seed in seeds:
             key, module = Key.from_seed(seed), deepcopy(own.setup.model)
             included = coins(canaries, key)
-            before = surprise(module, rows, own.has_probabilities)
+            before = losses_of(module, rows, own.has_probabilities)
             own.train(module, followed_by(self.records, rows.places(included)), plan, key, on_step)
-            found.append((before - surprise(module, rows, own.has_probabilities), included))
+            found.append((before - losses_of(module, rows, own.has_probabilities), included))
         values, which = (np.stack(parts) for parts in zip(*found, strict=True))
-        scores = Scores(beside_the_others(values).reshape(-1), which.reshape(-1))
+        scores = Scores(centered(values).reshape(-1), which.reshape(-1))
         return AuditEvidence(scores, plan.guarantee(delta=delta, unit=self.records.unit))
 
 

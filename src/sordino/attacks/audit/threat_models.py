@@ -1,4 +1,7 @@
-"""Where canaries are put and where they are looked for. Each box trains a recipe anew, as often as it is asked to."""
+"""Threat models of an audit: where canaries are inserted, and what the attacker observes.
+
+Each threat model trains the recipe again, once for each seed.
+"""
 
 from __future__ import annotations
 
@@ -31,71 +34,71 @@ OnStep = Callable[[int, int], None]  # steps taken, steps planned
 
 @dataclass(frozen=True)
 class AuditEvidence:
-    """What was seen of the canaries, and what the plan that they were trained by promises."""
+    """Scores of the canaries, and the guarantee of the plan by which they were trained."""
 
     scores: Scores
     guarantee: Guarantee
 
 
 class ThreatModel(Protocol):
-    """A kind of canary, and a kind of attacker."""
+    """A kind of canary together with a kind of attacker."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def score(self) -> str:
-        """In words: what a canary is judged by."""
+        """Description of the score of a canary, for the report."""
         ...
 
     def check(self, recipe: Recipe) -> None:
-        """Refuses a recipe that it cannot attack, before data is touched."""
+        """Raises `UsageError` if the recipe cannot be attacked. No data is read."""
         ...
 
     def most_canaries(self, recipe: Recipe) -> int:
-        """The largest number of canaries that one training can have. Nothing is trained, and no private row read."""
+        """The largest number of canaries in one training. Nothing is trained, and no private row is read."""
         ...
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
-        """One training for each seed, the canaries of all of them together."""
+        """Trains once for each seed, and joins the canaries of all trainings."""
         ...
 
 
 @dataclass(frozen=True)
 class InGradients:
-    """Every release is seen, and all that is not a canary is known."""
+    """White box: the attacker sees every release and knows everything but the coins of the canaries."""
 
     name: ClassVar[str] = "white"
-    score: ClassVar[str] = "log-likelihood ratio of all released gradients, the other rows known"
+    score: ClassVar[str] = "log-likelihood ratio of all released gradients, all other examples known"
 
     def check(self, recipe: Recipe) -> None:
         if recipe.method != "dp-sgd":
-            raise UsageError(f"gradients are released by dp-sgd only, got {recipe.method}.")
+            raise UsageError(f"canaries in gradients need method dp-sgd, got {recipe.method}.")
         if recipe.freeze:
             raise UsageError(
-                f"freeze must be 0 where canaries are in gradients, got {recipe.freeze!r}: its masks follow the "
-                "weights that are trained, and this audit trains copies. Use --box black."
+                f"freeze must be 0 in a white-box audit, got {recipe.freeze!r}: its masks follow the weights that are "
+                "trained, and this audit trains a copy of them. Use --box black."
             )
 
     def most_canaries(self, recipe: Recipe) -> int:
-        # Supports are disjoint, so that each canary needs a coordinate of its own.
+        # The supports of canaries are disjoint, so each needs a coordinate of its own.
         return min(MOST_CANARIES, Layout.of(rehearse(recipe).built.module).size)
 
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         prepared = _counting(prepare(recipe, progress=False), canaries)
         plan, settings = method_of(prepared.recipe).plan(prepared), prepared.settings
         if isinstance(plan, NoisyCGD):
-            raise UsageError("the steps of a hidden run are not released: only its last iterate can be attacked.")
+            raise UsageError("noisy-cgd does not release its steps: only its last iterate can be attacked.")
         scores = []
         for seed in seeds:
             module = deepcopy(prepared.built.module)
-            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
             scores.append(
                 white_box_scores(
                     plan,
                     module,
                     prepared.records,
-                    optimizer_of(settings, recipe.weight_decay)(trained),
+                    optimizer_of(settings, recipe.weight_decay)(trainable),
                     divisor=settings.batch_size,
                     canaries=canaries,
                     key=Key.from_seed(seed),
@@ -108,14 +111,14 @@ class InGradients:
 
 @dataclass(frozen=True)
 class InLastIterate:
-    """Only the end of a hidden run is seen. The plan of the recipe is carried out on canaries alone."""
+    """White box of a hidden-state run: the attacker sees the last iterate. The plan trains on canaries only."""
 
     name: ClassVar[str] = "white"
     score: ClassVar[str] = "weight of the canary's own feature in the last iterate"
 
     def check(self, recipe: Recipe) -> None:
         if recipe.method != "noisy-cgd":
-            raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
+            raise UsageError(f"an audit of the last iterate needs method noisy-cgd, got {recipe.method}.")
 
     def most_canaries(self, recipe: Recipe) -> int:
         plan = method_of(recipe).plan(rehearse(recipe))
@@ -124,7 +127,7 @@ class InLastIterate:
     def attack(self, recipe: Recipe, *, canaries: int, seeds: range, delta: float, on_step: OnStep) -> AuditEvidence:
         plan = method_of(recipe).plan(rehearse(recipe))
         if not isinstance(plan, NoisyCGD):
-            raise UsageError(f"a last iterate alone is released by noisy-cgd only, got {recipe.method}.")
+            raise UsageError(f"an audit of the last iterate needs method noisy-cgd, got {recipe.method}.")
         scores = []
         for taken, seed in enumerate(seeds, start=1):
             scores.append(last_iterate_scores(plan, canaries=canaries, delta=delta, seed=seed))
@@ -134,7 +137,7 @@ class InLastIterate:
 
 @dataclass(frozen=True)
 class InRows:
-    """Only the model in the end is seen, and canaries are rows."""
+    """Black box: the attacker sees the final model only, and canaries are examples."""
 
     worst_start: bool = False
     name: ClassVar[str] = "black"
@@ -142,11 +145,13 @@ class InRows:
     @property
     def score(self) -> str:
         start = "first weights trained on public rows" if self.worst_start else "first weights"
-        return f"loss of the canary at the {start}, less that of the trained model, beside other trainings if any"
+        return f"loss of the canary at the {start} minus that of the trained model; centered over repeated trainings"
 
     def check(self, recipe: Recipe) -> None:
         if self.worst_start and recipe.method != "dp-sgd":
-            raise UsageError(f"a worst-case start goes with dp-sgd, got {recipe.method}, whose weights begin at zero.")
+            raise UsageError(
+                f"a worst-case start needs method dp-sgd, got {recipe.method}, whose weights always begin at zero."
+            )
 
     def most_canaries(self, recipe: Recipe) -> int:
         return MOST_CANARIES
@@ -156,25 +161,25 @@ class InRows:
         rows = InputCanaries.drawn(prepared, canaries, Key.from_seed(seeds[0]).stream("canaries"))
         prepared = _counting(from_worst_start(prepared, seeds[0]) if self.worst_start else prepared, canaries)
         guarantee = method_of(prepared.recipe).plan(prepared).guarantee(delta=delta, unit=prepared.records.unit)
-        found = []
+        results = []
         for taken, seed in enumerate(seeds, start=1):
-            found.append(black_box_values(prepared, rows, seed))
+            results.append(black_box_values(prepared, rows, seed))
             on_step(taken, len(seeds))
-        values, included = (np.stack(parts) for parts in zip(*found, strict=True))
-        return AuditEvidence(Scores(beside_the_others(values).reshape(-1), included.reshape(-1)), guarantee)
+        values, included = (np.stack(parts) for parts in zip(*results, strict=True))
+        return AuditEvidence(Scores(centered(values).reshape(-1), included.reshape(-1)), guarantee)
 
 
-def beside_the_others(values: Values) -> Values:
-    """Scores (trainings, canaries), each less the mean of the same canary over all trainings.
+def centered(values: Values) -> Values:
+    """Subtracts from each score, shape (trainings, canaries), the mean of that canary over all trainings.
 
-    How much a model learns about a canary from the other rows differs by canary, and far more than what its own place
-    among them changes. The mean is made of what all trainings released and of no coin, so that the theorems hold: a
-    canary of one training is in none of the others.
+    How much a model learns about a canary from other examples differs between canaries, far more than by including it.
+    The mean is computed from the released models and from no coin, and each training tosses coins of its own. So the
+    theorems still hold.
     """
     return values - values.mean(axis=0) if len(values) > 1 else values
 
 
 def _counting(prepared: PreparedRecipe, canaries: int) -> PreparedRecipe:
-    """The same with the canaries among its examples. The delta was chosen for fewer of them."""
-    recipe = replace(prepared.recipe, allow_large_delta=True)
+    """Counts the canaries among the examples."""
+    recipe = replace(prepared.recipe, allow_large_delta=True)  # delta was chosen for fewer examples
     return replace(prepared, recipe=recipe, examples=prepared.examples + canaries)

@@ -1,11 +1,11 @@
-"""The white box: canaries join the steps of a run in gradient space, and are looked for in what each step releases.
+"""White-box audit: canaries contribute vectors in gradient space, and the attacker sees the release of every step.
 
-The run, its plan, batches, encoding, clip and noise are the production ones. A canary is a unit like any other: the
-sampler draws it, the codec encodes it and the clip bounds it; one that is out keeps its place and adds zeros.
+The run with its plan, batches, encoding, clip and noise is the production one. A canary is a unit like any other: the
+sampler draws it, the codec encodes it and the clip bounds it. A canary that is left out keeps its place and adds zeros.
 
-The attacker knows all records, and who of them was drawn in which step, so that their sum is taken off before a canary
-is looked for. The theorems allow that: whatever is independent of a canary's coin may be given to whoever guesses it,
-and the guarantee holds for any records beside it. The step at which gradients are taken follows from past releases.
+The attacker knows all records and which of them each step draws, so their sum is subtracted before canaries are scored.
+The theorems allow this: whoever guesses a coin may know everything that is independent of it, and the guarantee holds
+for arbitrary other records. The weights at which gradients are taken follow from earlier releases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sordino.kernel.step import BegunStep, Plan
 from sordino.training.loop import Training, take_steps
 from sordino.training.schedules import AnySchedule, Constant
 
-_TIMES_THE_CLIP = 1e3  # a canary's length: enough for any mask to leave more than the clip of it
+_TIMES_THE_CLIP = 1e3  # norm of a canary in units of the clip, so that any mask leaves more than the clip
 
 
 def white_box_scores(
@@ -43,10 +43,10 @@ def white_box_scores(
     schedule: AnySchedule | None = None,
     on_step: Callable[[int, int], None] = lambda taken, planned: None,
 ) -> Scores:
-    """Trains `model` by `plan` on the rows of `data` and so many canaries, and scores these by all that was released.
+    """Trains `model` by `plan` on `data` with canaries, and scores the canaries by all releases.
 
-    A sampler that declares a number of examples must count the canaries too. Not private: there is no guarantee for
-    what is seen with the others taken off.
+    A sampler that declares a number of examples must count the canaries too. The scores are not private, because the
+    sum of the other records is subtracted without noise.
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -65,7 +65,7 @@ def white_box_scores(
 
 
 class _CanaryTraining:
-    """A training whose last `canaries` units are canaries. Each was included if its coin says so."""
+    """A training whose last `canaries` units are canaries, each included or left out by its coin."""
 
     def __init__(self, training: Training, units: int, canaries: int, key: Key) -> None:
         self._training, self._units, self._first = training, units, units - canaries
@@ -74,7 +74,7 @@ class _CanaryTraining:
         self._included = coins(canaries, key)
 
     def scores(self, on_step: Callable[[int, int], None]) -> Scores:
-        """Trains to the end, and scores each canary by all that was released."""
+        """Trains to the end, and scores each canary by all releases."""
         run, ratios = self._training.run, list[Ratios]()
         take_steps(
             self._training,
@@ -102,15 +102,13 @@ class _CanaryTraining:
         return sum(sums, next(sums))
 
     def _ratios(self, run: PrivateRun, begun: BegunStep, private: Private, others: BoundedSum) -> Ratios:
-        """l of each canary, from what is left of the release when the others are taken off."""
+        """The log-likelihood ratio l of each canary, from the release minus the known sum of the others."""
         signal, known = (
             decoded_without_noise(begun.codec, total)
             for total in (run.bounded(begun, self._canaries.everybody), others)
         )
         variance = torch.as_tensor(private.noise_square, dtype=torch.float64).expand_as(signal)
         weight = torch.where(variance > 0, signal / variance.where(variance > 0, 1.0), 0.0)
-        found = (
-            self._canaries.by_canary(weight * (private.value - known)) - self._canaries.by_canary(weight * signal) / 2
-        )
-        ratios: Ratios = found.numpy()
+        correlation = self._canaries.by_canary(weight * (private.value - known))
+        ratios: Ratios = (correlation - self._canaries.by_canary(weight * signal) / 2).numpy()
         return ratios

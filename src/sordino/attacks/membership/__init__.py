@@ -1,4 +1,5 @@
-"""Who was in the training data? Attacks on a finished model by whoever has all rows, beside what its guarantee allows.
+"""Membership inference: attacks that tell whether an example was in the training data, and the bound on any attack.
 
-The attacks look at members, so nothing here is private. A weak result is no proof of privacy: the proof is the plan's.
+The attacks read the training data, so their results are not private. A weak attack proves nothing: the proof of privacy
+is the accounting of the run.
 """

@@ -1,10 +1,7 @@
 """Membership inference attacks (LiRA and RMIA) on a finished run, and their report.
 
-Both attacks on one model, by references that are trained for the purpose.
-
-A finished run under attack by somebody who has every row, its recipe and its first weights.
-
-An attack on members, written down: a page that says of itself it is inner, and its numbers.
+The attacker knows every row, the recipe and the first weights, and trains reference models. The page and the JSON file
+carry a warning that they are not private.
 """
 
 from __future__ import annotations
@@ -65,10 +62,10 @@ Train = Callable[[NDArray[np.bool_], int], nn.Module]
 def attack(
     model: nn.Module, suspects: Suspects, train: Train, *, references: int = 4, rmia: Rmia | None = None, seed: int = 0
 ) -> dict[str, Roc]:
-    """How well each attack tells members of `model` from others.
+    """Runs LiRA and RMIA on `model`, and returns the ROC of each by name.
 
-    `train(chosen, place)` gives the reference number `place`, trained on the suspects that are chosen. It is strongest
-    where it trains as the model was trained: LiRA compares the model with what such a training gives.
+    `train(chosen, place)` returns reference model number `place`, trained on the suspects in the mask `chosen`. Attacks
+    are strongest if references are trained as the model was. "LiRA, online" needs at least four references.
 
     >>> from sordino.effects.rare_examples import train_plainly
     >>> rows, labels = torch.randn(60, 30), torch.randint(0, 2, (60,))
@@ -95,7 +92,7 @@ def attack(
 
 
 class _Said:
-    """What one model says about all rows."""
+    """Logits and likelihoods of one model for the labels of suspects and population."""
 
     def __init__(self, outputs: Tensor, population: Tensor, suspects: Suspects) -> None:
         self.logits = logits_of_labels(outputs, suspects.target)
@@ -108,14 +105,14 @@ class _Said:
         return cls(both[: len(suspects)], both[len(suspects) :], suspects)
 
 
-NOT_PRIVATE = "not private: computed from the rows that the model learnt from, to be kept inside"
+NOT_PRIVATE = "not private: computed from the training data of the model, for internal use only"
 RATES = (0.001, 0.01)
 _GRID, _DECADES = 10_000, 4
 
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One attack: what it found at each rate of false alarms, and over all of them."""
+    """Result of one attack: detection at each allowed false positive rate, and the area under the ROC curve."""
 
     name: str
     detections: tuple[Detection, ...]
@@ -129,10 +126,10 @@ class AttackResult:
 
 @dataclass(frozen=True)
 class AttackBound:
-    """What the guarantee leaves possible to the best attack: at each rate of false alarms, and over all of them.
+    """Upper bound on any attack by the guarantee: at each allowed false positive rate, and on the area under the curve.
 
-    The bound holds for every row by itself, over the randomness of training. It is concave, so it holds for the means
-    over rows too, if those who were absent are accused as often as members would be who were left out.
+    The bound holds for each row, over the randomness of training. It is concave, so it also holds for means over rows,
+    provided that public rows are accused as often as members would be if they had been left out.
     """
 
     detections: tuple[float, ...]
@@ -145,14 +142,14 @@ class AttackBound:
         alarms = np.logspace(-_DECADES, 0, 40 * _DECADES)
         return cls(
             tuple(min(1.0, best_true_positive_rate(privacy, rate)) for rate in rates),
-            float(trade_off.detected(grid)[1:].mean()),  # it rises, so the right end of each piece is above it
+            float(trade_off.detected(grid)[1:].mean()),  # an upper sum: the curve increases
             RocCurve(tuple(alarms.tolist()), tuple(trade_off.detected(alarms).tolist())),
         )
 
 
 @dataclass(frozen=True)
 class MembershipAttack(ExposedResult):
-    """What attacks found in a run, and what its guarantee leaves possible to any attack. Not private."""
+    """Results of the attacks on a run, and the bound on any attack by its guarantee. Not private."""
 
     title: str
     members: int
@@ -179,10 +176,10 @@ def attack_run(
     seed: int = 0,
     progress: bool = True,
 ) -> MembershipAttack:
-    """Attacks so many `rows` of each kind at most. Fewer `epochs` than the run had make references cheaper, and worse.
+    """Attacks at most `rows` members and as many public rows of a finished run.
 
-    `data` is where the rows lie now, if that is not what the recipe says. A run of a model of one's own needs it, with
-    `model` (MODULE:FUNCTION).
+    Fewer `epochs` than the run had make the references faster to train, and the attacks weaker. `data` names the
+    dataset if it is not where the recipe says; a run of the user's own model needs it, with `model` (MODULE:FUNCTION).
     """
     check_references(references)
     validate.count(at_least=FEWEST, rows=rows)
@@ -194,14 +191,14 @@ def attack_run(
     if isinstance(saved, OwnRun):
         return _attack_own(evidence, saved, references, rows, epochs, rates, seed)
     if saved.facts.num_classes is None:
-        raise UsageError(f"the attacks are about classes, and the target of {saved.facts.name!r} is a number.")
+        raise UsageError(f"membership attacks need a classifier, and {saved.facts.name!r} has a regression target.")
     recipe = saved.recipe if data is None else saved.recipe.changed(data=data)
     prepared = prepare(recipe if epochs is None else recipe.changed(epochs=epochs), progress=progress)
     if prepared.data.train.owners is not None:
-        raise UsageError("the attacks are about single examples, and the unit of this run is a user.")
+        raise UsageError("membership attacks are on single examples, but the privacy unit of this run is a user.")
     found_shape, expected = prepared.data.facts.input_shape, saved.facts.input_shape
     if found_shape != expected:
-        raise DataError(f"the rows have shape {found_shape}, the model takes {expected}.")
+        raise DataError(f"the rows of the dataset have shape {found_shape}, but the model takes {expected}.")
     lineup = Lineup.of(prepared, rows, seed)
     found = attack(
         saved.built.module,
@@ -258,25 +255,28 @@ def _attack_own(
 def _words(prepared: PreparedRecipe) -> str:
     recipe, settings = prepared.recipe, prepared.settings
     length = f"{recipe.steps} steps" if recipe.steps is not None else f"{settings.epochs:g} epochs"
-    return f"by {recipe.method} with the settings of the run, {length} to the same epsilon and delta"
+    return f"by {recipe.method} with the settings of the run, for {length} with the same epsilon and delta"
 
 
 _LOWEST = 1e-4
 
 
 def lines(found: MembershipAttack) -> list[tuple[str, ...]]:
-    """The table: a row for each attack, and one for what is allowed."""
-    head = ("", *(f"found at {100 * rate:g} % false alarms" for rate in found.rates), "area under the curve")
+    """The table as strings: headings, the bound by the guarantee, and a row for each attack."""
+    head = ("", *(f"found at {100 * rate:g} % false alarms" for rate in found.rates), "area under the ROC curve")
     allowed = (*(f"{100 * rate:.2f} %" for rate in found.allowed.detections), f"{found.allowed.auc:.4f}")
     rows = [(each.name, *(at.percent for at in each.detections), each.auc.words) for each in found.attacks]
     return [head, ("allowed at most", *allowed), *rows]
 
 
 def write_internal(found: MembershipAttack, folder: Path) -> Path:
-    """members.html and members.json. The folder of a run is refused: its files may leave."""
+    """Writes members.html and members.json, and returns the page's path.
+
+    The folder of a run is refused, because its files may be published.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found.write(folder / "members.json")  # refuses first
+        found.write(folder / "members.json")  # first, because it refuses the folder of a run
         write_atomically(folder / "members.html", _page(found).encode(), private=True)
     except OSError as error:
         raise DataError(f"{str(folder)!r} cannot be written to: {error.strerror}.") from None
@@ -286,20 +286,22 @@ def write_internal(found: MembershipAttack, folder: Path) -> Path:
 def _page(found: MembershipAttack) -> str:
     head, *rows = lines(found)
     about = (
-        f"{found.members:,} members and {found.others:,} public rows were attacked, by {found.references} references "
-        f"that were trained {found.trained}, on the rows of the run of which some were exchanged. RMIA compares with "
+        f"{found.members:,} members and {found.others:,} public rows were attacked. The attacks use "
+        f"{found.references} reference models, trained {found.trained}. Each was trained on the data of the run, with "
+        "about half of the attacked members replaced by attacked public rows. RMIA also compares with "
         f"{found.population:,} further public rows.",
-        "Public rows stand for people who were absent. If they are of another kind, an attack tells the kinds apart, "
-        "and may exceed what is allowed without the guarantee being wrong.",
-        "Intervals are 95 %, over rows at this threshold: another training would differ. A weak attack is no proof.",
+        "Public rows stand for people who were not in the training data. If their distribution differs from that of "
+        "members, an attack may tell the two apart and exceed the bound, although the guarantee holds.",
+        "Intervals are 95 %, over the rows of this run; another training would give other results. A weak attack does "
+        "not prove privacy.",
     )
     sections = [
-        Section("attacks", "What was found", joined((table(head, rows), paragraphs(*about))), {}, 10),
-        Section("curves", "At every threshold", gallery([_curves(found)]), {}, 20),
-        Section("proof", "What is proved", paragraphs(found.guarantee), {}, 30),
+        Section("attacks", "Members found", joined((table(head, rows), paragraphs(*about))), {}, 10),
+        Section("curves", "ROC curves", gallery([_curves(found)]), {}, 20),
+        Section("proof", "The guarantee", paragraphs(found.guarantee), {}, 30),
     ]
     warning = element("div", paragraphs(f"This page is {found.warning}."), class_="warning")
-    return page("Internal", f"{found.title}: members under attack", warning, sections)
+    return page("Internal", f"{found.title}: membership inference", warning, sections)
 
 
 def _curves(found: MembershipAttack) -> Html:
@@ -310,10 +312,10 @@ def _curves(found: MembershipAttack) -> Html:
             axes.plot(each.curve.accused, each.curve.found, color=ACCENT, linestyle=dashes, label=each.name)
         axes.plot(allowed.accused, allowed.accused, color=FAINT, linewidth=1, label="guessing")
         axes.set(xscale="log", yscale="log", xlim=(_LOWEST, 1), ylim=(_LOWEST, 1.15))
-        axes.set(xlabel="absent ones accused", ylabel="members found")
+        axes.set(xlabel="false alarms", ylabel="members found")
         for axis in (axes.xaxis, axes.yaxis):
             in_percent(axis)
 
     words = "; ".join(f"{each.name}: area {each.auc.words}" for each in found.attacks)
-    caption = "Members found against absent ones accused, below what the guarantee allows."
+    caption = "Members found against false alarms (public rows called members), and the most that the guarantee allows."
     return picture("members", draw, caption=caption, words=words, height=3.6, legend=True)

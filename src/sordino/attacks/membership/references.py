@@ -1,12 +1,9 @@
 """Reference models of a membership attack, and the rows that are attacked.
 
-The rows under attack: members, others of the same distribution, and a population to compare with.
-
-Reference models: trained by the recipe of a run itself, on its rows, of which some suspects were exchanged.
-
-They are trained the private way. LiRA then compares the model with what such a training gives with a row and without.
-References without noise would be sure of all that they learnt, and the model, which is not, would look like that of a
-stranger.
+The attacked rows (suspects) are members of the training data and other rows of the same distribution. A reference model
+is trained by the run's own recipe, so with privacy, on the run's data with a random half of the suspects in place of
+the attacked members. The likelihood ratio needs this: references without noise would be confident about everything
+they learned, and a private model, which is not, would look like one that never saw the example.
 """
 
 from __future__ import annotations
@@ -40,16 +37,16 @@ from sordino.recipes.own_model import ModelRows, OwnRun
 from sordino.recipes.prepared import PreparedRecipe
 from sordino.training.run_folder import RunFolder
 
-FEWEST = 20  # rows of a kind
+FEWEST = 20  # the least number of members, and of other rows
 _MOST_REFERENCES = 256
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Rows as a network is given them. Nobody of the population is a member, or a suspect.
+    """Attacked rows, and a population of further rows that are neither members nor suspects, as network inputs.
 
-    Assumption: members and others are drawn from one distribution. Otherwise an attack tells the distributions apart,
-    and may exceed what a guarantee bounds.
+    Assumption: members and others come from one distribution. Otherwise an attack may tell the distributions apart,
+    and exceed the bound of the guarantee.
     """
 
     inputs: Tensor = field(repr=False)
@@ -61,10 +58,10 @@ class Suspects:
     def __post_init__(self) -> None:
         members = int(self.is_member.sum())
         if not 0 < members < len(self.is_member):
-            found = f"{members} members and {len(self.is_member) - members} others"
-            raise UsageError(f"an attack needs rows of both kinds, members and others, got {found}.")
+            counts = f"{members} members and {len(self.is_member) - members} others"
+            raise UsageError(f"an attack needs rows of both kinds, members and others, got {counts}.")
         if not len(self.population_target):
-            raise UsageError("an attack compares with rows of the population, got none.")
+            raise UsageError("an attack needs at least one row of the population, got none.")
 
     def __len__(self) -> int:
         return len(self.target)
@@ -73,13 +70,15 @@ class Suspects:
 def check_references(references: int) -> None:
     validate.count(at_least=2, at_most=_MOST_REFERENCES, references=references)
     if references % 2:
-        raise UsageError(f"references must be an even number, because each has its opposite: got {references}.")
+        raise UsageError(
+            f"references must be an even number, because they are trained on complementary halves: got {references}."
+        )
 
 
 def halves(rows: int, references: int, *, seed: int) -> NDArray[np.bool_]:
-    """Which rows each reference learns from: a random half, and for every second reference the other half.
+    """The mask of rows that each reference is trained on: a random half, and the other half for the next reference.
 
-    So each row is learnt from by exactly half of the references, however few they are.
+    So exactly half of the references are trained on each row, however few they are.
 
     >>> halves(4, 2, seed=0).sum(axis=0)
     array([1, 1, 1, 1])
@@ -96,7 +95,7 @@ def halves(rows: int, references: int, *, seed: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Lineup:
-    """The suspects, and the private rows that every reference learns from beside its half of them."""
+    """The suspects, and the other private rows, on which every reference is trained too."""
 
     suspects: Suspects
     rest_inputs: Tensor
@@ -115,7 +114,7 @@ class Lineup:
 
     @classmethod
     def of_own(cls, own: OwnRun, rows: int, seed: int) -> Lineup:
-        """From the rows that were passed for a run of a model of one's own."""
+        """Draws from the rows that were passed for a run of the user's own model."""
         train, test = own.training_rows()
         if train.owners is not None or own.description.unit is not Unit.EXAMPLE:
             raise UsageError("the attacks are about single examples, and the unit of this run is a user.")
@@ -131,12 +130,15 @@ class Lineup:
 
     @classmethod
     def drawn(cls, private: _Rows, public: _Rows, rows: int, seed: int) -> Lineup:
-        """So many members and public rows at random."""
+        """Draws members and public rows at random."""
         generator = np.random.default_rng(seed)
         some_public = generator.permutation(public.usable)
         number = min(rows, len(private.usable), len(some_public) // 2)
         if number < FEWEST:
-            raise DataError(f"an attack needs at least {FEWEST} members and {2 * FEWEST} public rows that can be read.")
+            raise DataError(
+                f"an attack needs at least {FEWEST} readable members and {2 * FEWEST} readable public rows, "
+                "and the dataset has fewer."
+            )
         members = generator.permutation(private.usable)[:number]
         others, population = some_public[:number], some_public[number:]
         rest = np.setdiff1d(np.arange(len(private.target)), members)
@@ -161,7 +163,7 @@ class _Rows:
 
 
 def _rows(prepared: PreparedRecipe, split: Split) -> _Rows:
-    """As the network is given them. Rows that cannot be read, or have no label, cannot be accused."""
+    """The split as network inputs. Rows that cannot be read or have no label are not usable as suspects."""
     inputs = network_inputs(prepared.built, prepared.data.facts, split.inputs)
     usable = inputs.flatten(1).isfinite().all(dim=1) & (split.target >= 0)
     return _Rows(inputs, split.target, usable.nonzero()[:, 0].numpy())
@@ -234,10 +236,10 @@ def train_reference(
     seed: int,
     progress: bool,
 ) -> nn.Module:
-    """Trained by the recipe on as many rows as the run had, from the same first weights, with noise of its own."""
-    some = torch.from_numpy(np.flatnonzero(chosen))
-    inputs = torch.cat([lineup.rest_inputs, lineup.suspects.inputs[some]])
-    target = torch.cat([lineup.rest_target, lineup.suspects.target[some]])
+    """Trains one reference by the recipe, with the run's number of examples and first weights, and noise of its own."""
+    learned = torch.from_numpy(np.flatnonzero(chosen))
+    inputs = torch.cat([lineup.rest_inputs, lineup.suspects.inputs[learned]])
+    target = torch.cat([lineup.rest_target, lineup.suspects.target[learned]])
     facts, settings = prepared.data.facts, prepared.settings
     built = build(prepared.recipe.model, facts, seed=settings.initial_seed, gates=settings.gates)
     own = replace(
@@ -253,11 +255,11 @@ def train_reference(
         try:
             method_of(own.recipe).train(own, kept, **options, callbacks=())
         except Interrupted:
-            raise Interrupted(f"stopped in reference {place + 1} of {references}: nothing was written.") from None
+            raise Interrupted(f"stopped in reference model {place + 1} of {references}; nothing was written.") from None
         built.module.load_state_dict(kept.model(like=built.module.state_dict()))
     return built.module
 
 
 def _own_seed(seed: int, place: int) -> int:
-    """Apart from that of the run, which is not known here, and of the other references."""
+    """A seed that differs from those of the other references and, almost surely, from that of the run."""
     return int(np.random.SeedSequence([seed, place]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,8 +1,9 @@
-"""The relative attack RMIA (Zarifzadeh, Liu and Shokri 2024).
+"""RMIA, the relative membership inference attack (Zarifzadeh, Liu and Shokri 2024).
 
-A row x is a member if the model raised its likelihood more than it raised that of most rows z of the population, by
-LR(x, z) = (p(x | model) / p(x)) / (p(z | model) / p(z)) >= gamma. Here p(x) is the mean over reference models, half of
-which should have learnt from x. Of references that did not, the mean is corrected on a line of slope a.
+The score of a row x is the fraction of population rows z with LR(x, z) >= gamma, for the likelihood ratio
+LR(x, z) = (p(x | model) / p(x)) / (p(z | model) / p(z)). Here p(x) is the mean likelihood over reference models, half
+of which should have been trained on x. The offline attack has only references that were not, and corrects their mean by
+a line of slope a.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from sordino.errors import UsageError
 Numbers = NDArray[np.float64]
 Membership = NDArray[np.bool_]
 
-_LEAST = 1e-300  # a likelihood: two rows that no model believes are alike
+_LEAST = 1e-300  # smallest likelihood, so that ratios stay finite
 
 
 @dataclass(frozen=True)
 class Rmia:
-    """`gamma` is how much more x must have been raised than z, `a` how p in grows with p out in the offline correction.
+    """`gamma` is the threshold of the likelihood ratio, `a` the slope of the offline correction p_in = a p_out + 1 - a.
 
     >>> Rmia(gamma=1.0).scores(np.array([0.9, 0.1]), np.array([0.5, 0.2]), np.array([0.3, 0.6]), np.array([0.3, 0.3]))
     array([0.5, 0. ])
@@ -37,31 +38,31 @@ class Rmia:
         validate.between(0, 1, a=self.a)
 
     def online(self, references: Numbers, included: Membership) -> Numbers:
-        """p(x): the mean of both kinds of references, each kind with half the weight."""
+        """p(x) for the online attack: references trained on x and references that were not get equal total weight."""
         kinds = [chosen.sum(axis=0) for chosen in (included, ~included)]
         if min(int(kind.min()) for kind in kinds) < 1:
-            raise UsageError("the online attack needs references that learnt from each row, and some that did not.")
+            raise UsageError("online RMIA needs, for each row, references trained on it and references that were not.")
         sums = (np.where(chosen, references, 0.0).sum(axis=0) for chosen in (included, ~included))
-        found: Numbers = np.mean([total / kind for total, kind in zip(sums, kinds, strict=True)], axis=0)
-        return found
+        marginal: Numbers = np.mean([total / kind for total, kind in zip(sums, kinds, strict=True)], axis=0)
+        return marginal
 
     def offline(self, references: Numbers) -> Numbers:
-        """p(x) from references that did not learn from x: p in is taken as a p out + 1 - a.
+        """p(x) for the offline attack, from references that were not trained on x: p_in is taken as a p_out + 1 - a.
 
         >>> Rmia(a=0.5).offline(np.array([[0.4], [0.6]]))
         array([0.625])
         """
-        found: Numbers = ((1 + self.a) * references.mean(axis=0) + 1 - self.a) / 2
-        return found
+        marginal: Numbers = ((1 + self.a) * references.mean(axis=0) + 1 - self.a) / 2
+        return marginal
 
     def scores(self, target: Numbers, marginal: Numbers, population: Numbers, of_population: Numbers) -> Numbers:
-        """The share of the population that each row exceeds: `marginal` is p(x), `of_population` is p(z)."""
+        """The fraction of the population that each row exceeds: `marginal` is p(x), `of_population` is p(z)."""
         for values in (target, marginal, population, of_population):
             if not np.isfinite(values).all():
-                raise UsageError("likelihoods must be finite numbers, got NaN or an infinite one.")
+                raise UsageError("likelihoods must be finite numbers, got NaN or infinity.")
         if not len(population):
-            raise UsageError("the attack compares with rows of the population, got none.")
+            raise UsageError("RMIA needs at least one row of the population, got none.")
         raised = np.maximum(target, _LEAST) / np.maximum(marginal, _LEAST)
         others = np.sort(np.maximum(population, _LEAST) / np.maximum(of_population, _LEAST))
-        found: Numbers = np.searchsorted(others, raised / self.gamma, side="right") / len(others)
-        return found
+        fractions: Numbers = np.searchsorted(others, raised / self.gamma, side="right") / len(others)
+        return fractions

@@ -1,4 +1,4 @@
-"""What a gradient tells of the picture that it was computed from: attacks, and what noise and masks leave to them."""
+"""Reconstruction attacks: recover an image from its gradient, plain or with noise and a mask."""
 
 from sordino.attacks.reconstruction.attack import KnownNetwork as KnownNetwork
 from sordino.attacks.reconstruction.attack import ObservedGradient as ObservedGradient

@@ -1,13 +1,11 @@
 """Reconstruction attacks on gradients: what an attacker knows, what they observe, and the protocol of an attack.
 
-What everybody who trains together knows: the network, the loss, and the shape and the range of its inputs.
+The attacker knows what all participants of a joint training know: the network, the loss, and the shape and range of its
+inputs (`KnownNetwork`). They observe one gradient, plain, with noise, or with noise and only the coordinates that a
+mask keeps (`ObservedGradient`).
 
-What somebody on the line sees of a gradient: all of it, or with noise, or the coordinates that a mask lets through.
-
-No epsilon goes with it. The gradient is that of one row without a clip, as in the papers on these attacks, and noise of
-a standard deviation on what has no bound promises nothing.
-
-An attack: from a gradient, and what everybody knows, to the picture.
+No epsilon applies. As in the papers on these attacks, the gradient is that of a single example and is not clipped, so
+its sensitivity has no bound and noise on it gives no guarantee.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class KnownNetwork:
-    """A network, used in eval mode. It is given pixels from 0 to 1, less `mean`, over `std`, one for each channel.
+    """A network in eval mode. Its inputs are pixels from 0 to 1, normalized by `mean` and `std` of each channel.
 
     >>> known = KnownNetwork(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), F.cross_entropy, (3, 1, 1))
     >>> known.gradient(torch.zeros(1, 3, 1, 1), torch.tensor([0])).shape
@@ -53,7 +51,7 @@ class KnownNetwork:
 
     def __post_init__(self) -> None:
         if not Layout.of(self.model).size:
-            raise UsageError("model must have parameters that are trained, got none: it has no gradient.")
+            raise UsageError("model must have at least one parameter that requires a gradient, got none.")
 
     @property
     def layout(self) -> Layout:
@@ -61,7 +59,7 @@ class KnownNetwork:
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """In the order of the layout."""
+        """The trainable parameters, in the order of the layout."""
         return tuple(parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
     @property
@@ -69,27 +67,27 @@ class KnownNetwork:
         return self.parameters[0].dtype
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Pixels from 0 to 1 as the network is given them."""
+        """Pixels from 0 to 1 as inputs of the network."""
         return (pixels.to(self.dtype) - self._by_channel(self.mean)) / self._by_channel(self.std)
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """The way back, within the range of pixels."""
+        """Inputs of the network as pixels, clamped to [0, 1]."""
         return (inputs * self._by_channel(self.std) + self._by_channel(self.mean)).clamp(0, 1).to(torch.float32)
 
     @property
     def box(self) -> tuple[Tensor, Tensor]:
-        """The lowest and the highest input of each channel."""
+        """The lowest and the highest input value of each channel."""
         zero = torch.zeros(1, *self.input_shape)
         return self.normalised(zero), self.normalised(zero + 1)
 
     def gradients(self, inputs: Tensor, target: Tensor, *, differentiable: bool = False) -> tuple[Tensor, ...]:
-        """Of the loss of one row, by each parameter."""
+        """The gradient of the loss of one example with respect to each parameter."""
         with evaluating(self.model):
             loss = self.loss(self.model(inputs), target)
         return torch.autograd.grad(loss, self.parameters, create_graph=differentiable, materialize_grads=True)
 
     def gradient(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """The same, flat."""
+        """The gradient as one vector, shape (d,)."""
         return torch.cat([part.flatten() for part in self.gradients(inputs, target)])
 
     def _by_channel(self, constants: tuple[float, ...]) -> Tensor:
@@ -97,28 +95,29 @@ class KnownNetwork:
 
 
 def known_network(name: str, facts: Facts, *, seed: int) -> KnownNetwork:
-    """A network of `sordino.models` by name, or `cnn6`, with first weights from a seed.
+    """Builds a network of `sordino.models` by name, or `cnn6`, with first weights from `seed`.
 
-    With `-batchnorm` after its name, GroupNorm is BatchNorm, which in eval mode is a map of its own for each channel.
+    The suffix `-batchnorm` replaces GroupNorm by BatchNorm, which in eval mode is an affine map of each channel.
     """
     if len(facts.input_shape) != 3:
-        raise UsageError(f"data must be pictures, got inputs of shape {facts.input_shape}.")
+        raise UsageError(f"data must be images, got inputs of shape {facts.input_shape}.")
     mean, std = facts.mean or (0.0,), facts.std or (1.0,)
     if name == "cnn6":
         if facts.input_shape != (3, 32, 32):
-            raise UsageError(f"'cnn6' needs colour pictures of 32 pixels, got shape {facts.input_shape}.")
+            raise UsageError(f"'cnn6' needs color images of 32 x 32 pixels, got shape {facts.input_shape}.")
         return KnownNetwork(cnn6(seed=seed), logistic_loss, facts.input_shape, mean, std)
     if name.startswith(("scatter", "h-cnn")):
-        raise UsageError(f"{name!r} is given scattering features, not pixels: choose another model.")
+        raise UsageError(f"{name!r} takes scattering features, not pixels: choose another model.")
     module = models.build(name.removesuffix(BATCHNORM), facts, seed=seed).module
     network = with_batchnorm(module) if name.endswith(BATCHNORM) else module
     return KnownNetwork(network, F.cross_entropy, facts.input_shape, mean, std)
 
 
 def with_batchnorm(module: nn.Module) -> nn.Module:
-    """The same network with a fresh BatchNorm in place of each GroupNorm, as the papers on these attacks have it.
+    """Replaces each GroupNorm of `module` by a new BatchNorm, as in the papers on these attacks. Returns `module`.
 
-    In eval mode its statistics are constants, so that rows are not mixed; training it with privacy is another matter.
+    In eval mode the statistics of BatchNorm are constants, so that examples do not mix. In training mode they do, so
+    such a network cannot be trained with privacy.
 
     >>> type(with_batchnorm(nn.Sequential(nn.GroupNorm(2, 4)))[0]).__name__
     'BatchNorm2d'
@@ -130,14 +129,14 @@ def with_batchnorm(module: nn.Module) -> nn.Module:
 
 
 def public_pictures(data: str, count: int) -> tuple[Tensor, Tensor, Facts]:
-    """The first public pictures of a data set with pixels from 0 to 1, their labels, and its facts."""
+    """The first `count` public images of a dataset, with pixels from 0 to 1, their labels, and the dataset's facts."""
     validate.count(pictures=count)
     loaded = load(data)
     facts = loaded.facts
     if loaded.test is None:
-        raise DataError(f"{facts.name} has no public rows, and only those are attacked.")
+        raise DataError(f"the attack uses public images only, and dataset {facts.name} has no public test rows.")
     if facts.input_range is None or len(facts.input_shape) != 3:
-        raise UsageError(f"data must be pictures with a public range, got inputs of shape {facts.input_shape}.")
+        raise UsageError(f"data must be images with a public pixel range, got inputs of shape {facts.input_shape}.")
     if count > len(loaded.test.target):
         raise UsageError(f"pictures must be at most {len(loaded.test.target)} for {facts.name}, got {count}.")
     low, high = facts.input_range
@@ -146,7 +145,7 @@ def public_pictures(data: str, count: int) -> tuple[Tensor, Tensor, Facts]:
 
 @dataclass(frozen=True)
 class ObservedGradient:
-    """A gradient as it was sent: `value` where `keep`, both of shape (d,). Elsewhere nothing was sent, and it is 0."""
+    """A gradient as it was sent: `value` and the mask `keep`, both of shape (d,). Values that were not sent are 0."""
 
     value: Tensor = field(repr=False)
     keep: Tensor = field(repr=False)
@@ -155,24 +154,24 @@ class ObservedGradient:
     rate: float
 
     def tensors(self) -> dict[str, Tensor]:
-        """By parameter, in its shape."""
+        """The values of each parameter, in its shape."""
         return self.layout.split(self.value)
 
     def kept(self) -> dict[str, Tensor]:
-        """Which entries of each parameter were sent."""
+        """The mask of each parameter: True where an entry was sent."""
         return self.layout.split(self.keep)
 
 
 def observe(
     gradient: Tensor, layout: Layout, *, noise_std: float = 0.0, rate: float = 0.0, seed: int = 0, row: int = 0
 ) -> ObservedGradient:
-    """The flat gradient with normal noise on each coordinate, and then without those that a mask of `rate` drops.
+    """Adds normal noise to each coordinate of the flat gradient, and then drops a fraction `rate` by a random mask.
 
-    The mask is that of `RandomSparsify`, at a rate that does not change. One seed gives each `row` one noise, and
-    masks that grow with the rate: what is seen at a higher one is a part of what is seen at a lower one.
+    The mask is that of `RandomSparsify` at a constant rate. For one seed and `row` the noise is the same at every rate,
+    and masks are nested: the coordinates kept at a higher rate are a subset of those kept at a lower one.
 
-    >>> seen = observe(torch.ones(10), Layout(("w",), ((10,),)), rate=0.8)
-    >>> int(seen.keep.sum()), float(seen.value.sum())
+    >>> observed = observe(torch.ones(10), Layout(("w",), ((10,),)), rate=0.8)
+    >>> int(observed.keep.sum()), float(observed.value.sum())
     (2, 2.0)
     """
     validate.between(0, 1e30, noise_std=noise_std)
@@ -187,24 +186,24 @@ Tick = Callable[[], None]
 
 
 def unwatched() -> None:
-    """Nobody is told of progress."""
+    """A progress callback that does nothing."""
 
 
 @runtime_checkable
 class ReconstructionAttack(Protocol):
-    """It is given what was observed and what is known, and never the picture or its label."""
+    """An attack that reconstructs an image from an observed gradient. It never sees the image or its label."""
 
     @property
     def ticks(self) -> int:
-        """How often an attack on one picture reports progress."""
+        """How often an attack on one image reports progress."""
         ...
 
     def check(self, known: KnownNetwork) -> None:
-        """Refuses a network that it has no answer for."""
+        """Raises `UsageError` if the attack cannot handle the network."""
         ...
 
     def reconstruct(
         self, known: KnownNetwork, observed: ObservedGradient, randomness: Stream, tick: Tick = unwatched
     ) -> Tensor:
-        """The picture, shape (1, channels, height, width), pixels from 0 to 1."""
+        """The reconstructed image, shape (1, channels, height, width), pixels from 0 to 1."""
         ...

@@ -1,4 +1,4 @@
-"""CNN6, the network that R-GAP was shown on (Zhu and Blaschko 2021): six convolutions without biases, one output."""
+"""CNN6, the network of the R-GAP paper (Zhu and Blaschko 2021): six convolutions without biases, one output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SLOPE = 0.2  # of a LeakyReLU: it can be undone, which R-GAP needs
+SLOPE = 0.2  # negative slope of LeakyReLU: R-GAP needs an invertible activation
 
 Convolution = tuple[int, int, int, int, int]  # inputs, outputs, kernel, stride, padding
 
@@ -21,7 +21,7 @@ _CNN6: tuple[Convolution, ...] = (
 
 
 def cnn6(*, seed: int = 0) -> nn.Sequential:
-    """For colour pictures of 32 pixels: 125,456 parameters, in float64, because errors grow from layer to layer.
+    """CNN6 for color images of 32 x 32 pixels, with 125,456 parameters in float64: errors grow from layer to layer.
 
     >>> sum(p.numel() for p in cnn6().parameters()), cnn6()(torch.zeros(1, 3, 32, 32).double()).shape
     (125456, torch.Size([1, 1]))
@@ -30,7 +30,7 @@ def cnn6(*, seed: int = 0) -> nn.Sequential:
 
 
 def invertible_network(convolutions: tuple[Convolution, ...], features: int, *, seed: int = 0) -> nn.Sequential:
-    """Convolutions with LeakyReLU, and a linear layer with one output on so many features."""
+    """Convolutions, each with a LeakyReLU, and a linear layer from `features` values to one output. No biases."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
@@ -40,7 +40,7 @@ def invertible_network(convolutions: tuple[Convolution, ...], features: int, *, 
 
 
 def logistic_loss(outputs: Tensor, target: Tensor) -> Tensor:
-    """log(1 + e^-u) with u = y f: classes 0 and 1 are y = -1 and 1. Of more classes, the odd ones are y = 1.
+    """log(1 + e^-u) with u = y f, where y is 1 for odd class indices and -1 for even ones.
 
     >>> logistic_loss(torch.zeros(1, 1), torch.tensor([3]))
     tensor(0.6931)

@@ -1,13 +1,4 @@
-"""Results of a reconstruction attack on public images: errors with intervals, a gallery and a page.
-
-A mean with an interval, of errors or of pictures.
-
-An attack on public pictures, one after the other: what it was, and what it made of each.
-
-Pictures above, what was made of their gradients below, with the error under each.
-
-What an attack found, written down: a page with its gallery, and its numbers.
-"""
+"""Runs reconstruction attacks on public images, and reports errors with intervals, a gallery and a page."""
 
 from __future__ import annotations
 
@@ -36,10 +27,10 @@ from sordino.report.sections import Section, page
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """A mean with the ends of its 95 % interval (Student's).
+    """A mean with its 95 % interval (Student's t).
 
-    >>> found = MeanWithInterval.of([1.0, 2.0, 3.0])
-    >>> found.value, round(found.low, 2), round(found.high, 2)
+    >>> mean = MeanWithInterval.of([1.0, 2.0, 3.0])
+    >>> mean.value, round(mean.low, 2), round(mean.high, 2)
     (2.0, -0.48, 4.48)
     """
 
@@ -49,7 +40,7 @@ class MeanWithInterval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> MeanWithInterval:
-        """Of at least two values. One that is not known makes the mean infinite."""
+        """The mean of at least two values. It is infinite if one of them is not finite."""
         if len(values) < 2:
             raise UsageError(f"an interval needs at least 2 values, got {len(values)}.")
         if not np.isfinite(values).all():
@@ -61,7 +52,7 @@ class MeanWithInterval:
 
 @dataclass(frozen=True)
 class Sent:
-    """What is done to a gradient before somebody sees it: noise of a standard deviation, and a mask of a rate."""
+    """How a gradient is changed before it is observed: standard deviation of the noise, and rate of the mask."""
 
     noise_std: float = 0.0
     rate: float = 0.0
@@ -81,7 +72,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One picture and what was made of its gradient, shape (channels, height, width), pixels from 0 to 1."""
+    """One image and its reconstruction `found`, both of shape (channels, height, width), pixels from 0 to 1."""
 
     row: int
     likeness: Likeness
@@ -90,7 +81,7 @@ class Reconstruction:
     found: Tensor = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers only. PSNR has no number for a picture without an error."""
+        """The scores, without images. PSNR is None if the error is zero."""
         likeness = asdict(self.likeness)
         return {"row": self.row, "seconds": round(self.seconds, 2)} | likeness | {"psnr": self.likeness.psnr_or_none}
 
@@ -106,9 +97,9 @@ def reconstruct(
     seed: int,
     tick: Tick = unwatched,
 ) -> Iterator[Reconstruction]:
-    """Attacks the gradients of these rows, each on its own, and gives each picture as soon as it is there.
+    """Attacks the gradient of each of `rows` separately, and yields each reconstruction when it is done.
 
-    The attack gets the gradient as it was sent; picture and label serve to make it, and to compare.
+    The attack gets the observed gradient only. Image and label serve to compute the gradient and to score the result.
     """
     attack.check(known)
     starts = Key.from_seed(seed).stream("starts")
@@ -117,24 +108,24 @@ def reconstruct(
         gradient = known.gradient(known.normalised(picture), target[row : row + 1])
         observed = observe(gradient, known.layout, noise_std=sent.noise_std, rate=sent.rate, seed=seed, row=row)
         begun = time.monotonic()
-        found = attack.reconstruct(known, observed, starts.named(str(row)), tick)
+        reconstructed = attack.reconstruct(known, observed, starts.named(str(row)), tick)
         seconds = time.monotonic() - begun
-        yield Reconstruction(row, Likeness.of(picture, found), seconds, picture[0], found[0])
+        yield Reconstruction(row, Likeness.of(picture, reconstructed), seconds, picture[0], reconstructed[0])
 
 
 def mean_error(found: Sequence[Reconstruction]) -> MeanWithInterval | None:
-    """The mean squared error over pictures, with an interval; None for a single picture."""
+    """The mean squared error over images, with an interval; None for a single image."""
     return MeanWithInterval.of([one.likeness.mse for one in found]) if len(found) > 1 else None
 
 
-_GAP = 2  # pixels between pictures
-_NAMES = 2  # widths of a picture, for what stands beside a line
+_GAP = 2  # pixels between images
+_NAMES = 2  # width of the names beside the lines, in widths of an image
 
 
 def draw_gallery(axes: Axes, columns: Sequence[Sequence[Reconstruction]], names: Sequence[str] = ()) -> None:
-    """A line of originals, and below it a line for each way in which the same pictures were attacked.
+    """Draws a line of originals, and below it a line of reconstructions with their errors for each entry of `columns`.
 
-    `columns` are these ways, all of the same pictures; `names` stand to the left of each line.
+    All entries must be of the same images. `names` stand to the left of each line of reconstructions.
     """
     first = columns[0]
     size = first[0].picture.shape[-1]
@@ -162,16 +153,16 @@ def _show(axes: Axes, pixels: Tensor, left: float, top: float) -> None:
     axes.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="none")
 
 
-HEADINGS = ("row", "MSE", "of mean colours", "PSNR", "SSIM", "seconds")
+HEADINGS = ("row", "MSE", "MSE of mean colors", "PSNR", "SSIM", "seconds")
 NO_EPSILON = (
-    "Public pictures only. No epsilon goes with this: the gradients of single rows are not clipped, and what an attack "
-    "does not find, another may."
+    "Public images only. No epsilon applies: each gradient is of a single example and not clipped. A stronger attack "
+    "may reconstruct more."
 )
 
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """One attack on some public pictures."""
+    """Results of one attack on some public images."""
 
     model: str
     data: str
@@ -182,16 +173,18 @@ class AttackOutcome:
 
     @property
     def headline(self) -> str:
-        """The mean error in a sentence."""
+        """The mean error as a sentence."""
         mean = mean_error(self.found)
         number = f"{self.found[0].likeness.mse:.3g}" if mean is None else f"{mean.value:.3g}"
         interval = "" if mean is None else f" ({max(mean.low, 0):.3g} to {mean.high:.3g})"
-        pictures = "1 picture" if mean is None else f"{len(self.found)} pictures"
-        return f"Mean squared error {number}{interval} over {pictures}, {self.attack} on a {self.sent.words} gradient."
+        images = "1 image" if mean is None else f"{len(self.found)} images"
+        return (
+            f"Mean squared error {number}{interval} over {images} (attack: {self.attack}; gradient: {self.sent.words})."
+        )
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Each picture under `HEADINGS`."""
+        """One table row for each image, under `HEADINGS`."""
         return [
             (
                 str(one.row),
@@ -211,7 +204,7 @@ class AttackOutcome:
 
 
 def write_outcome(outcome: AttackOutcome, folder: Path) -> Path:
-    """reconstruction.html and reconstruction.json. Gives the page's path."""
+    """Writes reconstruction.html and reconstruction.json, and returns the page's path."""
     shown = picture(
         "gallery",
         lambda axes: draw_gallery(axes, [outcome.found]),
@@ -219,14 +212,14 @@ def write_outcome(outcome: AttackOutcome, folder: Path) -> Path:
         words="; ".join(f"row {row}: error {error}" for row, error, *_ in outcome.rows),
         height=1.8,
     )
-    said = paragraphs(
-        "A picture of its own mean colours has the error in the third column: an attack that stays above it shows no "
-        "shapes."
+    about = paragraphs(
+        "The third column is the error of an image that has the original's mean colors and no shapes. A reconstruction "
+        "with a larger error shows no shapes."
     )
-    html = joined((said, gallery([shown, table(HEADINGS, outcome.rows)])))
+    html = joined((about, gallery([shown, table(HEADINGS, outcome.rows)])))
     title = f"{outcome.model} on {outcome.data}"
     headline = element("div", paragraphs(outcome.headline, NO_EPSILON))
-    text = page("Reconstruction", title, headline, [Section("pictures", "What the gradient shows", html, {}, 10)])
+    text = page("Reconstruction", title, headline, [Section("pictures", "Reconstructed images", html, {}, 10)])
     numbers = json.dumps(outcome.as_dict(), indent=2, allow_nan=False) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Inverting Gradients (Geiping et al. 2020): a picture is moved until its gradient points where the observed one does.
+"""Inverting Gradients (Geiping et al. 2020): optimizes an image until its gradient has the observed direction.
 
-Their attack: 1 - cosine over all layers together, plus total variation, Adam with the signs of gradients, steps a tenth
-as long after 3/8, 5/8 and 7/8 of them, within the range of pixels, from normal starts, the cheapest end of all.
+As in the paper: the cost is 1 - cosine similarity over all layers together, plus total variation; Adam on the signs of
+gradients, with learning rate divided by ten after 3/8, 5/8 and 7/8 of the iterations; images are clamped to the range
+of pixels and start from normal noise; the restart with the lowest cost counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """The settings of the attack. The label is read off the last layer first, so there must be one that is linear."""
+    """Gradient inversion. The label is read from the gradient of the last layer, which must be linear."""
 
     iterations: int = 4800
     restarts: int = 1
@@ -59,69 +60,70 @@ class GradientInversion:
     def _moved(
         self, known: KnownNetwork, observed: ObservedGradient, label: Tensor, start: Tensor, tick: Tick
     ) -> tuple[float, Tensor]:
-        """The end of one start, and what it costs."""
-        (low, high), wanted = known.box, TargetDirection.of(observed)
+        """The cost and the image that one start leads to."""
+        (low, high), target = known.box, TargetDirection.of(observed)
         moved = start.clamp(low, high).requires_grad_()
         adam = torch.optim.Adam([moved], lr=self.learning_rate)
         decay = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in _DECAYS])
         for _ in range(self.iterations):
-            moved.grad = self._cost(known, wanted, moved, label)[1].sign()
+            moved.grad = self._cost(known, target, moved, label)[1].sign()
             adam.step()
             decay.step()
             with torch.no_grad():
                 moved.clamp_(low, high)
             tick()
-        return self._cost(known, wanted, moved, label)[0], moved.detach()
+        return self._cost(known, target, moved, label)[0], moved.detach()
 
-    def _cost(self, known: KnownNetwork, wanted: TargetDirection, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
-        """What a picture costs, and the slope of that by its pixels."""
+    def _cost(self, known: KnownNetwork, target: TargetDirection, moved: Tensor, label: Tensor) -> tuple[float, Tensor]:
+        """The cost of an image, and its gradient with respect to the pixels."""
         gradients = known.gradients(moved, label, differentiable=True)
-        distance, slopes = wanted.distance(gradients)
-        rough = total_variation(moved)
-        moving = [(g, s) for g, s in zip(gradients, slopes, strict=True) if g.requires_grad]
-        outputs, weights = zip(*moving, (rough, torch.full_like(rough, self.total_variation)), strict=True)
+        distance, slopes = target.distance(gradients)
+        variation = total_variation(moved)
+        dependent = [(g, s) for g, s in zip(gradients, slopes, strict=True) if g.requires_grad]
+        outputs, weights = zip(*dependent, (variation, torch.full_like(variation, self.total_variation)), strict=True)
         (slope,) = torch.autograd.grad(outputs, moved, weights)
-        return distance + self.total_variation * float(rough.detach()), slope
+        return distance + self.total_variation * float(variation.detach()), slope
 
 
 @dataclass(frozen=True)
 class TargetDirection:
-    """The direction that a gradient is to have, in the coordinates that were sent. The others are not compared."""
+    """The direction of the observed gradient. Only coordinates that were sent are compared."""
 
     direction: tuple[Tensor, ...] = field(repr=False)
-    kept: tuple[Tensor, ...] | None = field(repr=False)  # None is all of them
+    kept: tuple[Tensor, ...] | None = field(repr=False)  # None if all coordinates were sent
 
     @classmethod
     def of(cls, observed: ObservedGradient) -> TargetDirection:
         length = observed.value.norm()
         if not length > 0:
-            raise UsageError("the observed gradient must point somewhere, got one that is zero or not finite.")
+            raise UsageError("the observed gradient must be finite and not zero, so that it has a direction.")
         direction = observed.layout.split(observed.value / length)
         kept = observed.layout.split(observed.keep.to(observed.value.dtype))
         return cls(tuple(direction.values()), None if observed.keep.all() else tuple(kept.values()))
 
     def distance(self, gradients: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
-        """1 - cosine, and its slope by each gradient: (cosine * g / |g| - direction) / |g|, with |g| of what is kept.
+        """1 - cosine similarity to `gradients`, and its derivative with respect to each of them.
 
-        In closed form, because to differentiate this by millions of numbers would take longer than a convolution.
+        The derivative is (cosine * g / |g| - direction) / |g|, where |g| is the norm of the kept coordinates. It is
+        computed in closed form, because autograd through millions of values would take longer than a convolution.
 
-        >>> wanted = TargetDirection((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
-        >>> wanted.distance([torch.tensor([2.0, 7.0])])
+        >>> target = TargetDirection((torch.tensor([1.0, 0.0]),), (torch.tensor([1.0, 0.0]),))
+        >>> target.distance([torch.tensor([2.0, 7.0])])
         (0.0, [tensor([0., 0.])])
         """
-        found = [g.detach() for g in gradients]
-        seen = found if self.kept is None else [g * k for g, k in zip(found, self.kept, strict=True)]
-        length = float(torch.stack([torch.linalg.vector_norm(g) for g in seen]).norm())
+        detached = [g.detach() for g in gradients]
+        kept = detached if self.kept is None else [g * k for g, k in zip(detached, self.kept, strict=True)]
+        length = float(torch.stack([torch.linalg.vector_norm(g) for g in kept]).norm())
         if length == 0:
-            return 1.0, [torch.zeros_like(g) for g in seen]
-        along = sum(float((g * w).sum()) for g, w in zip(seen, self.direction, strict=True))
+            return 1.0, [torch.zeros_like(g) for g in kept]
+        along = sum(float((g * w).sum()) for g, w in zip(kept, self.direction, strict=True))
         cosine = along / length
-        slopes = [(cosine / length * g - w) / length for g, w in zip(seen, self.direction, strict=True)]
+        slopes = [(cosine / length * g - w) / length for g, w in zip(kept, self.direction, strict=True)]
         return 1 - cosine, slopes
 
 
 def total_variation(pictures: Tensor) -> Tensor:
-    """The mean distance between neighbours, to the right and below.
+    """The mean absolute difference between neighboring pixels, to the right and below.
 
     >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))
     tensor(1.)
@@ -141,10 +143,8 @@ def read_label(known: KnownNetwork, observed: ObservedGradient) -> Tensor:
 
 
 def _last_weight(known: KnownNetwork) -> str:
-    """The name of the weights of the last layer."""
+    """The name of the last layer's weight. The layer must be linear with an output for each class."""
     *_, (name, layer) = ((name, layer) for name, layer in known.model.named_modules() if not list(layer.children()))
     if not isinstance(layer, nn.Linear) or layer.out_features < 2:
-        raise UsageError(
-            f"inverting gradients needs a last layer that is linear with an output for each class, got {layer}."
-        )
+        raise UsageError(f"gradient inversion needs a linear last layer with an output for each class, got {layer}.")
     return f"{name}.weight"

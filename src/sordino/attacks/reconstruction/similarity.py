@@ -1,4 +1,4 @@
-"""How near a reconstruction comes to the picture: mean squared error, PSNR and SSIM, for pixels from 0 to 1."""
+"""Similarity of a reconstruction and the original image: mean squared error, PSNR and SSIM, for pixels from 0 to 1."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _C1, _C2 = 0.01**2, 0.03**2
 
 @dataclass(frozen=True)
 class Likeness:
-    """Three measures of one pair. A picture of its own mean colours would have `flat_mse`: what beats it shows shapes.
+    """Similarity of two images. `flat_mse` is the error of an image with the original's mean colors only.
 
-    >>> found = Likeness.of(torch.full((1, 3, 16, 16), 0.1), torch.zeros(1, 3, 16, 16))
-    >>> round(found.mse, 6), round(found.psnr, 3), round(found.ssim, 3), found.flat_mse
+    >>> likeness = Likeness.of(torch.full((1, 3, 16, 16), 0.1), torch.zeros(1, 3, 16, 16))
+    >>> round(likeness.mse, 6), round(likeness.psnr, 3), round(likeness.ssim, 3), likeness.flat_mse
     (0.01, 20.0, 0.01, 0.0)
     """
 
@@ -31,14 +31,17 @@ class Likeness:
 
     @property
     def psnr_or_none(self) -> float | None:
-        """None where it is infinite, which JSON has no number for."""
+        """PSNR, or None where it is infinite, which JSON cannot represent."""
         return self.psnr if self.mse else None
 
     @classmethod
     def of(cls, picture: Tensor, reconstruction: Tensor) -> Likeness:
-        """Of two pictures, shape (1, channels, height, width)."""
+        """Compares two images of shape (1, channels, height, width)."""
         if picture.shape != reconstruction.shape or picture.ndim != 4:
-            raise UsageError(f"pictures must have one shape, got {(*picture.shape,)} and {(*reconstruction.shape,)}.")
+            raise UsageError(
+                "picture and reconstruction must have the same shape (1, channels, height, width), "
+                f"got {(*picture.shape,)} and {(*reconstruction.shape,)}."
+            )
         first, second = picture.double(), reconstruction.double()
         mse = float((first - second).square().mean())
         flat = float((first - first.mean(dim=(2, 3), keepdim=True)).square().mean())
@@ -46,9 +49,9 @@ class Likeness:
 
 
 def structural_similarity(first: Tensor, second: Tensor) -> float:
-    """SSIM of Wang et al. (2004): a Gaussian window of 11 pixels, standard deviation 1.5, over whole windows only.
+    """SSIM of Wang et al. (2004): Gaussian window of 11 pixels with standard deviation 1.5, without padding.
 
-    Smaller pictures get the largest odd window that fits.
+    Images smaller than 11 pixels get the largest odd window that fits.
 
     >>> structural_similarity(torch.rand(1, 1, 12, 12), torch.rand(1, 1, 12, 12)) < 0.9
     True
@@ -66,5 +69,5 @@ def structural_similarity(first: Tensor, second: Tensor) -> float:
     mean_x, mean_y = local(x), local(y)
     variance_x, variance_y = local(x * x) - mean_x**2, local(y * y) - mean_y**2
     covariance = local(x * y) - mean_x * mean_y
-    alike = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
-    return float((alike / ((mean_x**2 + mean_y**2 + _C1) * (variance_x + variance_y + _C2))).mean())
+    numerator = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
+    return float((numerator / ((mean_x**2 + mean_y**2 + _C1) * (variance_x + variance_y + _C2))).mean())

@@ -1,7 +1,8 @@
-"""Theorem 5.1 of Zhu and Blaschko (2023): what noise and a random mask leave of an input of one number.
+"""Theorem 5.1 of Zhu and Blaschko (2023): the error of reconstructing a scalar input under noise and a random mask.
 
-A layer with the constraint vector k has the gradient g = k x. Whoever sees m o (g + xi), with a mask m and normal xi,
-finds x by least squares, and is off by sigma^2 E[1 / ||m o k||^2] in square, at least sigma^2 / ((1 - r) ||k||^2).
+A layer with constraint vector k and scalar input x has the gradient g = k x. An attacker who observes m o (g + xi),
+with a mask m of rate r and normal noise xi, estimates x by least squares. The expected squared error is
+sigma^2 E[1 / ||m o k||^2], which is at least sigma^2 / ((1 - r) ||k||^2).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sordino.errors import UsageError
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
 
-_STEP = 0.1  # of the quadrature, in the logarithm of t
+_STEP = 0.1  # step of the quadrature in log t
 _NEGLIGIBLE = 1e-14
 
 Vector = NDArray[np.float64]
@@ -28,7 +29,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SingleLayer:
-    """A layer with an input of one number, whose gradient k x gets noise and a mask of `rate`.
+    """A layer with a scalar input x, whose gradient k x gets noise and a mask of `rate`.
 
     >>> layer = SingleLayer((1.0, 2.0, 3.0, 4.0), noise_std=0.1, rate=0.5)
     >>> round(layer.lower_bound, 6), round(layer.expected_squared_error, 6)
@@ -43,26 +44,28 @@ class SingleLayer:
         validate.between(0, 1, high_open=True, rate=self.rate)
         validate.between(0, 1e30, noise_std=self.noise_std)
         if not self.constraint or not np.isfinite(self.constraint).all():
-            raise UsageError(f"constraint must be finite numbers, at least one, got {len(self.constraint)} numbers.")
+            raise UsageError(
+                f"constraint must be at least one number, and all must be finite: got {len(self.constraint)} numbers."
+            )
 
     @property
     def kept(self) -> int:
-        """How many coordinates every mask keeps."""
+        """The number of coordinates that every mask keeps."""
         return len(self.constraint) - int(self.rate * len(self.constraint))
 
     @property
     def lower_bound(self) -> float:
-        """sigma^2 / E||m o k||^2, by Jensen's inequality. `kept` / d is 1 - r where r d is a whole number."""
+        """sigma^2 / E||m o k||^2, by Jensen's inequality. `kept` / d is 1 - r if r d is a whole number."""
         square = self.kept / len(self.constraint) * float(np.square(self.constraint).sum())
         return self.noise_std**2 / square if square else math.inf
 
     @property
     def expected_squared_error(self) -> float:
-        """sigma^2 E[1 / ||m o k||^2], exact but for rounding. Infinite where a mask may leave only zeros."""
+        """sigma^2 E[1 / ||m o k||^2], exact up to rounding. Infinite if a mask may keep only zeros of k."""
         return self.noise_std**2 * mean_reciprocal(np.square(self.constraint), self.kept)
 
     def estimate(self, seen: Vector, keep: NDArray[np.bool_]) -> float:
-        """x by least squares on the coordinates that are kept; NaN where all of them are zero in k: nothing is seen.
+        """x by least squares on the kept coordinates; NaN if k is zero in all of them.
 
         >>> layer = SingleLayer((1.0, 2.0), noise_std=0.0, rate=0.5)
         >>> layer.estimate(np.array([0.7, 0.0]), np.array([True, False]))
@@ -72,9 +75,9 @@ class SingleLayer:
         return float(k @ seen / (k @ k)) if k.any() else math.nan
 
     def attacked(self, attempts: int, *, seed: int, x: float = 1.0) -> MeanWithInterval:
-        """The squared error of so many attacks, each on fresh noise under a fresh mask of the encoding that trains.
+        """The mean squared error over `attempts` attacks, each with new noise and a new mask of `RandomSparsify`.
 
-        Infinite as soon as a mask leaves only zeros: the theorem leaves these out, and whoever attacks cannot.
+        Infinite if one of the masks keeps only zeros of k. The theorem excludes such masks; an attacker cannot.
         """
         validate.count(at_least=2, attempts=attempts)
         key, layout = Key.from_seed(seed), Layout(("k",), ((len(self.constraint),),))
@@ -90,10 +93,10 @@ class SingleLayer:
 
 
 def mean_reciprocal(squares: Vector, kept: int) -> float:
-    """E[1 / S] for the sum S of `kept` of the numbers, all sets of so many being equally likely.
+    """E[1 / S] for the sum S of a uniformly random subset of `kept` values.
 
-    1 / S is the integral of e^(-t S), and E[e^(-t S)] is a mean of products over sets, which a recurrence gives without
-    a difference. With t = e^s the trapezoidal rule converges geometrically: the integrand is analytic.
+    1 / S is the integral of e^(-t S) over t, and E[e^(-t S)] is a mean of products over subsets, which a recurrence
+    computes without cancellation. With t = e^s the trapezoidal rule converges geometrically: the integrand is analytic.
 
     >>> round(mean_reciprocal(np.array([1.0, 2.0]), 1), 10)
     0.75
@@ -109,7 +112,7 @@ def mean_reciprocal(squares: Vector, kept: int) -> float:
 
 
 def _mean_product(factors: Vector, kept: int) -> Vector:
-    """Of each row the mean product of `kept` columns, over all sets of so many, by a positive recurrence."""
+    """The mean over all subsets of `kept` columns of their product, for each row, by a recurrence of positive terms."""
     means = np.zeros((len(factors), kept + 1))
     means[:, 0] = 1.0
     for i in range(1, factors.shape[1] + 1):
