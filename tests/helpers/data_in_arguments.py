@@ -176,7 +176,9 @@ def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
 def _all_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
     seen = set[int]()
     for module in ("sordino", *(f"sordino.{name}" for name in (*PACKAGES, *MODULES))):
-        for name, value in vars(importlib.import_module(module)).items():
+        loaded = importlib.import_module(module)
+        for name in sorted({*vars(loaded), *dir(loaded)}):  # public names of sordino are imported when they are used
+            value = getattr(loaded, name)
             public = not name.startswith("_") and getattr(value, "__module__", "").startswith("sordino")
             if public and callable(value) and id(value) not in seen and not isinstance(value, type(so.Adjacency)):
                 seen.add(id(value))
