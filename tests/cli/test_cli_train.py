@@ -197,5 +197,5 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(
         said = refused(*DIGITS, "--seed", 0, "--out", "full", code=3)
     assert said == (
         "sordino: I/O error: 'run.private/state' No space left on device. "
-        "What was kept so far stays, and can be resumed.\n"
+        "Files written so far stay, and the run can be resumed.\n"
     )
