@@ -19,9 +19,9 @@ from bench.step import milliseconds, origin
 from sordino.kernel.lattice import spacing_of
 from sordino.kernel.micro_batches import keep_what_is_freed
 from sordino.kernel.noise import NoiseAt
-from sordino.kernel.randomness import NORMALS_PER_BLOCK
+from sordino.kernel.randomness import NORMALS_PER_BLOCK, Key
 from sordino.kernel.records import as_records
-from sordino.kernel.states import NUMBERS_AT_A_TIME
+from sordino.kernel.states import NUMBERS_AT_A_TIME, BoundedSum, Layout
 
 NORMALS = 400_000
 PARAMETERS = {"mlp": 407_050, "dp-cnn": 550_570, "gated": 1_003_520, "ten million": 10_000_000}
@@ -35,7 +35,7 @@ _CHUNK, _CHUNKS = 10_000_000, 300
 
 def generators() -> dict[str, float]:
     """Milliseconds of each generator for as many normals as an MLP has parameters."""
-    stream = so.Key.fresh().stream("noise")
+    stream = Key.fresh().stream("noise")
     draws: dict[str, Callable[[], object]] = {
         "sordino (AES-256, float64)": lambda: stream.normals(NORMALS, step=0),
         "torch.randn float32": lambda: torch.randn(NORMALS),
@@ -52,17 +52,17 @@ def generators() -> dict[str, float]:
     return {name: milliseconds(draw, _REPEATS) for name, draw in draws.items()}
 
 
-def releases(add: Callable[[so.BoundedSum, NoiseAt], object]) -> dict[str, float]:
+def releases(add: Callable[[BoundedSum, NoiseAt], object]) -> dict[str, float]:
     """Milliseconds from a sum to a private gradient, by the number of parameters."""
-    at = NoiseAt(so.Key.fresh().stream("noise"), 0)
+    at = NoiseAt(Key.fresh().stream("noise"), 0)
     times = {}
     for name, size in PARAMETERS.items():
-        total = so.BoundedSum(torch.randn(size, dtype=torch.float64), 1.0, so.Layout(("w",), ((size,),)))
+        total = BoundedSum(torch.randn(size, dtype=torch.float64), 1.0, Layout(("w",), ((size,),)))
         times[name] = milliseconds(partial(add, total, at), _REPEATS)
     return times
 
 
-def add_float32(total: so.BoundedSum, at: NoiseAt) -> Tensor:
+def add_float32(total: BoundedSum, at: NoiseAt) -> Tensor:
     """Adds float32 normals without exact rounding, for comparison. It is not private: the last bits reveal the sum."""
     std = STD * total.bound
     spacing = spacing_of(std)
@@ -94,7 +94,7 @@ def add_float32(total: so.BoundedSum, at: NoiseAt) -> Tensor:
 
 def batches() -> dict[str, float]:
     """Milliseconds to sample the units of a step, and to gather their records."""
-    stream = so.Key.fresh().stream("sampling")
+    stream = Key.fresh().stream("sampling")
     times = {}
     for examples in EXAMPLES:
         for sampler in (so.Poisson(BATCH / examples, 10**6), so.FixedSize(BATCH, examples, 10**6)):

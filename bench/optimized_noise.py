@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import sordino as so
 from bench.step import milliseconds, origin
+from sordino.kernel.randomness import Key
 from sordino.optimized_noise import BlockNorm, best_blocks, isotropic, weighted_laplace
 
 DIMENSIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
@@ -48,7 +48,7 @@ def by_vector(noise: BlockNorm, generator: np.random.Generator) -> np.ndarray:
 
 def measure(dimension: int, repeats: int) -> dict[str, Any]:
     """Measures one row: coordinates per second of each method, and milliseconds to choose the blocks."""
-    generator, stream = np.random.default_rng(0), so.Key.fresh().stream("noise")
+    generator, stream = np.random.default_rng(0), Key.fresh().stream("noise")
     weights = torch.from_numpy(np.exp(generator.standard_normal(dimension)))
     noises = {name: fit(weights, 1.0) for name, fit in _FAMILIES.items()}
     draws: dict[str, Callable[[], object]] = {"gaussian": lambda: stream.normals(dimension, step=0)}

@@ -13,10 +13,10 @@ import json
 from functools import partial
 from typing import Any
 
-import sordino as so
 from bench.models import BENCHMARKS
 from bench.step import alternating, milliseconds, origin, private_step, turn
 from sordino.encodings import ConstantRate, RandomSparsify
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
 
 STEPS_PER_EPOCH = 50  # of 50,000 rows in batches of 1000
@@ -46,7 +46,7 @@ def measure(name: str, batch_size: int, rate: float, repeats: int) -> dict[str, 
 
 def mask_milliseconds(layout: Layout, rate: float, repeats: int) -> float:
     """Milliseconds to draw a mask. Each mask has another number, so that none is cached."""
-    encoding, stream, steps = sparsify(rate, STEPS_PER_EPOCH), so.Key.fresh().stream("coding"), iter(range(_MANY))
+    encoding, stream, steps = sparsify(rate, STEPS_PER_EPOCH), Key.fresh().stream("coding"), iter(range(_MANY))
     return milliseconds(lambda: encoding.mask(next(steps), layout, stream), max(repeats, 9))
 
 

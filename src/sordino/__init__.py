@@ -10,167 +10,150 @@ Each name is imported from its module when it is first used, so `import sordino`
 GaussianDpEvent(noise_multiplier=1.1)
 """
 
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino.accounting import Adjacency, Guarantee, Unit, View
+    from sordino.accounting import Adjacency, Guarantee
     from sordino.convex.noisy_cgd import NoisyCGD
     from sordino.encodings.freeze import Freeze
     from sordino.encodings.sparsify import RandomSparsify
-    from sordino.errors import (
-        BudgetError,
-        DataError,
-        Interrupted,
-        SordinoError,
-        StateError,
-        UnsupportedEvent,
-        UsageError,
-    )
+    from sordino.errors import SordinoError
     from sordino.gradients.rules import register_gradient
-    from sordino.kernel.augmentation import Crop, Flip, Jitter, Views
+    from sordino.kernel.augmentation import Views
     from sordino.kernel.budget import Budget
     from sordino.kernel.calibration import calibrate
     from sordino.kernel.clipping import ClipByNorm, ClipPerLayer, Normalise
     from sordino.kernel.contribution import LossGradient
-    from sordino.kernel.encoding import Unchanged
     from sordino.kernel.noise import Gaussian
-    from sordino.kernel.randomness import Key
     from sordino.kernel.records import as_records, by_user
     from sordino.kernel.run import PrivateRun
     from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
-    from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
+    from sordino.kernel.states import Private
     from sordino.kernel.step import Plan
     from sordino.models.batchnorm import replace_batchnorm
     from sordino.optimized_noise.noise import OptimizedNoise
-    from sordino.releases.gradient_sizes import release_sensitivity
     from sordino.releases.moments import release_moments
-    from sordino.releases.vector import Released, release
-    from sordino.training.averaging import Ema, Tail
+    from sordino.releases.vector import release
+    from sordino.training.callbacks import Callback
     from sordino.training.description import TrainingSetup
-    from sordino.training.evaluation import Charged, Public, accuracy
-    from sordino.training.fit import Fitted, fit
-    from sordino.training.run_folder import RunFolder
-    from sordino.training.schedules import Cosine, Step, Warmup
-    from sordino.verification import Verdict, verify
+    from sordino.training.evaluation import Charged, Evaluation, Public
+    from sordino.training.fit import dp_sgd, fit
+    from sordino.verification import verify
 
-__all__ = [  # noqa: RUF022, in the order of the pipeline
-    # samplers: which examples join each step
+__all__ = [  # noqa: RUF022, they follow the pipeline
+    # which units join each step
     "Poisson",
     "TruncatedPoisson",
     "BallsInBins",
     "Shuffled",
     "Cyclic",
     "FixedSize",
-    # records of a unit, and their augmentation
+    # records of a unit, and augmented views of a record
     "as_records",
     "by_user",
     "Views",
-    "Flip",
-    "Crop",
-    "Jitter",
-    # per-example gradients
+    # what each unit contributes
     "LossGradient",
     "register_gradient",
     "replace_batchnorm",
-    # encodings
-    "Unchanged",
+    # how a contribution is encoded
     "RandomSparsify",
     "Freeze",
-    # clipping
+    # how it is bounded
     "ClipByNorm",
     "ClipPerLayer",
     "Normalise",
-    # noise
+    # what noise is added
     "Gaussian",
     "OptimizedNoise",
-    "Key",
-    # privacy states of a gradient
-    "Layout",
-    "PerExample",
-    "BoundedSum",
     "Private",
-    # all stages together
+    # all steps together, and what they are worth
     "Plan",
-    "PrivateRun",
+    "dp_sgd",
     "NoisyCGD",
-    # guarantees
     "calibrate",
-    "Budget",
     "Adjacency",
-    "Unit",
-    "View",
     "Guarantee",
+    "Budget",
     # training
+    "PrivateRun",
     "fit",
-    "Fitted",
-    "Warmup",
-    "Cosine",
-    "Step",
-    "Ema",
-    "Tail",
+    "Callback",
+    "Evaluation",
     "Public",
     "Charged",
-    "accuracy",
-    "RunFolder",
     "TrainingSetup",
-    # other releases
+    # single releases
     "release",
-    "Released",
     "release_moments",
-    "release_sensitivity",
     # checks of a plan
     "verify",
-    "Verdict",
-    # errors
+    # the base class of all errors
     "SordinoError",
-    "UsageError",
-    "DataError",
-    "BudgetError",
-    "StateError",
-    "UnsupportedEvent",
-    "Interrupted",
 ]
 
 _MODULES = {  # where each name is imported from when it is first used
-    "accounting": "Adjacency Guarantee Unit View",
+    "accounting": "Adjacency Guarantee",
     "convex.noisy_cgd": "NoisyCGD",
     "encodings.freeze": "Freeze",
     "encodings.sparsify": "RandomSparsify",
-    "errors": "BudgetError DataError Interrupted SordinoError StateError UnsupportedEvent UsageError",
+    "errors": "SordinoError",
     "gradients.rules": "register_gradient",
-    "kernel.augmentation": "Crop Flip Jitter Views",
+    "kernel.augmentation": "Views",
     "kernel.budget": "Budget",
     "kernel.calibration": "calibrate",
     "kernel.clipping": "ClipByNorm ClipPerLayer Normalise",
     "kernel.contribution": "LossGradient",
-    "kernel.encoding": "Unchanged",
     "kernel.noise": "Gaussian",
-    "kernel.randomness": "Key",
     "kernel.records": "as_records by_user",
     "kernel.run": "PrivateRun",
     "kernel.sampling": "BallsInBins Cyclic FixedSize Poisson Shuffled TruncatedPoisson",
-    "kernel.states": "BoundedSum Layout PerExample Private",
+    "kernel.states": "Private",
     "kernel.step": "Plan",
     "models.batchnorm": "replace_batchnorm",
     "optimized_noise.noise": "OptimizedNoise",
-    "releases.gradient_sizes": "release_sensitivity",
     "releases.moments": "release_moments",
-    "releases.vector": "Released release",
-    "training.averaging": "Ema Tail",
+    "releases.vector": "release",
+    "training.callbacks": "Callback",
     "training.description": "TrainingSetup",
-    "training.evaluation": "Charged Public accuracy",
-    "training.fit": "Fitted fit",
+    "training.evaluation": "Charged Evaluation Public",
+    "training.fit": "dp_sgd fit",
+    "verification": "verify",
+}
+_DEPRECATED_MODULES = {  # names that left this module in 0.2, and stay in 0.2 with a warning
+    "accounting": "Unit View",
+    "errors": "BudgetError DataError Interrupted StateError UnsupportedEvent UsageError",
+    "kernel.augmentation": "Crop Flip Jitter",
+    "kernel.encoding": "Unchanged",
+    "kernel.randomness": "Key",
+    "kernel.states": "BoundedSum Layout PerExample",
+    "releases.gradient_sizes": "release_sensitivity",
+    "releases.vector": "Released",
+    "training.averaging": "Ema Tail",
+    "training.evaluation": "accuracy",
+    "training.fit": "Fitted",
     "training.run_folder": "RunFolder",
     "training.schedules": "Cosine Step Warmup",
-    "verification": "Verdict verify",
+    "verification": "Verdict",
 }
-_HOMES = {name: f"sordino.{module}" for module, names in _MODULES.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # a type checker reads the names from the imports above and refuses all others
+
+def _homes(modules: dict[str, str]) -> dict[str, str]:
+    return {name: f"sordino.{module}" for module, names in modules.items() for name in names.split()}
+
+
+_HOMES, _DEPRECATED = _homes(_MODULES), _homes(_DEPRECATED_MODULES)
+
+if not TYPE_CHECKING:  # a type checker takes the names from the imports above, and refuses all others
 
     def __getattr__(name: str) -> Any:
+        if name in _DEPRECATED:
+            message = f"sordino.{name} is deprecated until 0.3: import {name} from {_DEPRECATED[name]}."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(import_module(_DEPRECATED[name]), name)
         if name in _HOMES:
             value = getattr(import_module(_HOMES[name]), name)
         elif not name.startswith("_") and find_spec(f"sordino.{name}"):

@@ -67,6 +67,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from watched_attempts import INF, LABELS, NAN, answers, exits, fitting, making, planning, refuses, running, targeting
 
 import sordino as so
+from sordino.kernel.randomness import Key
 from sordino.recipes.planning import SamplerName
 
 
@@ -156,7 +157,7 @@ ROWS = [
         exits(dict(sampler="fixed-size", adjacency="add-or-remove"), saying="replace-one only")),
     Row(36, "replace-one with noise for one norm", replacing_one_doubles_the_sensitivity),
     Row(37, "users with many rows", a_bound_on_the_rows_of_a_user_has_no_default, answers(unit="user")),
-    Row(38, "a seed where a secret belongs", refuses(running(seed=1, key=so.Key.fresh()), saying="exclude each other"),
+    Row(38, "a seed where a secret belongs", refuses(running(seed=1, key=Key.fresh()), saying="exclude each other"),
         refuses(running(seed=-1), running(seed="1"), running(key="secret")), a_seed_is_named_in_the_guarantee),
     Row(39, "no cryptographic generator", without_cryptography_nothing_can_be_imported),
     Row(40, "no AES instructions", software_aes_draws_the_same_noise_silently),

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from sordino import Adjacency, Unit, View
+from sordino import Adjacency
+from sordino.accounting import Unit, View
 from sordino.recipes.planning import Question, SamplerName, solve
 
 MNIST = ["plan", "--examples", "60000", "--batch-size", "256", "--steps", "14062", "--delta", "1e-5"]

@@ -20,10 +20,17 @@ from torch import nn
 
 import sordino as so
 from sordino.convex import GatedReLU, fit_hidden_state
+from sordino.errors import Interrupted
+from sordino.kernel.augmentation import Jitter
+from sordino.kernel.randomness import Key
 from sordino.recipes import OwnRun
+from sordino.training.averaging import Ema
 from sordino.training.callbacks import Callback
 from sordino.training.description import TrainingDescription
 from sordino.training.evaluation import Evaluation
+from sordino.training.fit import Fitted
+from sordino.training.run_folder import RunFolder
+from sordino.training.schedules import Cosine
 
 NETS = """
 import torch.nn.functional as F
@@ -76,7 +83,7 @@ def own_loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return 2 * F.cross_entropy(outputs, target)
 
 
-def trained(out: Path, **changes) -> so.Fitted:
+def trained(out: Path, **changes) -> Fitted:
     torch.manual_seed(0)
     public = so.Public((ROWS[TEST], LABELS[TEST]))
     settings = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 40, "steps": 12, "seed": 0, "progress": False}
@@ -130,17 +137,17 @@ def test_runs_lists_it_with_its_class_and_what_was_measured(run) -> None:
 
 def test_the_description_rebuilds_the_plan_and_the_optimizer(tmp_path: Path) -> None:
     encoding = so.RandomSparsify(0.5, epochs=4, steps_per_epoch=3)
-    changes = {"views": so.Views(2, (so.Jitter(0.1),)), "clip": so.ClipPerLayer((1.0,) * 4), "encoding": encoding}
+    changes = {"views": so.Views(2, (Jitter(0.1),)), "clip": so.ClipPerLayer((1.0,) * 4), "encoding": encoding}
     fitted = trained(
-        tmp_path / "run", **changes, loss=nn.CrossEntropyLoss(label_smoothing=0.1), schedule=so.Cosine(0.1),
-        averaging=so.Ema(0.9), optimizer=lambda weights: torch.optim.Adam(weights, lr=0.01, betas=(0.8, 0.9)),
+        tmp_path / "run", **changes, loss=nn.CrossEntropyLoss(label_smoothing=0.1), schedule=Cosine(0.1),
+        averaging=Ema(0.9), optimizer=lambda weights: torch.optim.Adam(weights, lr=0.01, betas=(0.8, 0.9)),
     )  # fmt: skip
-    folder = so.RunFolder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     description = TrainingDescription.read(folder)
     plan = description.plan(folder.promised(), None)
     assert plan.stages == fitted.plan.stages
     assert plan.contribution.views == changes["views"] and plan.contribution.loss.label_smoothing == 0.1
-    assert description.stage("schedule") == so.Cosine(0.1) and description.stage("averaging") == so.Ema(0.9)
+    assert description.stage("schedule") == Cosine(0.1) and description.stage("averaging") == Ema(0.9)
     optimizer = description.optimizer(Net(), None)
     assert isinstance(optimizer, torch.optim.Adam) and optimizer.param_groups[0]["betas"] == (0.8, 0.9)
     assert optimizer.param_groups[0]["lr"] == 0.01
@@ -152,7 +159,7 @@ def test_training_again_from_the_description_gives_the_same_weights(place: Path)
     torch.manual_seed(0)
     model = Net()
     records = so.as_records((ROWS[TRAIN], LABELS[TRAIN]))
-    own.train(model, records, own.plan(), so.Key.from_seed(0))
+    own.train(model, records, own.plan(), Key.from_seed(0))
     assert all(torch.equal(x, own.module.state_dict()[name]) for name, x in model.state_dict().items())
 
 
@@ -427,7 +434,7 @@ def test_an_installed_package_is_not_hidden_by_a_file_beside_it(run, tmp_path: P
 
 
 def test_a_run_that_was_stopped_is_listed_and_says_how_to_go_on(run, refused, tmp_path: Path) -> None:
-    with pytest.raises(so.Interrupted):
+    with pytest.raises(Interrupted):
         trained(tmp_path / "run", callbacks=[StopAfterTwo()])
     (row,) = json.loads(run("runs", tmp_path / "run", "--json"))["rows"]
     assert row["state"] == "step 2 of 12"

@@ -21,6 +21,7 @@ import sordino as so
 from sordino.accounting.hidden_state import Steps, mu_of_cycle
 from sordino.convex import Linear, NoisyCGD, fit_hidden_state
 from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.randomness import Key
 
 ERROR = 0.001
 FAR = 1e3  # a label so large that its gradient is always clipped
@@ -180,7 +181,7 @@ def test_production_runs_end_where_the_simulation_ends_on_the_same_noise(make, a
         data = (torch.from_numpy(rows).float(), torch.from_numpy(labels).float())
         ended = fit_hidden_state(audit.plan, data, outputs=1, delta=DELTA, seed=7, progress=False).model
         weights = torch.cat([x.detach().flatten() for x in ended.parameters()]).numpy()
-        stream = so.Key.from_seed(7).of_release(0).of_release(0).stream("noise")
+        stream = Key.from_seed(7).of_release(0).of_release(0).stream("noise")
         noise = np.stack([stream.normals(2, step=step) for step in range(audit.plan.steps)])[None]
         simulated_end = last_iterates(audit.plan, rows, labels, noise)[0]
         assert np.allclose(weights, simulated_end, rtol=1e-4, atol=1e-5 * np.abs(simulated_end).max())

@@ -10,9 +10,10 @@ import sordino as so
 from sordino.convex.hidden_run import fit_hidden_state, kernel_plan
 from sordino.convex.model import GatedReLU
 from sordino.convex.noisy_cgd import NoisyCGD
-from sordino.errors import Interrupted, StateError, UsageError
+from sordino.errors import BudgetError, Interrupted, StateError, UsageError
 from sordino.kernel.clipping import SCALED_TO, ClipByNorm
 from sordino.kernel.lattice import spacing_of
+from sordino.kernel.randomness import Key
 from sordino.training import checkpoint
 from sordino.training.evaluation import Public
 from sordino.training.schedules import Constant, Cosine, Step
@@ -38,7 +39,7 @@ def weights(found):
 
 def by_hand(plan):
     """A direct implementation: cyclic batches, example by example, descent with ridge, projection, trailing noise."""
-    model, noise = plan.model.build(5, 3), so.Key.from_seed(5).of_release(0).of_release(0).stream("noise")
+    model, noise = plan.model.build(5, 3), Key.from_seed(5).of_release(0).of_release(0).stream("noise")
     parameter = model.maps.weight
     batch_size = 11  # the largest of 42 examples in 4 batches
     for step in range(plan.steps):
@@ -237,9 +238,7 @@ def test_every_iterate_is_a_function_of_one_rounded_release(monkeypatch):
 def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
     budget = so.Budget((INPUTS, LABELS), epsilon=4.0, delta=1e-3)
     budget.charge(so.Gaussian(2.0).event, so.Adjacency.ZERO_OUT, what="mean")
-    with pytest.raises(
-        so.BudgetError, match=r"epsilon 3.9 .* does not fit .*: 1\.\d\d of 4 are spent .* at most 3\.\d"
-    ):
+    with pytest.raises(BudgetError, match=r"epsilon 3.9 .* does not fit .*: 1\.\d\d of 4 are spent .* at most 3\.\d"):
         fitted(make().calibrated(epsilon=3.9, delta=1e-3), data=budget)
     assert budget.releases == ("mean",)
     found = fitted(make().calibrated(epsilon=1.0, delta=1e-3), data=budget)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import sordino as so
 from sordino.convex.random_features import (
     FeatureMap,
     GatedFeatures,
@@ -15,6 +14,7 @@ from sordino.convex.random_features import (
     RandomSigns,
     at_most,
 )
+from sordino.errors import UsageError
 
 KINDS = [
     GatedFeatures(gates=6),
@@ -90,7 +90,7 @@ def test_inputs_of_any_shape_are_taken_row_by_row():
     ],
 )
 def test_features_that_make_no_sense_are_refused(make, message):
-    with pytest.raises(so.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         make()
 
 

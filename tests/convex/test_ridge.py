@@ -12,6 +12,7 @@ from sordino.accounting import Adjacency
 from sordino.convex.least_squares import Releases, fit_adassp, fit_ssp, solve, typical_noise
 from sordino.convex.random_features import FeatureMap, RandomFourier, RandomReLU
 from sordino.convex.sufficient_statistics import Statistics, Summation, release_statistics
+from sordino.errors import UsageError
 from sordino.kernel.records import as_records
 
 CENTRES = torch.randn(4, 10, generator=torch.Generator().manual_seed(1))
@@ -144,7 +145,7 @@ def test_data_that_is_far_from_singular_gets_less_of_a_ridge():
     ],
 )
 def test_targets_that_cannot_be_promised_are_refused(fit, changed, message):
-    with pytest.raises(so.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         fit(clusters(200), FEATURES, **(TARGET | changed))
 
 

@@ -13,6 +13,7 @@ import sordino as so
 from sordino.accounting import Adjacency
 from sordino.convex.random_features import FeatureMap, Features, GatedFeatures, RandomFourier, RandomReLU
 from sordino.convex.sufficient_statistics import Summation, _packed, _unpacked, release_statistics
+from sordino.errors import BudgetError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records, by_user
 
@@ -154,7 +155,7 @@ def test_chunks_do_not_change_the_sum(monkeypatch):
 def test_they_are_charged_before_a_row_is_read(monkeypatch):
     monkeypatch.setattr(Summation, "total", lambda *_: pytest.fail("the data was read"))
     budget = so.Budget((INPUTS, LABELS), epsilon=0.1, delta=1e-5)
-    with pytest.raises(so.BudgetError, match="the sufficient statistics would bring epsilon"):
+    with pytest.raises(BudgetError, match="the sufficient statistics would bring epsilon"):
         release_statistics(budget, FEATURES, num_classes=3, noise_multiplier=1.0)
 
 
@@ -183,13 +184,13 @@ def test_two_releases_with_one_seed_have_their_own_noise():
 )
 def test_what_cannot_be_summed_is_refused_and_not_charged(data, features, message):
     budget = so.Budget(data)
-    with pytest.raises(so.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         release_statistics(budget, features, num_classes=3, noise_multiplier=1.0)
     assert budget.releases == ()
 
 
 def test_seed_and_key_exclude_each_other():
-    with pytest.raises(so.UsageError, match="seed and key exclude each other"):
+    with pytest.raises(UsageError, match="seed and key exclude each other"):
         release_statistics(
             so.Budget((INPUTS, LABELS)), FEATURES, num_classes=3, noise_multiplier=1.0, seed=0, key=Key.fresh()
         )

@@ -26,6 +26,7 @@ from sordino.encodings import (
     RankedSparsify,
 )
 from sordino.encodings.project import Subspace
+from sordino.errors import UsageError
 from sordino.kernel.encoding import Unchanged
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Dense
@@ -85,7 +86,7 @@ def test_every_class_of_encodings_keeps_the_contract() -> None:
 @pytest.mark.parametrize(("first", "second"), REFUSED)
 def test_all_other_pairs_are_refused(first: str, second: str) -> None:
     codec = (both := Combined(KINDS[first], KINDS[second])).codec(both.init(LAYOUT), 0, stream())
-    with pytest.raises(so.UsageError, match="put an encoding that changes the coordinates last"):
+    with pytest.raises(UsageError, match="put an encoding that changes the coordinates last"):
         codec.encode(Dense(torch.ones(1, LAYOUT.size), LAYOUT))
 
 

@@ -18,7 +18,7 @@ from sordino.encodings import Combined, Matched, MatchedBought, ProjectBiased, P
 from sordino.encodings.matched import matched_scale
 from sordino.errors import UsageError
 from sordino.kernel.noise import NoiseAt
-from sordino.kernel.states import Dense, Private
+from sordino.kernel.states import Dense, Layout, Private
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Look, Magnitudes, Unweighted
 
@@ -112,7 +112,7 @@ def test_anisotropic_normal_noise_under_a_spherical_clip_cannot_help(mu, ratios,
 def test_releases_tell_which_coordinates_are_large_and_noise_tells_nothing() -> None:
     """Sums of size 10, 5, 2 and 0 with noise of 2, 500 times: squares are known to 6 % or 2 noise squares / 22."""
     size, noise_std, sums = 4000, 2.0, torch.tensor([10.0, 5.0, 2.0, 0.0], dtype=torch.float64)
-    layout, source = so.Layout(("w",), ((size,),)), FromReleases(memory=0.99)
+    layout, source = Layout(("w",), ((size,),)), FromReleases(memory=0.99)
     state, generator = source.init(layout), torch.Generator().manual_seed(0)
     for _ in range(500):
         noise = noise_std * torch.randn(size, generator=generator, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_in_the_first_step_all_coordinates_are_alike() -> None:
 
 
 def test_public_rows_are_looked_at_every_few_steps() -> None:
-    model, layout = make_model(), so.Layout.of(make_model())
+    model, layout = make_model(), Layout.of(make_model())
     source = FromPublicRows(PublicGradients(model, PUBLIC, classes=3), every=2)
     state, seen = source.init(layout), []
     for step in range(4):
@@ -198,7 +198,7 @@ def test_sizes_beside_a_gradient_leave_its_norm_as_it_is() -> None:
 
 def test_bought_sizes_are_those_of_the_gradients_and_their_noise_is_known() -> None:
     """Rows of sizes 4, 2, 1 and 0 in random directions, 200 noisy steps; scales are proportional to the cube root."""
-    size, rows, layout = 400, 50, so.Layout(("w",), ((400,),))
+    size, rows, layout = 400, 50, Layout(("w",), ((400,),))
     sizes, generator = torch.tensor([4.0, 2.0, 1.0, 0.0]).repeat_interleave(100), torch.Generator().manual_seed(0)
     bought = MatchedBought(share=0.5, memory=0.99)
     state, noise = bought.init(layout), so.Gaussian(1.0)

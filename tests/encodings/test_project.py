@@ -21,6 +21,7 @@ from sordino.encodings import (
 )
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import Dense, Layout, Private
 from sordino.training.transfer import EmbeddingPerturbation
 
@@ -92,7 +93,7 @@ def test_noise_is_that_of_two_releases_by_their_clip_norms() -> None:
     run = so.PrivateRun(make_plan(encoding, rate=1e-12, steps=30), model, (INPUTS, LABELS), seed=0)
     inside, outside = [], []
     for step, private in enumerate(run):
-        basis = encoding.subspace.basis(step, so.Key.from_seed(0).of_release(0).stream("coding"))
+        basis = encoding.subspace.basis(step, Key.from_seed(0).of_release(0).stream("coding"))
         lifted = basis.lift(basis.embed(private.value))
         inside.append(float(lifted.square().sum()) / basis.directions)
         outside.append(float((private.value - lifted).square().sum()) / (run.layout.size - basis.directions))
@@ -135,7 +136,7 @@ def test_whatever_comes_behind_a_projection_is_refused_before_any_charge(changin
 @pytest.mark.parametrize("changing", [ProjectBiased, Project])
 def test_a_subspace_of_another_model_is_refused_before_any_charge(changing) -> None:
     smaller = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(INPUTS[0].numel(), 3))
-    assert so.Layout.of(smaller).size < so.Layout.of(make_model()).size
+    assert Layout.of(smaller).size < Layout.of(make_model()).size
     refused_before_any_charge(changing(subspace_of(smaller)), make_model())
 
 

@@ -15,6 +15,7 @@ from sordino.encodings import ConstantRate, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import Dense, Layout
 
 LAYOUT = Layout(("weight",), ((1000,),))
@@ -97,7 +98,7 @@ def test_noise_is_zero_on_masked_coordinates_and_of_its_scale_on_others() -> Non
     sparsify = RandomSparsify(0.5, epochs=9, steps_per_epoch=4, schedule=ConstantRate())
     plan = make_plan(sparsify, rate=1e-12, steps=36, noise=2.5)
     run = so.PrivateRun(plan, make_model(), (INPUTS, LABELS), seed=0)
-    coding = so.Key.from_seed(0).of_release(0).stream("coding")
+    coding = Key.from_seed(0).of_release(0).stream("coding")
     values = torch.stack([private.value for private in run])
     masks = torch.stack([sparsify.mask(step, run.layout, coding) for step in range(36)])
     assert bool((values[~masks] == 0).all())
@@ -123,7 +124,7 @@ def test_a_masked_coordinate_moves_by_its_velocity_only(momentum: float, moves: 
         private.divide(10).write_to(model)
         optimizer.step()
     after = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    masked = ~sparsify.mask(1, run.layout, so.Key.from_seed(0).of_release(0).stream("coding"))
+    masked = ~sparsify.mask(1, run.layout, Key.from_seed(0).of_release(0).stream("coding"))
     assert bool((after != before)[masked].all()) is moves
     assert bool((after != before)[~masked].all())
 

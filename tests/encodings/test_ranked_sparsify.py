@@ -9,6 +9,7 @@ from small_runs import CODING, INPUTS, LABELS, make_model, make_plan
 import sordino as so
 from sordino.encodings import ConstantRate, RankedSparsify
 from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import BoundedSum, Layout, Private
 
 RANKED = RankedSparsify(0.6, epochs=3, steps_per_epoch=2)
@@ -25,7 +26,7 @@ def test_algorithm_4_is_repeated_from_what_was_released() -> None:
             keep = torch.ones_like(keep).index_fill_(0, order[: int(RANKED.rate(step) * len(keep))], False)
             total.zero_()
         empty_sum = BoundedSum(torch.zeros_like(total), 1.0, run.layout)
-        noise = so.Gaussian(1.0).add(empty_sum, NoiseAt(so.Key.from_seed(0).of_release(0).stream("noise"), step)).value
+        noise = so.Gaussian(1.0).add(empty_sum, NoiseAt(Key.from_seed(0).of_release(0).stream("noise"), step)).value
         assert torch.equal(private.value, noise * keep)
         total += noise
     assert int((~keep).sum()) == int(0.6 * run.layout.size)

@@ -7,6 +7,7 @@ from taped_models import MODELS, make, random
 from torch import nn
 
 import sordino as so
+from sordino.errors import UsageError
 from sordino.gradients.blocks import RoundedProducts
 from sordino.gradients.convolution import RoundedPatches
 from sordino.gradients.projections import StackedBlocks
@@ -73,7 +74,7 @@ def test_a_whole_training_takes_it():
 
 @pytest.mark.parametrize("wrong", [torch.float16, torch.float64, "bfloat16", True])
 def test_other_precisions_are_refused(wrong):
-    with pytest.raises(so.UsageError, match=r"autocast must be torch\.bfloat16 or None"):
+    with pytest.raises(UsageError, match=r"autocast must be torch\.bfloat16 or None"):
         so.LossGradient(F.cross_entropy, wrong)
 
 

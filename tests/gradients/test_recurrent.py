@@ -12,12 +12,14 @@ from taped_models import gradients, random
 from torch import nn
 
 import sordino as so
+from sordino.errors import UsageError
 from sordino.gradients.recurrent import Recurrence
 from sordino.gradients.row_loss import RowLoss
 from sordino.gradients.tape import record, survey
 from sordino.gradients.taped import TapedGradients
 from sordino.gradients.vmapped import gradients_of_rows
 from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
 
 ROWS, STEPS, INPUTS, WIDTH = 7, 5, 4, 6
@@ -407,7 +409,7 @@ def test_a_packed_sequence_is_refused_by_the_name_of_its_layer():
     with torch.no_grad():
         model(SEQUENCES[:1])
     records = as_records((SEQUENCES, torch.zeros(ROWS, dtype=torch.int64)))
-    with pytest.raises(so.UsageError, match="layer 'layer'"):
+    with pytest.raises(UsageError, match="layer 'layer'"):
         so.LossGradient(F.cross_entropy).check(model, records)
 
 
@@ -418,7 +420,7 @@ def test_a_private_step_of_a_recurrent_layer_is_that_of_single_examples_whatever
     plan = so.Plan(so.Cyclic(1, 1), so.LossGradient(F.cross_entropy), so.ClipByNorm(0.5), so.Gaussian(1.0))
     rows = computed("lstm, both ways")[1].double()
     clipped = (rows * (0.5 * SCALED_TO / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
-    noise = torch.from_numpy(so.Key.from_seed(0).of_release(0).stream("noise").normals(len(clipped), step=0)).double()
+    noise = torch.from_numpy(Key.from_seed(0).of_release(0).stream("noise").normals(len(clipped), step=0)).double()
     for size in (2, ROWS):
         run = so.PrivateRun(plan, model, (inputs, labels), seed=0, physical_batch_size=size)
         torch.testing.assert_close(next(run).value, clipped + 0.5 * noise, rtol=0, atol=2e-5)

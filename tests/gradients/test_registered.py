@@ -8,6 +8,7 @@ from taped_models import gradients, random
 from torch import nn
 
 import sordino as so
+from sordino.errors import UsageError
 from sordino.gradients import agreement
 from sordino.gradients.rules import _gradients
 from sordino.gradients.tape import survey
@@ -82,24 +83,24 @@ def test_without_a_registered_gradient_it_is_differentiated_directly():
 
 def test_a_wrong_gradient_is_refused_before_any_data_is_touched(registry):
     registry(Quadratic)(lambda layer, x, g: {**right(layer, x, g), "shift": 2 * g.sum(dim=0)})
-    with pytest.raises(so.UsageError, match=r"gradient of '2\.shift' by register_gradient differs from autograd's"):
+    with pytest.raises(UsageError, match=r"gradient of '2\.shift' by register_gradient differs from autograd's"):
         check(model())
 
 
 def test_a_gradient_of_the_wrong_shape_is_refused(registry):
     registry(Quadratic)(lambda layer, x, g: {"form": g, "shift": g.sum(dim=0)})
-    with pytest.raises(so.UsageError, match=r"gradient of Quadratic\.form must have shape \(4, 5, 5\), got \(1, 4\)"):
+    with pytest.raises(UsageError, match=r"gradient of Quadratic\.form must have shape \(4, 5, 5\), got \(1, 4\)"):
         check(model())
 
 
 def test_a_gradient_that_is_missing_is_refused(registry):
     registry(Quadratic)(lambda layer, x, g: {"form": right(layer, x, g)["form"]})
-    with pytest.raises(so.UsageError, match=r"Quadratic\.shift must have shape \(4,\), got none"):
+    with pytest.raises(UsageError, match=r"Quadratic\.shift must have shape \(4,\), got none"):
         check(model())
 
 
 def test_only_layers_can_be_registered():
-    with pytest.raises(so.UsageError, match=r"takes a subclass of nn\.Module"):
+    with pytest.raises(UsageError, match=r"takes a subclass of nn\.Module"):
         so.register_gradient(print)
 
 

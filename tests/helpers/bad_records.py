@@ -10,6 +10,7 @@ from unharmed_trainings import fixed_model, gradients, trains
 from watched_attempts import INPUTS, LABELS, NAN, Watched, fitting, making, refuses, running
 
 import sordino as so
+from sordino.errors import DataError
 
 
 def contributes_nothing(*, pixel=None, label=None, loss=F.cross_entropy):
@@ -66,7 +67,7 @@ def an_ignored_label_contributes_nothing_whatever_its_number():
 
 def labels_must_be_whole_numbers(labels):
     in_memory, read_when_drawn = (INPUTS, labels), Watched(labels)
-    return refuses(lambda _: running()(in_memory), lambda _: running()(read_when_drawn), error=so.DataError)
+    return refuses(lambda _: running()(in_memory), lambda _: running()(read_when_drawn), error=DataError)
 
 
 def classes_are_those_of_the_model():

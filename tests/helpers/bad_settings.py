@@ -25,6 +25,8 @@ from watched_attempts import (
 
 import sordino as so
 from sordino import accounting
+from sordino.accounting import Unit
+from sordino.kernel.randomness import Key
 from sordino.recipes.planning import Question, compare, solve
 
 
@@ -136,7 +138,7 @@ def a_bound_on_the_rows_of_a_user_has_no_default():
     refuses(*(lambda data, rows=rows: so.by_user(data, owners, rows_per_user=rows) for rows in (None, 0, -1, 2.0)))()
     users = so.by_user((INPUTS, LABELS), owners, rows_per_user=2)
     assert users.gather(torch.tensor([3])).inputs[0].shape == (2, 4)
-    assert running()(users).guarantee(delta=1e-3).unit is so.Unit.USER
+    assert running()(users).guarantee(delta=1e-3).unit is Unit.USER
 
 
 def a_seed_is_named_in_the_guarantee():
@@ -164,7 +166,7 @@ def software_aes_draws_the_same_noise_silently():
         [sys.executable, "-W", "error", "-c", draw], capture_output=True, text=True, timeout=120, check=True,
         env=os.environ | {"OPENSSL_ia32cap": "~0x200000200000000"},
     )  # fmt: skip
-    assert ended.stdout.strip() == so.Key.from_seed(7).stream("noise").words(64, step=3).tobytes().hex()
+    assert ended.stdout.strip() == Key.from_seed(7).stream("noise").words(64, step=3).tobytes().hex()
     assert ended.stderr == ""
 
 

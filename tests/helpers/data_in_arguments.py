@@ -23,9 +23,15 @@ from sordino.accounting import PureDpEvent
 from sordino.convex import GatedReLU, NoisyCGD
 from sordino.data import Facts
 from sordino.encodings import RandomSparsify
+from sordino.kernel.augmentation import Flip
+from sordino.kernel.encoding import Unchanged
+from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
+from sordino.kernel.states import Layout
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise import FromReleases
+from sordino.training.averaging import Ema
+from sordino.training.schedules import Cosine
 from sordino.tuning import Candidate, Clips, PoissonNumber, Repeat
 
 NUMBER, COUNT, NAME = 0.123456789, 424242, "ALICE-SECRET"
@@ -96,7 +102,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-LAYOUT = so.Layout(("weight", "bias"), ((3, 4), (3,)))
+LAYOUT = Layout(("weight", "bias"), ((3, 4), (3,)))
 FACTS = Facts("synthetic", (4,), 3)
 
 # The valid value of an argument by name, used while another argument is tested.
@@ -106,8 +112,8 @@ SOUND: dict[str, Callable[[], Any]] = {
     "clip": lambda: so.ClipByNorm(1.0), "contribution": lambda: so.LossGradient(F.cross_entropy),
     "data": lambda: (INPUTS, LABELS), "delta": lambda: 1e-3, "divisor": lambda: 10, "epochs": lambda: 2,
     "epsilon": lambda: 3.0, "evaluations": lambda: 1, "event": lambda: PureDpEvent(10.0), "examples": lambda: 20,
-    "facts": lambda: FACTS, "first": so.Unchanged, "second": so.Unchanged, "inputs": lambda: INPUTS,
-    "key": lambda: so.Key.from_seed(0), "layout": lambda: LAYOUT, "loss": lambda: F.cross_entropy, "model": model,
+    "facts": lambda: FACTS, "first": Unchanged, "second": Unchanged, "inputs": lambda: INPUTS,
+    "key": lambda: Key.from_seed(0), "layout": lambda: LAYOUT, "loss": lambda: F.cross_entropy, "model": model,
     "module": model, "noise": lambda: so.Gaussian(20.0), "noise_multiplier": lambda: 20.0, "num_classes": lambda: 3,
     "optimizer": lambda: sgd, "owners": lambda: torch.arange(20) // 2, "outputs": lambda: 3, "plan": plan,
     "public": lambda: so.Public((INPUTS, LABELS)), "rate": lambda: 0.5, "rows_per_user": lambda: 2, "seed": lambda: 0,
@@ -144,15 +150,15 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Gaussian": lambda: so.Gaussian(20.0),
     "OptimizedNoise": lambda: so.OptimizedNoise(20.0),
     "LossGradient": lambda: so.LossGradient(F.cross_entropy),
-    "Views": lambda: so.Views(2, (so.Flip(),)),
-    "Key": lambda: so.Key.from_seed(0),
+    "Views": lambda: so.Views(2, (Flip(),)),
+    "Key": lambda: Key.from_seed(0),
     "Layout": lambda: LAYOUT,
     "Private": lambda: so.Private(torch.zeros(15), LAYOUT),
     "Poisson": lambda: so.Poisson(0.5, 2),
     "RandomSparsify": lambda: RandomSparsify(0.5, 2, 2),
     "PrivacyEngine": PrivacyEngine,
-    "Cosine": so.Cosine,
-    "Ema": so.Ema,
+    "Cosine": Cosine,
+    "Ema": Ema,
 }
 
 
@@ -176,8 +182,9 @@ def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
 def _all_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
     seen = set[int]()
     for module in ("sordino", *(f"sordino.{name}" for name in (*PACKAGES, *MODULES))):
-        # A copy, because an import of a submodule while the caller runs adds a name to the module.
-        for name, value in tuple(vars(importlib.import_module(module)).items()):
+        loaded = importlib.import_module(module)
+        for name in sorted({*vars(loaded), *dir(loaded)}):  # public names of sordino are imported when they are used
+            value = getattr(loaded, name)
             public = not name.startswith("_") and getattr(value, "__module__", "").startswith("sordino")
             if public and callable(value) and id(value) not in seen and not isinstance(value, type(so.Adjacency)):
                 seen.add(id(value))

@@ -29,8 +29,11 @@ import sordino as so
 from sordino.cli import main
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.encodings import Combined, Freeze, RandomSparsify
+from sordino.errors import Interrupted
+from sordino.training.averaging import Ema
 from sordino.training.callbacks import Callback
 from sordino.training.evaluation import Evaluation
+from sordino.training.run_folder import RunFolder
 
 FOLDERS = Path(__file__).parents[1] / "fixtures" / "run_folders"
 EXPECTED = FOLDERS / "expected.json"
@@ -93,7 +96,7 @@ def fit_with_optimized_noise(
     encoding = Combined(Freeze(["0.bias"]), RandomSparsify(0.5, epochs=2, steps_per_epoch=3))
     found = so.fit(
         network(), rows(), epsilon=15.0, delta=0.0, batch_size=40, steps=6, seed=0, encoding=encoding, clip=0.5,
-        noise=so.OptimizedNoise(1.0), averaging=so.Ema(0.5), out=out, resume=resume, progress=False,
+        noise=so.OptimizedNoise(1.0), averaging=Ema(0.5), out=out, resume=resume, progress=False,
         callbacks=callbacks,
     )  # fmt: skip
     return found.model, found.guarantee
@@ -195,7 +198,7 @@ def attacked(run: Path) -> dict[str, Any]:
 
 def opened(run: Path) -> dict[str, Any]:
     """The contents of a folder, read with the library."""
-    folder = so.RunFolder(run)
+    folder = RunFolder(run)
     kinds = ("is_run", "is_begun", "has_model", "is_finished", "is_free", "may_leave")
     found: dict[str, Any] = {name: getattr(folder, name) for name in kinds}
     found |= {"metrics": folder.metrics(), "shown": folder.shown(), "schema": folder.schema is not None}
@@ -213,7 +216,7 @@ def taken_up(run: Path, *options: str) -> dict[str, Any]:
     code, _, said = command(by, "--quiet", "--resume", run, *options)
     if code:
         return {"code": code, "said": said}
-    folder = so.RunFolder(run)
+    folder = RunFolder(run)
     privacy, last = folder.privacy(), folder.metrics()[-1]
     accuracy = last.get("test_accuracy")
     return {"code": code, "epsilon": privacy["epsilon"], "delta": privacy["delta"], "test_accuracy": accuracy}
@@ -298,7 +301,7 @@ def write(name: str) -> None:
             end = ENDING.format(end="os._exit(9)")
             assert in_a_process([*UNFINISHED[name], "--out", name], ending=end, source=Path(folder)) == 9
     elif name == "fit-optimized-noise-stopped":
-        with contextlib.suppress(so.Interrupted):
+        with contextlib.suppress(Interrupted):
             fit_with_optimized_noise(Path(name), callbacks=[StopAfterTwoSteps()])
     else:
         BY_PYTHON[name](Path(name))

@@ -56,17 +56,23 @@ from sordino.encodings import (
     RankedSparsify,
     Subspace,
 )
+from sordino.kernel.augmentation import Crop, Flip, Jitter
 from sordino.kernel.clipping import Clip
 from sordino.kernel.encoding import Encoding
 from sordino.kernel.noise import Noise
+from sordino.kernel.randomness import Key
 from sordino.kernel.sampling import Sampler
+from sordino.kernel.states import BoundedSum, Layout
 from sordino.kernel.states import Dense as DenseRows
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
 from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Unweighted
+from sordino.releases.gradient_sizes import release_sensitivity
 from sordino.sklearn import ConvexReLURegressor, PrivateRegressor
 from sordino.sklearn.noisy_accuracy import NoisyAccuracy
+from sordino.training.averaging import Tail
+from sordino.training.schedules import Step
 from sordino.tuning import (
     Candidate,
     Compose,
@@ -217,13 +223,13 @@ def in_float32(found: Released) -> Released:
 @contextmanager
 def known_key(seed: int):
     """Replaces fresh keys by a known one, for functions that take no key."""
-    with mock.patch.object(so.Key, "fresh", classmethod(lambda cls: cls.from_seed(seed))):
+    with mock.patch.object(Key, "fresh", classmethod(lambda cls: cls.from_seed(seed))):
         yield
 
 
 # Streams
 
-STREAM = so.Key.from_seed(7).stream("example")
+STREAM = Key.from_seed(7).stream("example")
 
 
 @case("stream/words")
@@ -249,28 +255,28 @@ def _() -> Released:
 
 @case("stream/named, renewed and of a release")
 def _() -> Released:
-    keys = [so.Key.from_seed(7).renewed(2), so.Key.from_seed(7).of_release(1), so.Key(STREAM.named("other").secret)]
+    keys = [Key.from_seed(7).renewed(2), Key.from_seed(7).of_release(1), Key(STREAM.named("other").secret)]
     return {str(place): torch.tensor(list(key.secret)) for place, key in enumerate(keys)}
 
 
 @case("stream/normals beyond one block")
 def _() -> Released:
     """The noise of a zero vector, rounded to the lattice, because logarithms may differ in their last bit."""
-    layout = so.Layout(("w",), ((70_000,),))
-    key = so.Key.from_seed(7)
+    layout = Layout(("w",), ((70_000,),))
+    key = Key.from_seed(7)
     run = so.Budget(one_hot()).release(
         "zeros",
         noise=so.Gaussian(1.0),
         adjacency=so.Adjacency.ZERO_OUT,
         key=key,
-        total_of=lambda: so.BoundedSum(torch.zeros(70_000, dtype=torch.float64), 1.0, layout),
+        total_of=lambda: BoundedSum(torch.zeros(70_000, dtype=torch.float64), 1.0, layout),
     )
     return {"noise": run.value}
 
 
 @case("stream/coins of canaries")
 def _() -> Released:
-    return {"coins": torch.from_numpy(coins(64, so.Key.from_seed(7)))}
+    return {"coins": torch.from_numpy(coins(64, Key.from_seed(7)))}
 
 
 # Samplers
@@ -295,7 +301,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def _of_sampler(sampler: Sampler) -> Released:
-    key = so.Key.from_seed(7).stream("sampling")
+    key = Key.from_seed(7).stream("sampling")
     joined = {f"batch {step}": torch.from_numpy(batch) for step, batch in enumerate(sampler.batches(ROWS, key))}
     return joined | released(plan(sampler=sampler))
 
@@ -354,14 +360,14 @@ class _Floating:
     def __call__(self, step: int, randomness: object) -> DenseRows:
         rows, model = self.anchors.inputs, self.anchors.model
         errors = model(rows).detach() - torch.arange(len(rows)).remainder(3)
-        return DenseRows(2 * errors[:, None] * rows, so.Layout.of(model))
+        return DenseRows(2 * errors[:, None] * rows, Layout.of(model))
 
 
 # Encodings. A subspace has one public direction per group, a unit vector, so that QR rotates nothing.
 
 
 def subspace() -> Subspace:
-    layout = so.Layout.of(network())
+    layout = Layout.of(network())
     public = torch.zeros(2, ROWS)
     public[0, 0], public[1, 8] = 4.0, -2.0
     return Subspace(lambda step, randomness: DenseRows(public, layout), directions=2, groups=2)
@@ -468,12 +474,12 @@ def seen(*transforms: object, number: int = 2) -> Released:
     return released(plan(clip=NO_CLIP, noise=QUIET, contribution=contribution), picture_network(), pictures())
 
 
-CASES["run/views: Flip"] = lambda: seen(so.Flip())
-CASES["run/views: Crop"] = lambda: seen(so.Crop(1), number=4)
-CASES["run/views: Flip and Crop"] = lambda: seen(so.Flip(), so.Crop(2), number=1)
+CASES["run/views: Flip"] = lambda: seen(Flip())
+CASES["run/views: Crop"] = lambda: seen(Crop(1), number=4)
+CASES["run/views: Flip and Crop"] = lambda: seen(Flip(), Crop(2), number=1)
 # Each pixel gets a normal variable, computed by float32 logarithms and cosines. The noise hides their last bit: its
 # lattice has a spacing of 2^-5, and sums of about a thousand are exact to about 2^-14.
-CASES["run/views: Jitter"] = lambda: seen(so.Jitter(0.5), number=1)
+CASES["run/views: Jitter"] = lambda: seen(Jitter(0.5), number=1)
 
 
 @case("run/dropout")
@@ -485,7 +491,7 @@ def _() -> Released:
 @case("run/dropout and views")
 def _() -> Released:
     model = nn.Sequential(nn.Dropout2d(0.5), *picture_network())
-    contribution = so.LossGradient(F.mse_loss, views=so.Views(2, (so.Flip(),)))
+    contribution = so.LossGradient(F.mse_loss, views=so.Views(2, (Flip(),)))
     return released(plan(clip=NO_CLIP, noise=QUIET, contribution=contribution), model, pictures())
 
 
@@ -510,7 +516,7 @@ def _() -> Released:
     wanted = plan(encoding=RankedSparsify(0.5, epochs=3, steps_per_epoch=1))
     run = so.PrivateRun(wanted, network(), one_hot(), seed=7)
     first, state = next(run).value, dict(run.coding_state)
-    again = so.PrivateRun(wanted, network(), one_hot(), key=so.Key.from_seed(7).renewed(1))
+    again = so.PrivateRun(wanted, network(), one_hot(), key=Key.from_seed(7).renewed(1))
     again.continue_at(1, state, drawn_again=1)
     return {"step 0": first} | {f"step {step}": private.value for step, private in enumerate(again, start=1)}
 
@@ -538,7 +544,7 @@ def fitted(**options: object) -> Released:
 
 CASES["fit/SGD"] = lambda: fitted()
 CASES["fit/user's sampler"] = lambda: fitted(sampler=so.BallsInBins(2, 2), steps=None)
-CASES["fit/averaged, with a schedule"] = lambda: fitted(averaging=so.Tail(0.5), schedule=so.Step((0.5,), 0.5))
+CASES["fit/averaged, with a schedule"] = lambda: fitted(averaging=Tail(0.5), schedule=Step((0.5,), 0.5))
 CASES["fit/pure noise"] = lambda: fitted(noise=so.OptimizedNoise(1.0, Fixed(UNLIKE)), delta=0.0)
 CASES["fit/sparsified"] = lambda: fitted(encoding=EVERY_STEP)
 
@@ -614,14 +620,14 @@ def _() -> Released:
 
 @case("release/sensitivity, Gaussian")
 def _() -> Released:
-    bought = so.release_sensitivity(so.Budget(one_hot()), network(), noise=so.Gaussian(1.0), loss=F.mse_loss, seed=7)
+    bought = release_sensitivity(so.Budget(one_hot()), network(), noise=so.Gaussian(1.0), loss=F.mse_loss, seed=7)
     return {"weights": bought.weights}
 
 
 @case("release/sensitivity, pure")
 def _() -> Released:
     noise = so.OptimizedNoise(2.0**-3, Fixed(UNLIKE))
-    bought = so.release_sensitivity(so.Budget(one_hot()), network(), noise=noise, loss=F.mse_loss, seed=7)
+    bought = release_sensitivity(so.Budget(one_hot()), network(), noise=noise, loss=F.mse_loss, seed=7)
     return {"weights": in_float32({"weights": bought.weights})["weights"]}
 
 
@@ -674,7 +680,7 @@ def hidden(model: object, *, data: object = None, outputs: int = 1, **options: o
 CASES["hidden/Linear"] = lambda: hidden(Linear())
 CASES["hidden/Linear, shown, trailing steps"] = lambda: hidden(Linear(), shown_after=(1,), trailing_steps=2)
 CASES["hidden/Linear, ridge, schedules"] = lambda: hidden(
-    Linear(), strength=0.25, schedule=so.Step((0.5,), 0.5), noise_schedule=so.Step((0.5,), 0.5)
+    Linear(), strength=0.25, schedule=Step((0.5,), 0.5), noise_schedule=Step((0.5,), 0.5)
 )
 # The norm that is compared with the radius is a long sum in float64, and the projection is rounded to float32.
 CASES["hidden/Linear, in a ball"] = lambda: hidden(Linear(), radius=1.0, examples=ROWS)

@@ -14,6 +14,7 @@ import sordino as so
 from sordino.kernel.augmentation import Jitter, Views
 from sordino.training.averaging import Ema
 from sordino.training.evaluation import Public
+from sordino.training.fit import Fitted
 from sordino.training.loop import Training
 from sordino.training.schedules import Cosine
 
@@ -29,7 +30,7 @@ PUBLIC = Public((INPUTS[:50], LABELS[:50]))
 STEPS = 12
 
 
-def trained(out: Path, **changes) -> so.Fitted:
+def trained(out: Path, **changes) -> Fitted:
     torch.manual_seed(0)
     between = changes.pop("between", (nn.Tanh(), nn.Dropout(0.3)))
     model = nn.Sequential(nn.Linear(6, 8), *between, nn.Linear(8, 3))

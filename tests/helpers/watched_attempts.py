@@ -11,6 +11,7 @@ from torch import nn
 
 import sordino as so
 from sordino import cli
+from sordino.errors import UsageError
 from sordino.recipes.planning import Question, solve
 
 NAN, INF = float("nan"), float("inf")
@@ -82,7 +83,7 @@ def limiting(**limit):
 # Checks.
 
 
-def refuses(*attempts, error=so.UsageError, saying="."):
+def refuses(*attempts, error=UsageError, saying="."):
     """Checks that each attempt raises a one-line error of this library, in time, before a second row is read."""
 
     def check():

@@ -7,13 +7,13 @@ import sordino as so
 from sordino.accounting import privacy_of
 from sordino.encodings import Matched
 from sordino.kernel.noise import NoiseAt
-from sordino.kernel.states import Dense
+from sordino.kernel.states import BoundedSum, Dense
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed, FromPublicRows, FromReleases, Magnitudes
 from sordino.releases.gradient_sizes import release_sensitivity
 
 
-def mispair(model: nn.Module, data: tuple[Tensor, Tensor], each: Dense, total: so.BoundedSum, at: NoiseAt) -> None:
+def mispair(model: nn.Module, data: tuple[Tensor, Tensor], each: Dense, total: BoundedSum, at: NoiseAt) -> None:
     poisson, shuffled = so.Poisson(0.01, 100), so.Shuffled(100, 1)
     gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0)
     plan = so.Plan(poisson, gradient, clip, noise)

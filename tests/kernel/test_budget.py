@@ -7,6 +7,7 @@ from dp_accounting import GaussianDpEvent
 from torch import nn
 
 import sordino as so
+from sordino.errors import BudgetError, UsageError
 
 DATA = (torch.zeros(50, 4), torch.zeros(50, dtype=torch.int64))
 
@@ -39,7 +40,7 @@ def test_a_release_beyond_the_limit_is_refused_before_the_data_is_touched():
     budget = so.Budget(Watched(), epsilon=0.5, delta=1e-3)
     so.PrivateRun(plan(4.0), nn.Linear(4, 2), budget)
     reads = Watched.reads
-    with pytest.raises(so.BudgetError, match=r"would bring epsilon to .* at delta 0.001; allowed is 0.5"):
+    with pytest.raises(BudgetError, match=r"would bring epsilon to .* at delta 0.001; allowed is 0.5"):
         so.PrivateRun(plan(1.0), nn.Linear(4, 2), budget)
     assert Watched.reads == reads
 
@@ -57,40 +58,40 @@ def test_calibrating_within_a_budget_leaves_room_for_what_it_holds():
 def test_one_budget_has_one_adjacency():
     budget = so.Budget(DATA)
     so.PrivateRun(plan(), nn.Linear(4, 2), budget)
-    with pytest.raises(so.UsageError, match="this one has zero-out, got replace-one"):
+    with pytest.raises(UsageError, match="this one has zero-out, got replace-one"):
         so.PrivateRun(plan(adjacency=so.Adjacency.REPLACE_ONE), nn.Linear(4, 2), budget)
 
 
 def test_a_refused_model_is_not_charged():
     budget = so.Budget(DATA)
-    with pytest.raises(so.UsageError):
+    with pytest.raises(UsageError):
         so.PrivateRun(plan(), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), budget)
     assert budget.releases == ()
 
 
 def test_a_limit_needs_epsilon_and_delta():
-    with pytest.raises(so.UsageError, match="both epsilon and delta"):
+    with pytest.raises(UsageError, match="both epsilon and delta"):
         so.Budget(DATA, epsilon=1.0)
 
 
 @pytest.mark.parametrize("target", [0, -1, float("nan"), float("inf"), "1"])
 def test_an_epsilon_that_means_nothing_is_refused(target):
-    with pytest.raises(so.UsageError, match="epsilon must be a finite number above 0"):
+    with pytest.raises(UsageError, match="epsilon must be a finite number above 0"):
         so.calibrate(plan(), epsilon=target, delta=1e-3)
 
 
 @pytest.mark.parametrize("delta", [0, -1e-5, 1, 2, float("nan"), 1e-310, "1e-5"])
 def test_a_delta_that_is_no_probability_is_refused(delta):
-    with pytest.raises(so.UsageError, match="delta must be in"):
+    with pytest.raises(UsageError, match="delta must be in"):
         so.calibrate(plan(), epsilon=1.0, delta=delta)
 
 
 def test_a_weak_target_has_to_be_asked_for():
-    with pytest.raises(so.UsageError, match="epsilon must be at most 20"):
+    with pytest.raises(UsageError, match="epsilon must be at most 20"):
         so.calibrate(plan(), epsilon=30.0, delta=1e-3)
     assert so.calibrate(plan(), epsilon=30.0, delta=1e-3, allow_weak=True).guarantee(delta=1e-3).epsilon <= 30
 
 
 def test_a_target_that_would_drown_everything_names_the_noise_it_needs():
-    with pytest.raises(so.UsageError, match=r"noise|sigma|multiplier"):
+    with pytest.raises(UsageError, match=r"noise|sigma|multiplier"):
         so.calibrate(plan(), epsilon=1e-9, delta=1e-12)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from contracts import LAYOUT, ClipContract, PerExampleContract
 
-from sordino import ClipByNorm, ClipPerLayer, Normalise, UsageError
+from sordino import ClipByNorm, ClipPerLayer, Normalise
+from sordino.errors import UsageError
 from sordino.kernel.states import Dense, Layout
 
 

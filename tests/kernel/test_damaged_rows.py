@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 import sordino as so
 from sordino.errors import DataError
 from sordino.kernel.records import as_records, by_user
+from sordino.training.evaluation import accuracy
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS, LABELS = torch.randn(60, 4, generator=GENERATOR), torch.randint(0, 3, (60,), generator=GENERATOR)
@@ -138,7 +139,7 @@ def test_rows_without_a_common_shape_are_refused_and_their_shapes_are_not_told()
 
 def test_public_rows_that_cannot_be_read_are_counted() -> None:
     with pytest.raises(DataError, match="2 of the public rows are not finite or cannot be read"):
-        so.accuracy(nn.Linear(4, 3), so.Public(Damaged({3: OSError("ALICE"), 9: (SOUND, None)})))
+        accuracy(nn.Linear(4, 3), so.Public(Damaged({3: OSError("ALICE"), 9: (SOUND, None)})))
 
 
 def test_a_file_that_is_cut_short_on_the_disk_does_not_end_a_training(tmp_path) -> None:

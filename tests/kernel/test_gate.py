@@ -31,6 +31,7 @@ from sordino.convex.random_features import RandomReLU
 from sordino.convex.sufficient_statistics import release_statistics
 from sordino.errors import BudgetError, Interrupted, StateError, UsageError
 from sordino.kernel.budget import Address, Release, RunIdentity
+from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Layout
@@ -42,6 +43,7 @@ from sordino.sklearn import ConvexReLUClassifier, NoisyAccuracy, PrivateClassifi
 from sordino.sklearn.estimator import OneFit
 from sordino.training.checkpoint import Checkpoints, Progress, RunWriter
 from sordino.training.evaluation import Charged
+from sordino.training.fit import Fitted
 from sordino.training.run_folder import RunFolder
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
 from sordino.tuning.search_state import SearchCheckpoint
@@ -239,7 +241,7 @@ def test_threads_that_release_at_once_get_numbers_of_their_own() -> None:
     with ThreadPoolExecutor(8) as threads:
         opened = list(
             threads.map(
-                lambda _: budget.open("sum", noise=NOISE, adjacency=so.Adjacency.ZERO_OUT, key=so.Key.from_seed(0)),
+                lambda _: budget.open("sum", noise=NOISE, adjacency=so.Adjacency.ZERO_OUT, key=Key.from_seed(0)),
                 range(40),
             )
         )
@@ -250,7 +252,7 @@ def test_nothing_is_computed_before_it_is_charged() -> None:
     budget = budget_of(epsilon=0.1, delta=1e-5)
     with pytest.raises(BudgetError, match=r"the sum would bring epsilon to .*allowed is 0.1, of which 0 is spent"):
         budget.release(
-            "sum", noise=so.Gaussian(1.0), adjacency=so.Adjacency.ZERO_OUT, key=so.Key.fresh(), total_of=pytest.fail
+            "sum", noise=so.Gaussian(1.0), adjacency=so.Adjacency.ZERO_OUT, key=Key.fresh(), total_of=pytest.fail
         )
     assert budget.releases == ()
 
@@ -284,7 +286,7 @@ def test_so_little_noise_that_its_end_would_be_seen_is_refused_wherever_a_promis
 
 
 def opened() -> Release:
-    return Release(NOISE, Address(0, so.Key.from_seed(0)))
+    return Release(NOISE, Address(0, Key.from_seed(0)))
 
 
 def test_the_noise_of_a_step_is_drawn_once() -> None:
@@ -312,7 +314,7 @@ def test_threads_that_evaluate_at_once_draw_noise_of_their_own(drawn: Counter) -
 # Runs that are taken up again.
 
 
-def trained(data: object, out: Path, **changes) -> so.Fitted:
+def trained(data: object, out: Path, **changes) -> Fitted:
     given = {"epsilon": 4.0, "delta": 1e-3, "batch_size": 20, "steps": 6, "seed": 7, "progress": False, "resume": True}
     return so.fit(linear(), data, out=out, **(given | changes))
 
@@ -386,10 +388,10 @@ def test_a_stopped_run_keeps_its_number_in_a_budget_that_holds_other_releases(
     whole = trained(begun(budget_of()), tmp_path / "whole")
     stopped(monkeypatch, begun(budget_of()), tmp_path / "run")
     budget = budget_of()
-    again = budget.open("other", noise=so.Gaussian(30.0), adjacency=so.Adjacency.ZERO_OUT, key=so.Key.from_seed(7))
+    again = budget.open("other", noise=so.Gaussian(30.0), adjacency=so.Adjacency.ZERO_OUT, key=Key.from_seed(7))
     found = trained(budget, tmp_path / "run")
     assert again.number == 0 and torch.equal(found.model.weight, whole.model.weight)
-    later = budget.open("later", noise=so.Gaussian(90.0), adjacency=so.Adjacency.ZERO_OUT, key=so.Key.from_seed(7))
+    later = budget.open("later", noise=so.Gaussian(90.0), adjacency=so.Adjacency.ZERO_OUT, key=Key.from_seed(7))
     assert later.number == 2  # that of the run is 1
 
 
@@ -484,10 +486,10 @@ def test_a_stopped_tuning_that_goes_on_in_the_budget_that_holds_it_is_charged_on
         budget.charge(GaussianDpEvent(9.0), so.Adjacency.ZERO_OUT, what="sum")
         return budget
 
-    with Checkpoints.begin(tmp_path / "whole", so.Key.from_seed(0)) as checkpoints:
+    with Checkpoints.begin(tmp_path / "whole", Key.from_seed(0)) as checkpoints:
         whole = tuned_by(checkpoints, sum_before(), stop=False)
     budget = sum_before()
-    with Checkpoints.begin(tmp_path / "stopped", so.Key.from_seed(0)) as checkpoints, pytest.raises(Interrupted):
+    with Checkpoints.begin(tmp_path / "stopped", Key.from_seed(0)) as checkpoints, pytest.raises(Interrupted):
         tuned_by(checkpoints, budget, stop=True)
     for again in (budget, sum_before()):  # in the same process, and in another
         with Checkpoints.open(tmp_path / "stopped") as checkpoints:

@@ -21,6 +21,7 @@ from sordino.kernel import randomness
 from sordino.kernel.lattice import LATTICE_BITS, ConstantScale, rounded_sum, spacing_of, spacings_of
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import NORMAL_ERROR, Stream
+from sordino.kernel.states import BoundedSum, Layout
 from sordino.optimized_noise import best_blocks, isotropic, weighted_laplace
 from sordino.optimized_noise.block_norm import Gammas
 from sordino.optimized_noise.noise import OptimizedNoise
@@ -31,7 +32,7 @@ HONEST_FILL = Stream.fill_with_normals
 
 
 def total_of(value):
-    return so.BoundedSum(value, 1.0, so.Layout(("w",), ((len(value),),)))
+    return BoundedSum(value, 1.0, Layout(("w",), ((len(value),),)))
 
 
 def sums(size=SIZE):

@@ -17,6 +17,7 @@ import sordino as so
 from sordino.errors import UsageError
 from sordino.gradients import torch_state
 from sordino.gradients.torch_state import attributes_kept
+from sordino.kernel.augmentation import Flip
 from sordino.kernel.records import as_records
 from sordino.training import evaluation
 
@@ -357,7 +358,7 @@ def test_a_number_that_a_model_reads_of_its_rows_does_not_leave_a_pass(read: Cal
 def test_what_a_transform_keeps_cannot_be_used_on_other_rows() -> None:
     bank: list[Tensor] = []
 
-    class Mixing(so.Flip):
+    class Mixing(Flip):
         def apply(self, picture: Tensor) -> Tensor:
             bank.append(picture)
             return picture * bank[0].sum().sign()

@@ -14,7 +14,8 @@ from torch import nn
 import sordino as so
 from sordino._input import validate
 from sordino.errors import SordinoError
-from sordino.training.evaluation import Evaluation
+from sordino.kernel.augmentation import Flip
+from sordino.training.evaluation import Evaluation, accuracy
 
 FEW = ("inputs and target", "a pair of numbers", "rows by name", "an array of objects", "a data set")
 SLOW_ONES = ("sordino.fit", "fit_hidden_state", "PrivateRun", "federated_sgd", "white_box_scores", "verify", "opacus")
@@ -69,8 +70,8 @@ SETTINGS = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 5, "steps": 1, "progres
         lambda: so.fit(nn.Linear(4, 3), ROWS, **(SETTINGS | {"epsilon": ROWS[0]})),
         lambda: so.fit(nn.Linear(4, 3), ROWS, **(SETTINGS | {"batch_size": np.float32(NUMBER)})),
         lambda: so.fit(nn.Linear(4, 3), ROWS, **SETTINGS, optimizer=lambda parameters: ROWS),
-        lambda: so.accuracy(nn.Linear(4, 3), ROWS),
-        lambda: so.accuracy(ROWS, so.Public(ROWS)),
+        lambda: accuracy(nn.Linear(4, 3), ROWS),
+        lambda: accuracy(ROWS, so.Public(ROWS)),
         lambda: so.Charged(ROWS, 1.0, 1),
         lambda: so.release_moments(ROWS, noise_multiplier=5.0),
         lambda: so.as_records(ROWS, input_range=ROWS[0]),
@@ -89,12 +90,12 @@ def test_swapped_arguments_are_refused_without_a_word_about_the_rows(attempt) ->
 def test_a_message_that_quotes_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "described", repr)
     with pytest.raises(SordinoError) as refused:
-        so.accuracy(nn.Linear(4, 3), ROWS)
+        accuracy(nn.Linear(4, 3), ROWS)
     assert betrayed(full_message(refused.value))
 
 
 def test_a_plain_number_that_is_wrong_is_shown_and_anything_else_is_described() -> None:
-    given = (-0.5, np.float64(-0.5), torch.tensor(-0.5), 10**5000, True, None, "0.5", [0.5], so.Flip, torch.float16)
+    given = (-0.5, np.float64(-0.5), torch.tensor(-0.5), 10**5000, True, None, "0.5", [0.5], Flip, torch.float16)
     assert [validate.shown(each) for each in given] == [
         "-0.5",
         "float64 of shape () and dtype float64",

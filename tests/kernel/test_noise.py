@@ -9,9 +9,11 @@ import torch
 from contracts import LAYOUT, NoiseContract, stream
 from scipy import stats
 
-from sordino import Adjacency, BoundedSum, Gaussian, Key, UsageError
+from sordino import Adjacency, Gaussian
+from sordino.errors import UsageError
 from sordino.kernel.noise import NoiseAt, check_tail
-from sordino.kernel.randomness import NORMALS_PER_BLOCK, Stream
+from sordino.kernel.randomness import NORMALS_PER_BLOCK, Key, Stream
+from sordino.kernel.states import BoundedSum
 
 
 class TestGaussian(NoiseContract):

@@ -13,9 +13,12 @@ from scipy import stats
 from torch import nn
 
 import sordino as so
+from sordino.accounting import Unit
 from sordino.encodings import RankedSparsify
+from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.encoding import Unchanged
+from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records
 from sordino.kernel.states import Dense, Layout
 from sordino.kernel.step import StepState, Streams
@@ -58,7 +61,7 @@ def clipped_sum_by_hand(model, indices, norm):
 def test_a_release_is_the_clipped_sum_of_single_examples_plus_noise():
     plan, model = make_plan(so.Poisson(0.3, 4)), make_model()
     run = so.PrivateRun(plan, model, DATA, seed=0)
-    key = so.Key.from_seed(0).of_release(0)
+    key = Key.from_seed(0).of_release(0)
     for step, indices in enumerate(plan.sampler.batches(40, key.stream("sampling"))):
         noise = 0.5 * torch.from_numpy(key.stream("noise").normals(run.layout.size, step=step)).double()
         expected = clipped_sum_by_hand(model, indices, 0.5) + noise
@@ -205,8 +208,8 @@ def test_the_guarantee_says_that_a_seed_can_remove_the_noise():
 
 
 def test_a_seed_and_a_key_exclude_each_other():
-    with pytest.raises(so.UsageError, match="seed and key exclude each other"):
-        so.PrivateRun(make_plan(), make_model(), DATA, seed=0, key=so.Key.fresh())
+    with pytest.raises(UsageError, match="seed and key exclude each other"):
+        so.PrivateRun(make_plan(), make_model(), DATA, seed=0, key=Key.fresh())
 
 
 def test_a_run_cannot_be_continued_in_a_forked_process(monkeypatch):
@@ -214,7 +217,7 @@ def test_a_run_cannot_be_continued_in_a_forked_process(monkeypatch):
     next(run)
     child = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
-    with pytest.raises(so.UsageError, match="forked process"):
+    with pytest.raises(UsageError, match="forked process"):
         next(run)
 
 
@@ -227,7 +230,7 @@ def test_a_stage_of_the_wrong_kind_is_refused(stage):
         "noise": so.Gaussian(1.0),
         "encoding": Unchanged(),
     }
-    with pytest.raises(so.UsageError, match=f"{stage} must be"):
+    with pytest.raises(UsageError, match=f"{stage} must be"):
         so.Plan(**(stages | {stage: 0.1}))
 
 
@@ -235,7 +238,7 @@ def test_the_user_is_protected_as_a_whole():
     owners = torch.arange(40) // 4
     users = so.by_user(DATA, owners, rows_per_user=3)
     run = so.PrivateRun(make_plan(so.Poisson(1.0, 1)), make_model(), users, seed=0)
-    assert run.guarantee(delta=1e-2).unit is so.Unit.USER
+    assert run.guarantee(delta=1e-2).unit is Unit.USER
     model, total = make_model(), 0
     for user in range(10):
         model.zero_grad()
@@ -244,8 +247,7 @@ def test_the_user_is_protected_as_a_whole():
         gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
         total = total + gradient * min(1.0, 0.5 * SCALED_TO / float(gradient.norm()))
     noise = (
-        0.5
-        * torch.from_numpy(so.Key.from_seed(0).of_release(0).stream("noise").normals(run.layout.size, step=0)).double()
+        0.5 * torch.from_numpy(Key.from_seed(0).of_release(0).stream("noise").normals(run.layout.size, step=0)).double()
     )
     torch.testing.assert_close(next(run).value, total + noise, atol=2e-5, rtol=0)
 
@@ -322,7 +324,7 @@ def test_an_encoding_learns_from_released_gradients_only():
 def carried_out(plan, model, *, seed=0):
     """The releases of a run, each computed by one call of the function `step`."""
     budget = so.Budget(DATA)
-    key = so.Key.from_seed(seed)
+    key = Key.from_seed(seed)
     release = budget.open("steps", noise=plan.noise, adjacency=plan.adjacency, key=key, steps=plan.steps)
     streams, state = Streams.of(release.key), so.PrivateRun(plan, model, DATA, seed=seed).state
     for number, joined in enumerate(plan.sampler.batches(40, streams.sampling)):
@@ -398,7 +400,7 @@ def test_a_run_that_is_continued_releases_what_it_would_have_released(sampler, s
 def test_a_run_that_has_begun_cannot_be_moved():
     run = so.PrivateRun(make_plan(), make_model(), DATA, seed=0)
     next(run)
-    with pytest.raises(so.UsageError, match="before the first step of a run"):
+    with pytest.raises(UsageError, match="before the first step of a run"):
         run.continue_at(0, {})
 
 
@@ -414,5 +416,5 @@ def test_steps_that_are_drawn_again_are_paid_for():
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_run_is_never_copied(copied):
-    with pytest.raises(so.UsageError, match="would draw the same noise"):
+    with pytest.raises(UsageError, match="would draw the same noise"):
         copied(so.PrivateRun(make_plan(), make_model(), DATA))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from contracts import SamplerContract, stream
 
-from sordino import Adjacency, BallsInBins, Cyclic, DataError, FixedSize, Gaussian, Poisson, Shuffled, TruncatedPoisson
+from sordino import Adjacency, BallsInBins, Cyclic, FixedSize, Gaussian, Poisson, Shuffled, TruncatedPoisson
 from sordino.accounting import privacy_of
-from sordino.errors import UnsupportedEvent, UsageError
+from sordino.errors import DataError, UnsupportedEvent, UsageError
 
 
 class TestPoisson(SamplerContract):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sordino import BoundedSum, Layout, Private, UsageError
-from sordino.kernel.states import NUMBERS_AT_A_TIME, Dense
+from sordino import Private
+from sordino.errors import UsageError
+from sordino.kernel.states import NUMBERS_AT_A_TIME, BoundedSum, Dense, Layout
 
 LAYOUT = Layout(("w",), ((2,),))
 

@@ -21,8 +21,9 @@ import sordino as so
 from sordino.accounting import PureDpEvent
 from sordino.encodings import ConstantRate, ProjectBiased, PublicGradients, RandomSparsify, Subspace
 from sordino.errors import UsageError
+from sordino.kernel.encoding import Unchanged
 from sordino.kernel.noise import HopelessNoise, NoiseAt
-from sordino.kernel.states import BoundedSum
+from sordino.kernel.states import BoundedSum, Layout
 from sordino.optimized_noise import AbsoluteCost, SquaredCost, best_blocks, isotropic, weighted_laplace
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Fixed, Flat, FromPublicRows, FromReleases, Source, Unweighted
@@ -62,7 +63,7 @@ def make_model() -> nn.Module:
 def make_plan(noise, encoding=None, sampler=None, clip=1.0) -> so.Plan:
     gradient = so.LossGradient(F.cross_entropy)
     sampler = sampler or so.Poisson(rate=0.3, steps=8)
-    return so.Plan(sampler, gradient, so.ClipByNorm(clip), noise, encoding or so.Unchanged())
+    return so.Plan(sampler, gradient, so.ClipByNorm(clip), noise, encoding or Unchanged())
 
 
 def released(make_noise, make_encoding=lambda model: None, *, stop: int | None = None) -> torch.Tensor:
@@ -76,11 +77,11 @@ def released(make_noise, make_encoding=lambda model: None, *, stop: int | None =
 
 
 def total_of(value: torch.Tensor, bound: float = 1.0) -> BoundedSum:
-    return BoundedSum(value.double(), bound, so.Layout(("w",), ((len(value),),)))
+    return BoundedSum(value.double(), bound, Layout(("w",), ((len(value),),)))
 
 
 def law(noise: OptimizedNoise, size: int, bound: float = 1.0):
-    layout = so.Layout(("w",), ((size,),))
+    layout = Layout(("w",), ((size,),))
     return noise.law(bound, NoiseAt(stream("noise"), 0, noise.init(layout))).density
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import sordino as so
 from sordino.errors import BudgetError, UsageError
+from sordino.kernel.randomness import Key
 from sordino.optimized_noise import isotropic, weighted_laplace
 from sordino.optimized_noise.noise import OptimizedNoise
 from sordino.optimized_noise.sources import Flat
@@ -138,7 +139,7 @@ def test_unpaid_weights_are_those_of_all_private_rows() -> None:
     model = make_model()
     F.cross_entropy(model(INPUTS), LABELS, reduction="sum").backward()
     weights = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).abs()
-    stream = so.Key.from_seed(0).of_release(0).stream("noise")
+    stream = Key.from_seed(0).of_release(0).stream("noise")
     noises = [fit(weights, 1.0).sample(stream, step=0) for fit in (weighted_laplace, isotropic)]
     difference = moved(OptimizedNoise(1.0, fit=weighted_laplace)) - moved(OptimizedNoise(1.0, fit=isotropic))
     torch.testing.assert_close(difference, noises[0] - noises[1], rtol=1e-3, atol=1e-3)

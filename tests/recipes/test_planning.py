@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sordino as so
+from sordino.accounting import Unit
+from sordino.errors import UsageError
 from sordino.recipes.planning import SMALLEST_DELTA, Question, SamplerName, compare, make_sampler, solve
 
 KNOWN = dict(examples=5_000, batch_size=250, steps=200, noise_multiplier=1.5, delta=1e-6)
@@ -72,7 +74,7 @@ def test_a_delta_below_all_numbers_is_rounded_up_to_the_smallest_there_is():
     ],
 )
 def test_what_cannot_be_reached_is_said(changes, said):
-    with pytest.raises(so.UsageError, match=said):
+    with pytest.raises(UsageError, match=said):
         solve(question(**changes))
 
 
@@ -100,7 +102,7 @@ def test_what_is_planned_is_what_a_run_would_be_worth(sampler):
 
 
 def test_users_are_named_as_the_unit():
-    assert solve(question(unit=so.Unit.USER)).guarantee.unit is so.Unit.USER
+    assert solve(question(unit=Unit.USER)).guarantee.unit is Unit.USER
 
 
 @pytest.mark.parametrize("examples", [1, 2, 9, 10, 11, 999, 1000, 60_000, 10**9])

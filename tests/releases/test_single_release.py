@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sordino as so
+from sordino.errors import BudgetError, UsageError
 from sordino.optimized_noise import AbsoluteCost, SquaredCost, isotropic, weighted_laplace
 
 
@@ -102,13 +103,13 @@ def test_a_budget_is_charged_and_says_when_it_is_spent():
     assert not torch.equal(first.value, second.value)
     assert budget.releases == ("vector", "vector")
     assert budget.guarantee(delta=0.0).epsilon == pytest.approx(1.0)
-    with pytest.raises(so.BudgetError, match=r"the vector would bring epsilon to 1\.5"):
+    with pytest.raises(BudgetError, match=r"the vector would bring epsilon to 1\.5"):
         so.release([1.0, 2.0], 1.0, 0.5, budget=budget)
 
 
 def test_a_budget_without_a_delta_takes_no_gaussian_noise():
     budget = so.Budget((torch.zeros(9, 2), torch.zeros(9)), epsilon=1.0, delta=0.0)
-    with pytest.raises(so.UsageError, match="delta"):
+    with pytest.raises(UsageError, match="delta"):
         budget.charge(GaussianDpEvent(10.0), so.Adjacency.ZERO_OUT, what="mean")
     assert budget.releases == ()
 
@@ -151,7 +152,7 @@ def test_weights_that_were_too_small_are_counted():
 def test_bad_input_gets_one_clear_line_and_no_budget_is_charged(changed, message):
     budget = so.Budget((torch.zeros(9, 2), torch.zeros(9)))
     arguments = {"vector": [1.0, 2.0], "sensitivity": 1.0, "epsilon": 1.0, "budget": budget} | changed
-    with pytest.raises(so.UsageError, match=message) as raised:
+    with pytest.raises(UsageError, match=message) as raised:
         so.release(**arguments)
     assert "\n" not in str(raised.value)
     assert budget.releases == ()

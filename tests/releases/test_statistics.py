@@ -7,6 +7,7 @@ import torch
 from dp_accounting import GaussianDpEvent
 
 import sordino as so
+from sordino.errors import BudgetError, UsageError
 from sordino.kernel.noise import Gaussian
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records, by_user
@@ -96,7 +97,7 @@ def test_what_the_budget_cannot_pay_is_refused_before_a_row_is_read():
 
     budget = so.Budget(as_records(Watched(), input_range=(0.0, 1.0)), epsilon=0.5, delta=1e-5)
     reads = Watched.reads
-    with pytest.raises(so.BudgetError, match="the moments of the inputs would bring epsilon to"):
+    with pytest.raises(BudgetError, match="the moments of the inputs would bring epsilon to"):
         release_moments(budget, noise_multiplier=1.0)
     assert Watched.reads == reads and budget.releases == ()
 
@@ -172,7 +173,7 @@ def test_nothing_but_noise_still_gives_numbers_in_the_range():
 )
 def test_inputs_without_a_public_range_are_refused_and_not_charged(data, said):
     budget = so.Budget(data)
-    with pytest.raises(so.UsageError, match=said):
+    with pytest.raises(UsageError, match=said):
         release_moments(budget, noise_multiplier=1.0)
     assert budget.releases == ()
 
@@ -180,11 +181,11 @@ def test_inputs_without_a_public_range_are_refused_and_not_charged(data, said):
 @pytest.mark.parametrize("noise_multiplier", [0, -1, float("nan"), 0.0001, "1"])
 def test_noise_that_protects_nobody_is_refused_and_not_charged(noise_multiplier):
     budget = so.Budget(records_of())
-    with pytest.raises(so.UsageError, match="noise_multiplier"):
+    with pytest.raises(UsageError, match="noise_multiplier"):
         release_moments(budget, noise_multiplier=noise_multiplier)
     assert budget.releases == ()
 
 
 def test_seed_and_key_exclude_each_other():
-    with pytest.raises(so.UsageError, match="seed and key exclude each other"):
+    with pytest.raises(UsageError, match="seed and key exclude each other"):
         release_moments(so.Budget(records_of()), noise_multiplier=1.0, seed=0, key=Key.fresh())

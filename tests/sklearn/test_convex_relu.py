@@ -7,6 +7,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, cross_val_score
 
 import sordino as so
+from sordino.accounting import Unit
 from sordino.convex import GatedReLU
 from sordino.errors import BudgetError, UsageError
 from sordino.sklearn import ConvexReLUClassifier, ConvexReLURegressor
@@ -149,7 +150,7 @@ def test_users_are_protected_with_all_of_their_rows_where_every_step_is_counted(
     X, y = points()
     users = [f"user {row % 150}" for row in range(600)]
     classifier = quick(method="dp-sgd", batch_size=50, rows_per_user=3).fit(X, y, users=users)
-    assert classifier.privacy_.unit is so.Unit.USER
+    assert classifier.privacy_.unit is Unit.USER
     elsewhere = X.copy()
     elsewhere[450:] = 7.0  # the fourth row of each user
     other = quick(method="dp-sgd", batch_size=50, rows_per_user=3).fit(elsewhere, y, users=users)
@@ -160,7 +161,7 @@ def test_what_is_hidden_is_proved_for_one_row_of_a_user_only():
     X, y = points()
     with pytest.raises(UsageError, match=r"one row per user, got rows_per_user 3: .* use method='dp-sgd'"):
         quick(rows_per_user=3, batch_size=50).fit(X, y, users=np.arange(600) // 3)
-    assert quick(rows_per_user=1, batch_size=50).fit(X, y, users=np.arange(600) // 3).privacy_.unit is so.Unit.USER
+    assert quick(rows_per_user=1, batch_size=50).fit(X, y, users=np.arange(600) // 3).privacy_.unit is Unit.USER
 
 
 @pytest.mark.parametrize("method", METHODS)

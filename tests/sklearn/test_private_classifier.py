@@ -10,8 +10,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from torch import nn
 
-from sordino import Unit
-from sordino.accounting import pld
+from sordino.accounting import Unit, pld
 from sordino.errors import UsageError
 from sordino.sklearn import PrivateClassifier, PublicScaler
 from sordino.sklearn.estimator import linear

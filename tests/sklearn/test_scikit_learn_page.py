@@ -2,7 +2,7 @@
 
 from pages import run_examples
 
-from sordino import Unit
+from sordino.accounting import Unit
 
 
 def test_the_page_runs_and_its_guarantees_hold(capsys):

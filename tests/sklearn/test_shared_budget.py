@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 import sordino as so
-from sordino.accounting import privacy_of
+from sordino.accounting import Unit, privacy_of
 from sordino.errors import BudgetError, UsageError
 from sordino.sklearn import NoisyAccuracy, PrivateClassifier, PublicScaler
 
@@ -94,8 +94,8 @@ def test_a_budget_of_examples_does_not_pay_for_users():
     with pytest.raises(UsageError, match="must have its privacy unit example, got user"):
         private(so.Budget((X, Y)), rows_per_user=3).fit(X, Y, users=users)
     budget = so.Budget(so.by_user((X, Y), users, rows_per_user=3))
-    assert private(budget, rows_per_user=3).fit(X, Y, users=users).privacy_.unit is so.Unit.USER
-    assert budget.guarantee(delta=1e-5).unit is so.Unit.USER
+    assert private(budget, rows_per_user=3).fit(X, Y, users=users).privacy_.unit is Unit.USER
+    assert budget.guarantee(delta=1e-5).unit is Unit.USER
 
 
 def test_what_is_no_budget_is_refused():

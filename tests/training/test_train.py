@@ -10,6 +10,8 @@ from dp_accounting import GaussianDpEvent
 from torch import nn
 
 import sordino as so
+from sordino.accounting import Unit
+from sordino.errors import BudgetError, UsageError
 from sordino.kernel.encoding import Unchanged
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -65,20 +67,20 @@ def test_adam_an_optimizer_of_ones_own_and_a_function_that_makes_one_all_train()
 
 def test_an_optimizer_that_lacks_a_parameter_is_refused():
     model = make_model()
-    with pytest.raises(so.UsageError, match="does not hold all trainable parameters"):
+    with pytest.raises(UsageError, match="does not hold all trainable parameters"):
         fit(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
-    with pytest.raises(so.UsageError, match="does not hold all trainable parameters"):
+    with pytest.raises(UsageError, match="does not hold all trainable parameters"):
         fit(model, optimizer=torch.optim.SGD(make_model().parameters(), lr=0.1))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", lambda parameters: None, torch.optim.LBFGS])
 def test_what_is_no_optimizer_is_refused(optimizer):
-    with pytest.raises(so.UsageError, match=r"optimizer must be|LBFGS"):
+    with pytest.raises(UsageError, match=r"optimizer must be|LBFGS"):
         fit(optimizer=optimizer)
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(so.UsageError, match="model must be a Module"):
+    with pytest.raises(UsageError, match="model must be a Module"):
         fit(model="resnet")
 
 
@@ -100,7 +102,7 @@ def test_the_stages_are_passed_through():
 
 def test_a_clip_for_another_model_is_refused_before_anything_is_charged():
     budget = so.Budget(EASY)
-    with pytest.raises(so.UsageError, match="norms must hold 4 clip norms, got 2"):
+    with pytest.raises(UsageError, match="norms must hold 4 clip norms, got 2"):
         fit(data=budget, clip=so.ClipPerLayer((1.0, 1.0)))
     assert budget.releases == ()
 
@@ -117,7 +119,7 @@ def test_the_progress_bar_can_be_switched_off_and_stays_out_of_the_output(capfd)
 def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
     budget = so.Budget(EASY, epsilon=8.0, delta=1e-4)
     budget.charge(GaussianDpEvent(2.0), so.Adjacency.ZERO_OUT, what="mean of the inputs")
-    with pytest.raises(so.BudgetError, match=r"epsilon 8 .* does not fit .*: 1\.\d+ of 8 are spent") as refused:
+    with pytest.raises(BudgetError, match=r"epsilon 8 .* does not fit .*: 1\.\d+ of 8 are spent") as refused:
         fit(data=budget)
     assert budget.releases == ("mean of the inputs",)
     largest = float(re.search(r"Ask for at most ([\d.]+\d)\.", str(refused.value)).group(1))
@@ -125,7 +127,7 @@ def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
     assert budget.releases == ("mean of the inputs", "training run")
     assert largest - 0.01 < fitted.guarantee.epsilon <= largest
     assert 7.9 < budget.guarantee(delta=1e-4).epsilon <= 8.0
-    with pytest.raises(so.BudgetError, match=r"allowed is 8, of which \d\.\d+ is spent: nothing more would fit"):
+    with pytest.raises(BudgetError, match=r"allowed is 8, of which \d\.\d+ is spent: nothing more would fit"):
         fit(data=budget, epsilon=1.0)
     assert len(budget.releases) == 2
 
@@ -142,14 +144,14 @@ def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releas
 def test_a_plan_that_does_not_fit_into_a_budget_is_refused_with_what_would():
     budget = so.Budget(EASY, epsilon=1.0, delta=1e-4)
     plan = so.Plan(so.Poisson(0.1, 5), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(0.5))
-    with pytest.raises(so.BudgetError, match=r"does not fit into the budget: 0 of 1 are spent .* at most 0\.99"):
+    with pytest.raises(BudgetError, match=r"does not fit into the budget: 0 of 1 are spent .* at most 0\.99"):
         so.fit(nn.Linear(EASY[0].shape[1], 2), budget, plan, progress=False)
     assert budget.releases == ()
 
 
 @pytest.mark.parametrize("limit", [dict(epsilon=float("nan")), dict(epsilon=0), dict(delta=1.0), dict(delta=None)])
 def test_a_limit_that_limits_nothing_is_refused(limit):
-    with pytest.raises(so.UsageError):
+    with pytest.raises(UsageError):
         so.Budget(EASY, **(dict(epsilon=1.0, delta=1e-4) | limit))
 
 
@@ -159,7 +161,7 @@ def test_a_model_that_mixes_examples_leaves_the_budget_uncharged():
             return x - x.mean(dim=0)
 
     budget = so.Budget(EASY)
-    with pytest.raises(so.UsageError, match="mixes the examples"):
+    with pytest.raises(UsageError, match="mixes the examples"):
         fit(nn.Sequential(MinusMean(), nn.Linear(4, 2)), data=budget)
     assert budget.releases == ()
 
@@ -167,7 +169,7 @@ def test_a_model_that_mixes_examples_leaves_the_budget_uncharged():
 @pytest.mark.parametrize("wrong", [dict(seed=-1), dict(physical_batch_size=0), dict(physical_batch_size=2.5)])
 def test_a_wrong_argument_leaves_the_budget_uncharged(wrong):
     budget = so.Budget(EASY)
-    with pytest.raises(so.UsageError):
+    with pytest.raises(UsageError):
         fit(data=budget, **wrong)
     assert budget.releases == ()
 
@@ -179,17 +181,17 @@ def test_epochs_are_turned_into_steps():
 
 @pytest.mark.parametrize("length", [dict(steps=3, epochs=1), dict(steps=None), dict(sampler=so.Poisson(0.1, 3))])
 def test_the_length_is_said_exactly_once(length):
-    with pytest.raises(so.UsageError, match=r"epochs and steps|either epochs or steps"):
+    with pytest.raises(UsageError, match=r"epochs and steps|either epochs or steps"):
         fit(**length)
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(so.UsageError, match="batch_size must be a whole number from 1 to 600, got 601"):
+    with pytest.raises(UsageError, match="batch_size must be a whole number from 1 to 600, got 601"):
         fit(batch_size=601)
 
 
 def test_a_delta_of_one_over_the_examples_has_to_be_asked_for():
-    with pytest.raises(so.UsageError, match=r"delta must be below 1 / examples = 0\.0017"):
+    with pytest.raises(UsageError, match=r"delta must be below 1 / examples = 0\.0017"):
         fit(delta=1 / 600)
     assert fit(delta=1 / 600, allow_large_delta=True).guarantee.delta == 1 / 600
 
@@ -212,7 +214,7 @@ def test_class_weights_that_are_public_count(weighted):
 def test_a_user_is_protected_with_all_of_their_rows():
     users = so.by_user(EASY, torch.arange(600) // 3, rows_per_user=3)
     fitted = fit(data=users, delta=1e-3, batch_size=50)
-    assert fitted.guarantee.unit is so.Unit.USER
+    assert fitted.guarantee.unit is Unit.USER
     assert "for every user" in fitted.guarantee.statement
     assert fitted.plan.sampler.rate == 50 / 200
 
@@ -221,9 +223,9 @@ def test_a_secret_size_needs_a_public_guess_and_is_not_looked_at():
     sampler = so.Poisson(0.2, 3, so.Adjacency.ADD_OR_REMOVE, expected_examples=1_000)
     fitted = fit(sampler=sampler, steps=None, batch_size=200)
     assert fitted.guarantee.adjacency is so.Adjacency.ADD_OR_REMOVE
-    with pytest.raises(so.UsageError, match="from 1 to 1000"):
+    with pytest.raises(UsageError, match="from 1 to 1000"):
         fit(sampler=sampler, steps=None, batch_size=1_001)
-    with pytest.raises(so.UsageError, match="expected_examples"):
+    with pytest.raises(UsageError, match="expected_examples"):
         so.Poisson(0.2, 3, so.Adjacency.ADD_OR_REMOVE)
 
 

@@ -12,6 +12,8 @@ from scipy.stats import binomtest
 from torch import nn
 
 import sordino as so
+from sordino.errors import BudgetError, DataError, UsageError
+from sordino.kernel.randomness import Key
 from sordino.training.evaluation import (
     Charged,
     Public,
@@ -126,26 +128,26 @@ def test_dropout_is_off_and_its_mode_is_kept():
 @pytest.mark.parametrize(
     ("measure", "error", "message"),
     [
-        (lambda model: accuracy(model, rows()), so.UsageError, "public must be a Public, got tuple"),
-        (lambda model: accuracy(model, Public(rows()), batch_size=0), so.UsageError, "batch_size must be a whole"),
+        (lambda model: accuracy(model, rows()), UsageError, "public must be a Public, got tuple"),
+        (lambda model: accuracy(model, Public(rows()), batch_size=0), UsageError, "batch_size must be a whole"),
         (
             lambda model: accuracy(model, Public((torch.full((2, 4), math.nan), torch.zeros(2)))),
-            so.DataError,
+            DataError,
             "2 of the public rows are not finite or cannot be read",
         ),
         (
             lambda model: mean_loss(model, Public((torch.zeros(2, 4), torch.tensor([0, 3])))),
-            so.DataError,
+            DataError,
             "1 public rows have a label outside the model's classes",
         ),
         (
             lambda model: regression(model, Public((torch.zeros(2, 4), torch.zeros(2)))),
-            so.UsageError,
+            UsageError,
             r"outputs of shape \(2, 3\) do not match targets of shape \(2,\)",
         ),
         (
             lambda model: accuracy(model, Public((torch.zeros(2, 4), torch.zeros(2, 5)))),
-            so.UsageError,
+            UsageError,
             r"outputs of shape \(2, 3\) do not match targets of shape \(2, 5\)",
         ),
     ],
@@ -193,7 +195,7 @@ def test_a_price_beyond_the_budget_is_refused_before_the_data_is_touched():
     data = Watched()
     budget = so.Budget(data, epsilon=1.0, delta=1e-3)
     declared = data.reads
-    with pytest.raises(so.BudgetError, match="the validation would bring epsilon to"):
+    with pytest.raises(BudgetError, match="the validation would bring epsilon to"):
         Charged(budget, noise_multiplier=1.0, evaluations=5)
     assert budget.releases == () and data.reads == declared
 
@@ -223,7 +225,7 @@ def test_more_evaluations_than_charged_are_refused():
     for remaining in (1, 0):
         charged.accuracy(linear())
         assert charged.remaining == remaining
-    with pytest.raises(so.BudgetError, match="all 2 evaluations that were charged have been used"):
+    with pytest.raises(BudgetError, match="all 2 evaluations that were charged have been used"):
         charged.accuracy(linear())
 
 
@@ -247,7 +249,7 @@ def test_noise_differs_between_two_validations_of_one_budget_and_one_seed():
 
 
 def test_a_resumed_validation_draws_the_noise_of_the_uninterrupted_one():
-    data, model, key = rows(), linear(), so.Key.fresh()
+    data, model, key = rows(), linear(), Key.fresh()
     whole = Charged(so.Budget(data), 5.0, 3, key=key)
     uninterrupted = [whole.accuracy(model) for _ in range(3)]
     resumed = Charged(so.Budget(data), 5.0, 3, key=key)
@@ -336,7 +338,7 @@ def test_scores_are_those_of_eval_mode_and_leave_the_model_as_it_was():
 
 def test_the_divisor_under_add_or_remove_is_said_and_not_counted():
     adjacency, model = so.Adjacency.ADD_OR_REMOVE, linear()
-    with pytest.raises(so.UsageError, match="give a public expected_examples"):
+    with pytest.raises(UsageError, match="give a public expected_examples"):
         Charged(so.Budget(rows()), 5.0, 1, adjacency=adjacency)
     stds = {
         Charged(so.Budget(rows(number)), 5.0, 1, adjacency=adjacency, expected_examples=32).std for number in (30, 31)
@@ -353,12 +355,12 @@ def test_the_divisor_under_add_or_remove_is_said_and_not_counted():
         ({"evaluations": 0}, "evaluations must be a whole number from 1"),
         ({"expected_examples": 0}, "expected_examples must be a whole number from 1"),
         ({"budget": (torch.zeros(2, 1), torch.zeros(2))}, "budget must be a Budget, got tuple"),
-        ({"seed": 1, "key": so.Key.from_seed(1)}, "seed and key exclude each other"),
+        ({"seed": 1, "key": Key.from_seed(1)}, "seed and key exclude each other"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_and_not_charged(arguments, message):
     budget = so.Budget(rows())
-    with pytest.raises(so.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         Charged(**{"budget": budget, "noise_multiplier": 5.0, "evaluations": 2, **arguments})
     assert budget.releases == ()
 
@@ -377,7 +379,7 @@ class Tossing(nn.Module):
 @pytest.mark.parametrize("model", [Tossing(), nn.Linear(5, 3)])
 def test_a_model_that_cannot_be_evaluated_is_refused_and_takes_no_evaluation(model):
     charged = Charged(so.Budget(rows()), noise_multiplier=5.0, evaluations=1)
-    with pytest.raises(so.UsageError, match="the model cannot be evaluated on one example at a time"):
+    with pytest.raises(UsageError, match="the model cannot be evaluated on one example at a time"):
         charged.accuracy(model)
     assert charged.remaining == 1
 
@@ -385,5 +387,5 @@ def test_a_model_that_cannot_be_evaluated_is_refused_and_takes_no_evaluation(mod
 def test_a_forked_process_cannot_evaluate(monkeypatch):
     charged = Charged(so.Budget(rows()), noise_multiplier=5.0, evaluations=1)
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(so.UsageError, match="in a forked process"):
+    with pytest.raises(UsageError, match="in a forked process"):
         charged.accuracy(linear())

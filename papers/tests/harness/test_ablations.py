@@ -13,6 +13,7 @@ import sordino as so
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
 from sordino.kernel.clipping import SCALED_TO
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout
 from sordino_papers.harness.ablations import AblationSettings, clipped_sgd, noisy_sgd
 
@@ -39,7 +40,7 @@ def gradients() -> torch.Tensor:
 
 
 def mask() -> torch.Tensor:
-    return HALF.mask(0, Layout.of(make_model()), so.Key.from_seed(0).of_release(0).stream("coding"))
+    return HALF.mask(0, Layout.of(make_model()), Key.from_seed(0).of_release(0).stream("coding"))
 
 
 def test_without_noise_the_sum_is_that_of_clipped_masked_gradients() -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from sordino.kernel.encoding import Encoding
+from sordino.kernel.encoding import Encoding, Unchanged
 from sordino_papers.sparsification.diagnostics import ExposedRun
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -21,7 +21,7 @@ def make_model() -> nn.Module:
 
 def make_plan(encoding: Encoding | None = None, *, steps: int = 6, rate: float = 0.5, noise: float = 1.0) -> so.Plan:
     gradient, clip = so.LossGradient(F.cross_entropy), so.ClipByNorm(0.5)
-    return so.Plan(so.Poisson(rate, steps), gradient, clip, so.Gaussian(noise), encoding or so.Unchanged())
+    return so.Plan(so.Poisson(rate, steps), gradient, clip, so.Gaussian(noise), encoding or Unchanged())
 
 
 def make_exposed(plan: so.Plan, *, at=(0,), data: object = (INPUTS, LABELS), model: nn.Module | None = None):

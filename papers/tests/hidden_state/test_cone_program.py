@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-import sordino as so
+from sordino.errors import UsageError
 from sordino_papers.hidden_state.arrangements import arrangements, into_cone, number_of_cells, random_arrangements
 from sordino_papers.hidden_state.cone_program import Problem, train_networks
 
@@ -96,5 +96,5 @@ def test_what_nothing_can_explain_costs_half_its_square():
     ],
 )
 def test_problems_that_cannot_be_solved_here_are_refused(make, said):
-    with pytest.raises(so.UsageError, match=said):
+    with pytest.raises(UsageError, match=said):
         make()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import sordino as so
 from sordino.encodings import RandomSparsify
+from sordino.kernel.randomness import Key
 
 SEEDS, FINAL_RATE, LEARNING_RATE = 256, 0.9, 1.0
 SIGMAS, CLIP_NORMS = (1.0, 2.0, 4.0), (0.25, 0.5, 1.0)
@@ -70,7 +71,7 @@ def test_the_oracle_takes_the_steps_of_a_private_run() -> None:
     joins, ranks = torch.zeros(steps, seeds, 40), torch.zeros(problem.epochs, seeds, 18, dtype=torch.int64)
     normals, trained = torch.zeros(steps, seeds, 18), []
     for seed in range(seeds):
-        key = so.Key.from_seed(seed).of_release(0)
+        key = Key.from_seed(seed).of_release(0)
         for step, batch in enumerate(sampler.batches(40, key.stream("sampling"))):
             joins[step, seed, torch.from_numpy(batch)] = 1.0
             normals[step, seed] = torch.from_numpy(key.stream("noise").normals(18, step=step))

@@ -14,6 +14,7 @@ from torch import nn
 
 import sordino as so
 from sordino.errors import UsageError
+from sordino.kernel.randomness import Key
 from sordino.training.not_private import NOT_PRIVATE, ExposedResult
 from sordino_papers.harness.raw_gradients import ExposedRun
 from sordino_papers.sparsification.convergence import BoundMeasurement, measure, random_masks, secant_smoothness
@@ -67,7 +68,7 @@ def test_progress_is_at_least_what_the_theorems_take_from_it(seed: int, length: 
 def test_few_masks_leave_kappa_within_what_is_proved() -> None:
     rows = 0.01 * skewed(0, 1.0)  # nothing is clipped
     for seed in range(20):
-        masks = random_masks(0.5, DIMENSION, 1, so.Key.from_seed(seed).stream("coding"))
+        masks = random_masks(0.5, DIMENSION, 1, Key.from_seed(seed).stream("coding"))
         assert measure(rows, masks, clip_norm=1.0).kappa == pytest.approx(0.5, abs=1e-12)
 
 
@@ -82,7 +83,7 @@ def test_the_gradients_of_a_run_can_be_measured_at_every_step() -> None:
     plan = so.Plan(so.Poisson(1.0, 3), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
     for shown in ExposedRun(plan, model, data, optimizer, divisor=64, at=[0, 2]):
         rows = torch.cat([row for each in shown.raw() for row in each.rows(16)])
-        masks = random_masks(0.5, rows.shape[1], 50, so.Key.from_seed(0).stream("coding"))
+        masks = random_masks(0.5, rows.shape[1], 50, Key.from_seed(0).stream("coding"))
         loose, tight = (measure(rows, masks, clip_norm=norm) for norm in (100.0, float(rows.norm(dim=1).median())))
         assert loose.kappa == pytest.approx(1 - loose.rate)  # nothing is clipped
         assert tight.kappa is not None and tight.kappa > 1 - tight.rate + 0.05

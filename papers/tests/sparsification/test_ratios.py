@@ -10,6 +10,7 @@ from exposed_runs import make_exposed, make_model, make_plan, rows_one_by_one
 import sordino as so
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.errors import UsageError
+from sordino.kernel.randomness import Key
 from sordino.kernel.states import Dense, Layout
 from sordino_papers.sparsification.diagnostics import gradient_ratios, noise_ratio
 
@@ -47,7 +48,7 @@ def test_ratios_of_sums_are_those_of_the_clip_that_trains(found) -> None:
     layout, rows = Layout.of(model), rows_one_by_one(model)
     for (norm, rate), ratio in found.items():
         sparsify = RandomSparsify(rate, epochs=1, steps_per_epoch=1, schedule=ConstantRate())
-        keep = sparsify.mask(0, layout, so.Key.from_seed(3).stream("coding"))
+        keep = sparsify.mask(0, layout, Key.from_seed(3).stream("coding"))
         clip = so.ClipByNorm(norm)
         with_mask, without = clip(Dense(rows, layout).masked(keep)).value, clip(Dense(rows, layout)).value * keep
         assert ratio.of_sum == pytest.approx(float(with_mask.norm() / without.norm()), rel=1e-4)
@@ -56,7 +57,7 @@ def test_ratios_of_sums_are_those_of_the_clip_that_trains(found) -> None:
 def test_where_every_gradient_is_clipped_the_ratio_of_each_is_its_norm_before_over_after(found) -> None:
     rows = rows_one_by_one(make_model())
     sparsify = RandomSparsify(0.3, epochs=1, steps_per_epoch=1, schedule=ConstantRate())
-    keep = sparsify.mask(0, Layout.of(make_model()), so.Key.from_seed(3).stream("coding"))
+    keep = sparsify.mask(0, Layout.of(make_model()), Key.from_seed(3).stream("coding"))
     expected = (rows.norm(dim=1) / (rows * keep).norm(dim=1)).mean()
     ratio = found[0.05, 0.3]
     assert ratio.clipped == 1.0 and ratio.mean_norm == pytest.approx(float(rows.norm(dim=1).mean()), rel=1e-5)

@@ -53,7 +53,7 @@ def white_box_scores(
     >>> model, data = nn.Linear(40, 3), (torch.zeros(20, 40), torch.zeros(20, dtype=torch.int64))
     >>> plan = so.Plan(so.Poisson(1.0, 9), so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(1.0))
     >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    >>> scores = white_box_scores(plan, model, data, optimizer, divisor=20, canaries=60, key=so.Key.from_seed(0))
+    >>> scores = white_box_scores(plan, model, data, optimizer, divisor=20, canaries=60, key=Key.from_seed(0))
     >>> bool(scores.values[scores.included].mean() > 0 > scores.values[~scores.included].mean())
     True
     """
