@@ -1,7 +1,7 @@
 """Time of a private step of JAX-Privacy, as a ratio to a plain JAX step of the same model, measured in one run.
 
-    python -m venv /tmp/peers && /tmp/peers/bin/pip install jax jax-privacy
-    /tmp/peers/bin/python bench/jax_privacy_step.py --save results/bench_jax_privacy.json
+    python -m venv ~/peers && ~/peers/bin/pip install jax jax-privacy
+    ~/peers/bin/python bench/jax_privacy_step.py --save results/bench_jax_privacy.json
 
 It does not import Sordino, because JAX has a separate environment. The models are those of `bench.step` with the same
 shapes. Both steps are compiled. The private step clips the gradient of each example to norm 1, adds noise and updates

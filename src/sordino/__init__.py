@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from sordino.training.callbacks import Callback
     from sordino.training.description import TrainingSetup
     from sordino.training.evaluation import Charged, Evaluation, Public
-    from sordino.training.fit import dp_sgd, fit
+    from sordino.training.fit import fit
+    from sordino.training.plans import dp_sgd
     from sordino.verification import verify
 
 __all__ = [  # noqa: RUF022, they follow the pipeline
@@ -120,7 +121,8 @@ _MODULES = {  # where each name is imported from when it is first used
     "training.callbacks": "Callback",
     "training.description": "TrainingSetup",
     "training.evaluation": "Charged Evaluation Public",
-    "training.fit": "dp_sgd fit",
+    "training.fit": "fit",
+    "training.plans": "dp_sgd",
     "verification": "verify",
 }
 _DEPRECATED_MODULES = {  # names that left this module in 0.2, and stay in 0.2 with a warning

@@ -21,8 +21,8 @@ from sordino.convex.hidden_run import _Steps
 from sordino.convex.model import GatedReLU
 from sordino.errors import StateError
 from sordino.training import checkpoint
-from sordino.training.checkpoint import RunWriter
 from sordino.training.run_folder import RunFolder
+from sordino.training.run_writer import RunWriter
 
 GENERATOR = torch.Generator().manual_seed(0)
 DATA = torch.randn(42, 5, generator=GENERATOR), torch.randint(0, 3, (42,), generator=GENERATOR)

@@ -51,9 +51,9 @@ def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 PROCESS = """
-from sordino.training import checkpoint
+from sordino.training import run_writer
 from sordino.cli import main
-checkpoint._EVALUATIONS = 2
+run_writer._EVALUATIONS = 2
 main()
 """
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import sordino as so
-from sordino.training import checkpoint
+from sordino.training import run_writer
 from sordino.training.loop import Training
 
 STEPS = 12
@@ -61,13 +61,13 @@ def trained(out: Path, *, killed_at: int = STEPS, **changes: Any) -> dict[int, T
         torch.save(released, f"{out}.released")
 
     arguments = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 40, "steps": STEPS, "progress": False, "seed": 7}
-    before, threads = checkpoint._STEPS_BETWEEN_CHECKPOINTS, torch.get_num_threads()
-    checkpoint._STEPS_BETWEEN_CHECKPOINTS, Training.step = 0.5, watched
+    before, threads = run_writer._STEPS_BETWEEN_CHECKPOINTS, torch.get_num_threads()
+    run_writer._STEPS_BETWEEN_CHECKPOINTS, Training.step = 0.5, watched
     torch.set_num_threads(1)
     try:
         so.fit(model, changes.pop("data", Augmented()), out=out, **(arguments | changes))
     finally:
-        checkpoint._STEPS_BETWEEN_CHECKPOINTS, Training.step = before, step
+        run_writer._STEPS_BETWEEN_CHECKPOINTS, Training.step = before, step
         torch.set_num_threads(threads)
     return released
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from sordino.cli import main
-from sordino.training import checkpoint as journal_module
+from sordino.training import run_writer as writer_module
 
 TARGET = ["--epsilon", "3", "--delta", "1e-4", "--quiet"]
 DIGITS = ["train", "--data", "digits", "--model", "linear", *TARGET, "--batch-size", "100", "--steps", "4"]
@@ -29,7 +29,7 @@ def quick():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal_module, "_EVALUATIONS", 2)
+        patch.setattr(writer_module, "_EVALUATIONS", 2)
         yield
     torch.set_num_threads(threads)
 

@@ -41,10 +41,11 @@ from sordino.releases.moments import release_moments
 from sordino.releases.vector import release
 from sordino.sklearn import ConvexReLUClassifier, NoisyAccuracy, PrivateClassifier
 from sordino.sklearn.estimator import OneFit
-from sordino.training.checkpoint import Checkpoints, Progress, RunWriter
+from sordino.training.checkpoint import Checkpoints, Progress
 from sordino.training.evaluation import Charged
 from sordino.training.fit import Fitted
 from sordino.training.run_folder import RunFolder
+from sordino.training.run_writer import RunWriter
 from sordino.tuning import Candidate, Clips, Compose, Prepaid, PrivateAccuracy, Sgd, Task, tune
 from sordino.tuning.search_state import SearchCheckpoint
 

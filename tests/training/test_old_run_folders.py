@@ -51,7 +51,7 @@ def assert_same(found: Any, then: Any, *, at: str, accuracy: float = 0.0, near: 
 
 
 def without_surroundings(text: str) -> str:
-    """What is said of the machine and the version, left out of a refusal."""
+    """Removes the machine and the version from an error message."""
     return re.sub(r"begun with .*, here it is .*: its last", "begun with that, here it is this: its last", text)
 
 

@@ -24,7 +24,7 @@ import sordino as so
 from sordino.errors import Interrupted, StateError, UsageError
 from sordino.kernel.randomness import Key
 from sordino.training import checkpoint as checkpoint_module
-from sordino.training import checkpoint as journal_module
+from sordino.training import run_writer as writer_module
 from sordino.training.evaluation import Charged
 from sordino.training.loop import Training
 from sordino.training.run_folder import RunFolder
@@ -37,7 +37,7 @@ def quick():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal_module, "_EVALUATIONS", 4)
+        patch.setattr(writer_module, "_EVALUATIONS", 4)
         yield
     torch.set_num_threads(threads)
 
@@ -115,7 +115,7 @@ def test_no_step_begins_that_no_checkpoint_speaks_for(tmp_path: Path, monkeypatc
 def test_elsewhere_the_last_steps_are_refused_or_drawn_again_and_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(writer_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     out = tmp_path / "run"
     assert killed(out, 18)
     here = checkpoint_module.surroundings()
@@ -151,7 +151,7 @@ same_name.__qualname__ = twice_the_loss.__qualname__
 def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_noise(
     begun_with, changes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(writer_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     assert killed(tmp_path / "run", 18, **begun_with)
     with pytest.raises(
         StateError, match=r"with model, loss and optimizer on synthetic rows .*cannot be repeated exactly"
@@ -272,7 +272,7 @@ Other.__qualname__ = Slower.__qualname__
 def test_steps_of_an_optimizer_that_does_something_else_are_not_repeated_under_their_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
+    monkeypatch.setattr(writer_module, "_STEPS_BETWEEN_CHECKPOINTS", 0.4)
     assert killed(tmp_path / "run", 18, optimizer=lambda parameters: Slower(parameters, "group"))
     with pytest.raises(StateError, match=r"loss and optimizer on synthetic rows .*cannot be repeated exactly"):
         trained(tmp_path / "run", resume=True, optimizer=lambda parameters: Other(parameters, "group"))
@@ -433,8 +433,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from small_trainings import trained
-from sordino.training import checkpoint
-checkpoint._EVALUATIONS = 4
+from sordino.training import run_writer
+run_writer._EVALUATIONS = 4
 trained(Path(sys.argv[1]), steps=400, resume=True, seed={seed!r})
 """
 

@@ -49,7 +49,7 @@ KINDS = tuple(MaskSchedule(schedule, per_epoch) for schedule in (Cooling(), Cons
 
 @dataclass(frozen=True)
 class MaskSetup:
-    """What is trained for accuracy, what `clients` train to count bytes, and at which rates."""
+    """Settings of the accuracy runs, of the `clients` whose bytes are counted, and the rates of both."""
 
     part: SetPart
     trial: DpSgdTrial

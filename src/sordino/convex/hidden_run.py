@@ -34,11 +34,11 @@ from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
 from sordino.kernel.step import Plan
 from sordino.training.callbacks import Callback, CallbackList, LogSteps, ProgressBar, TrainingStart, closing_callbacks
-from sordino.training.checkpoint import RunWriter, digest_of, promised_fields
 from sordino.training.description import describe_hidden_training
 from sordino.training.evaluation import Public
 from sordino.training.loop import Training, measured, stop_requests, take_steps
 from sordino.training.run_folder import RunFolder
+from sordino.training.run_writer import RunWriter, digest_of, promised_fields
 
 _WHAT = "training run"
 

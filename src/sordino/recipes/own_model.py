@@ -228,7 +228,7 @@ class OwnRun:
 
     @cached_property
     def facts(self) -> Facts:
-        """What is known of the data: shapes from the folder, classes from the model, names from a TOML file."""
+        """Public facts of the data: shapes from the folder, classes from the model, names from a TOML file."""
         beside = self._facts_beside_data()
         classes = self._num_classes() if self.has_model else None
         name = "rows of your own" if self.data is None else Path(self.data).stem or self.data

@@ -33,9 +33,9 @@ from sordino.kernel.records import Records, as_records, by_user
 from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sampler, Shuffled, TruncatedPoisson
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging, Ema, Tail
-from sordino.training.checkpoint import digest_of
 from sordino.training.loop import described_optimizer
 from sordino.training.run_folder import PromisedRun, RunFolder
+from sordino.training.run_writer import digest_of
 from sordino.training.schedules import AnySchedule, Constant, Cosine, RateTable, Schedule, Step, Warmup
 
 Stage = TypeVar("Stage")

@@ -11,29 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
-import torch.nn.functional as F
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
-from sordino.kernel.augmentation import Views
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
-from sordino.kernel.clipping import Clip, ClipByNorm
-from sordino.kernel.contribution import LossGradient
-from sordino.kernel.encoding import Encoding, Unchanged
-from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
-from sordino.kernel.sampling import Poisson, Sampler, steps_for
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging, TorchAverage
 from sordino.training.callbacks import (
@@ -46,7 +39,13 @@ from sordino.training.callbacks import (
     TrainingStart,
     closing_callbacks,
 )
-from sordino.training.checkpoint import (
+from sordino.training.description import MakeOptimizer as MakeOptimizer
+from sordino.training.description import describe_training
+from sordino.training.evaluation import Charged, Evaluation, Public
+from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
+from sordino.training.plans import PlanSettings, noise_or_gaussian, public_size, uncalibrated_plan
+from sordino.training.run_folder import PromisedRun, RunFolder
+from sordino.training.run_writer import (
     RunWriter,
     digest_of,
     epsilon_so_far,
@@ -54,11 +53,6 @@ from sordino.training.checkpoint import (
     is_evaluated,
     promised_fields,
 )
-from sordino.training.description import MakeOptimizer as MakeOptimizer
-from sordino.training.description import describe_training
-from sordino.training.evaluation import Charged, Evaluation, Public
-from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
-from sordino.training.run_folder import PromisedRun, RunFolder
 from sordino.training.schedules import AnySchedule, Constant, RateTable, Schedule
 
 _WHAT = "training run"
@@ -78,24 +72,6 @@ class Fitted:
     metrics: tuple[Row, ...] = field(repr=False, default=())
 
 
-class PlanSettings(TypedDict, total=False):
-    """Arguments of `dp_sgd` that `fit` accepts in place of a plan."""
-
-    epsilon: float
-    batch_size: int
-    epochs: float | None
-    steps: int | None
-    sampler: Sampler | None
-    loss: Callable[..., Tensor]
-    clip: Clip | float
-    noise: Noise | None
-    encoding: Encoding | None
-    views: Views | None
-    autocast: torch.dtype | None
-    allow_weak: bool
-    allow_large_delta: bool
-
-
 class FitSettings(PlanSettings, total=False):
     """Arguments of `dp_sgd`, and settings of `fit` that are rarely needed."""
 
@@ -106,54 +82,6 @@ class FitSettings(PlanSettings, total=False):
     validation: Public | Charged | None
     test: Public | None
     on_row: Callable[[Row], None] | None
-
-
-def dp_sgd(
-    examples: int,
-    *,
-    epsilon: float,
-    delta: float,
-    batch_size: int,
-    epochs: float | None = None,
-    steps: int | None = None,
-    sampler: Sampler | None = None,
-    loss: Callable[..., Tensor] = F.cross_entropy,
-    clip: Clip | float = 1.0,
-    noise: Noise | None = None,
-    encoding: Encoding | None = None,
-    views: Views | None = None,
-    autocast: torch.dtype | None = None,
-    allow_weak: bool = False,
-    allow_large_delta: bool = False,
-) -> Plan:
-    """Returns the usual plan of DP-SGD for a public number of examples, with noise calibrated to a target.
-
-    Each step draws a Poisson batch of `batch_size` examples on average, for `steps` steps or `epochs` passes, unless a
-    `sampler` is given. `clip` is a norm or a clipping stage. `noise` is a noise of any scale, which is calibrated
-    (Gaussian by default; delta may be 0 if it is pure). No data is needed.
-
-    >>> plan = dp_sgd(60_000, epsilon=3.0, delta=1e-5, batch_size=256, epochs=10)
-    >>> plan.steps, plan.guarantee(delta=1e-5).epsilon <= 3.0
-    (2344, True)
-    """
-    plan = _uncalibrated(
-        examples,
-        epsilon=epsilon,
-        delta=delta,
-        batch_size=batch_size,
-        epochs=epochs,
-        steps=steps,
-        sampler=sampler,
-        loss=loss,
-        clip=clip,
-        noise=noise,
-        encoding=encoding,
-        views=views,
-        autocast=autocast,
-        allow_weak=allow_weak,
-        allow_large_delta=allow_large_delta,
-    )
-    return calibrate(plan, epsilon=epsilon, delta=delta, allow_weak=allow_weak)
 
 
 def fit(
@@ -212,7 +140,7 @@ def fit(
             plan_settings["epsilon"],
             delta,
             allow_weak=plan_settings.get("allow_weak", False),
-            release=_noise(plan_settings.get("noise")).event,
+            release=noise_or_gaussian(plan_settings.get("noise")).event,
         )
     validate.instance(nn.Module, model=model)
     learning_rate = options.get("learning_rate", 0.5)
@@ -225,11 +153,11 @@ def fit(
     units = budget.records.num_units
     requested = plan_settings.get("epsilon")
     if plan is None:
-        plan = _uncalibrated(units, delta=delta, **plan_settings)
+        plan = uncalibrated_plan(units, delta=delta, **plan_settings)
         divisor: float = plan_settings["batch_size"]
-        examples = _public_size(plan.sampler, units)
+        examples = public_size(plan.sampler, units)
     else:
-        examples = _public_size(plan.sampler, units)
+        examples = public_size(plan.sampler, units)
         check_delta_for(examples, delta, allow_large_delta=options.get("allow_large_delta", False))
         divisor = _whole_if_near(plan.sampler.expected_batch_size(examples))
     job = _FitJob(
@@ -507,51 +435,6 @@ def _evaluation(given: Evaluation | Public | Charged | None, options: FitSetting
     return Evaluation(options.get("validation"), options.get("test"))
 
 
-def _uncalibrated(
-    examples: int,
-    *,
-    epsilon: float,
-    delta: float,
-    batch_size: int,
-    epochs: float | None = None,
-    steps: int | None = None,
-    sampler: Sampler | None = None,
-    loss: Callable[..., Tensor] = F.cross_entropy,
-    clip: Clip | float = 1.0,
-    noise: Noise | None = None,
-    encoding: Encoding | None = None,
-    views: Views | None = None,
-    autocast: torch.dtype | None = None,
-    allow_weak: bool = False,
-    allow_large_delta: bool = False,
-) -> Plan:
-    """The plan of `dp_sgd` before its noise is calibrated."""
-    noise = _noise(noise)
-    check_target(epsilon, delta, allow_weak=allow_weak, release=noise.event)
-    validate.count(batch_size=batch_size)
-    validate.count(examples=examples)
-    if sampler is None:
-        sampler = _poisson(batch_size, examples, epochs=epochs, steps=steps)
-    elif epochs is not None or steps is not None:
-        raise UsageError("epochs and steps belong to the sampler: leave them out if a sampler is given.")
-    public_size = _public_size(sampler, examples)
-    validate.count(at_most=public_size, batch_size=batch_size)
-    check_delta_for(public_size, delta, allow_large_delta=allow_large_delta)
-    clip = ClipByNorm(clip) if isinstance(clip, (int, float)) else clip
-    return Plan(sampler, LossGradient(loss, autocast, views or Views()), clip, noise, encoding or Unchanged())
-
-
-def _noise(noise: Noise | None) -> Noise:
-    noise = Gaussian(1.0) if noise is None else noise
-    validate.instance(Noise, noise=noise)
-    return noise
-
-
-def _public_size(sampler: Sampler, num_units: int) -> int:
-    """The public number of examples: under add-or-remove, the number that the sampler declares."""
-    return getattr(sampler, "expected_examples", None) or num_units
-
-
 def _whole_if_near(size: float) -> float:
     """Rounds to a whole number if the difference is a rounding error, as of 100 * (1 / 3) * 3."""
     return round(size) if abs(size - round(size)) < 1e-9 * size else size
@@ -578,15 +461,6 @@ def _taken_up(folder: RunFolder, budget: Budget) -> PromisedRun | None:
         return folder.finished_run()
     promised = folder.promised()
     return promised if promised is not None and budget.holds(promised.identity) else None
-
-
-def _poisson(batch_size: int, num_units: int, *, epochs: float | None, steps: int | None) -> Poisson:
-    if (epochs is None) == (steps is None):
-        raise UsageError("give exactly one of epochs and steps.")
-    validate.count(at_most=num_units, batch_size=batch_size)
-    if epochs is not None:
-        steps = steps_for(epochs, num_units, batch_size)
-    return Poisson(rate=batch_size / num_units, steps=steps or 0)
 
 
 def _make_optimizer(

@@ -29,7 +29,7 @@ from sordino.training.evaluation import Charged, Public, accuracy, regression
 from sordino.training.schedules import AnySchedule, Constant, rates_at
 
 if TYPE_CHECKING:
-    from sordino.training.checkpoint import RunWriter
+    from sordino.training.run_writer import RunWriter
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

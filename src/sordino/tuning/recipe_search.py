@@ -35,10 +35,11 @@ from sordino.recipes.recipe import Recipe
 from sordino.recipes.run import carry_out, schema_of
 from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying
 from sordino.training.callbacks import CallOnEvaluation
-from sordino.training.checkpoint import Checkpoints, Progress, promised_fields
+from sordino.training.checkpoint import Checkpoints, Progress
 from sordino.training.evaluation import Public
 from sordino.training.loop import stop_requests
 from sordino.training.run_folder import RunFolder
+from sordino.training.run_writer import promised_fields
 from sordino.training.schedules import parse as parse_schedule
 from sordino.tuning.candidates import Adam, Candidate, Optimizer, Sgd
 from sordino.tuning.search import PUBLIC, Search, shown

@@ -19,7 +19,7 @@ class ModuleValidator:
 
     @classmethod
     def validate(cls, module: nn.Module, *, strict: bool = False) -> list[UsageError]:
-        """What is wrong with the module, the first thing only; with `strict` it is raised."""
+        """Returns the first problem of the module, or raises it if `strict`."""
         try:
             check_model(module)
         except UsageError as error:
