@@ -267,7 +267,11 @@ class OwnRun:
         rows = self.new_rows(source)
         outputs = self.outputs_of(rows.inputs)
         known = outputs.reshape(len(outputs), -1).isfinite().all(dim=1).tolist()
-        answers = self._numbers(outputs) if self.facts.num_classes is None else self._classes(outputs)
+        answers = (
+            self._numbers(outputs)
+            if self.facts.num_classes is None
+            else class_predictions(outputs, self.facts.class_names, self.has_probabilities)
+        )
         return [
             {"row": row, **{name: value if is_known else "" for name, value in answer.items()}}
             for row, (is_known, answer) in enumerate(zip(known, answers, strict=True))
@@ -278,12 +282,12 @@ class OwnRun:
         return self.outputs_of((inputs,))
 
     def outputs_of(self, inputs: Sequence[Tensor]) -> Tensor:
-        """What the model says about each row; NaN where a row holds a number that is not finite."""
+        """Outputs of the model for each row; NaN if the row has a value that is not finite."""
         module, device = self.module, device_of(self.module)
-        usable, said = ModelRows(tuple(inputs)).usable, []
+        usable, batches = ModelRows(tuple(inputs)).usable, list[Tensor]()
         with evaluating(module), torch.inference_mode():
             for rows in torch.split(torch.arange(len(usable)), _ROWS_AT_A_TIME):
-                batch = [torch.where(_beside(usable[rows], x[rows]), x[rows], 0).to(x.dtype) for x in inputs]
+                batch = [torch.where(per_row(usable[rows], x[rows]), x[rows], 0).to(x.dtype) for x in inputs]
                 try:
                     outputs = module(*(x.to(device) for x in batch))
                 except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -295,18 +299,8 @@ class OwnRun:
                         f"the {self.model_name} must return a tensor with one row of outputs for each row."
                     )
                 outputs = outputs.cpu().float() if outputs.dtype != torch.float64 else outputs.cpu()
-                said.append(torch.where(_beside(usable[rows], outputs), outputs, torch.nan))
-        return torch.cat(said)
-
-    def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
-        names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
-        kind, of_classes = "score", outputs.double()
-        if self.has_probabilities:
-            kind, of_classes = "p", of_classes.softmax(dim=1)
-        columns = [f"{kind}({name})" for name in names]
-        chosen = (names[label] for label in of_classes.argmax(dim=1).tolist())
-        rows = (dict(zip(columns, row, strict=True)) for row in of_classes.tolist())
-        return [{"prediction": name, **row} for name, row in zip(chosen, rows, strict=True)]
+                batches.append(torch.where(per_row(usable[rows], outputs), outputs, torch.nan))
+        return torch.cat(batches)
 
     def _numbers(self, outputs: Tensor) -> list[dict[str, object]]:
         flat = outputs.double().reshape(len(outputs), -1)
@@ -507,8 +501,21 @@ def _typed(tensor: Tensor, declared: RowShape, shown: str) -> Tensor:
     return tensor.to(declared.dtype)
 
 
-def _beside(usable: Tensor, rows: Tensor) -> Tensor:
-    return usable.reshape(-1, *[1] * (rows.ndim - 1))
+def class_predictions(outputs: Tensor, class_names: Sequence[str], has_probabilities: bool) -> list[dict[str, object]]:
+    """The predicted class of each row, with the probability of each class, or its score if outputs are not logits."""
+    names = tuple(class_names) or tuple(str(label) for label in range(outputs.shape[1]))
+    kind, of_classes = "score", outputs.double()
+    if has_probabilities:
+        kind, of_classes = "p", of_classes.softmax(dim=1)
+    columns = [f"{kind}({name})" for name in names]
+    predicted = (names[label] for label in of_classes.argmax(dim=1).tolist())
+    rows = (dict(zip(columns, row, strict=True)) for row in of_classes.tolist())
+    return [{"prediction": name, **row} for name, row in zip(predicted, rows, strict=True)]
+
+
+def per_row(mask: Tensor, rows: Tensor) -> Tensor:
+    """A mask of rows, in a shape that broadcasts over the other axes of `rows`."""
+    return mask.reshape(-1, *[1] * (rows.ndim - 1))
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

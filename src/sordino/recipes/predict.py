@@ -19,7 +19,7 @@ from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
-from sordino.recipes.own_model import OwnRun, is_own_run
+from sordino.recipes.own_model import OwnRun, class_predictions, is_own_run, per_row
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import evaluating
 from sordino.training.run_folder import RunFolder
@@ -92,7 +92,11 @@ class SavedRun:
         """
         outputs = self.outputs(load_inputs(source, self.facts, schema=self.folder.schema))
         known = outputs.reshape(len(outputs), -1).isfinite().all(dim=1).tolist()
-        answers = self._numbers(outputs) if self.facts.num_classes is None else self._classes(outputs)
+        answers = (
+            self._numbers(outputs)
+            if self.facts.num_classes is None
+            else class_predictions(outputs, self.facts.class_names, self.has_probabilities)
+        )
         return [
             {"row": row, **{name: value if is_known else "" for name, value in answer.items()}}
             for row, (is_known, answer) in enumerate(zip(known, answers, strict=True))
@@ -105,19 +109,9 @@ class SavedRun:
         with evaluating(self.built.module), torch.inference_mode():
             for rows in torch.split(prepared, _ROWS_AT_A_TIME):
                 usable = rows.flatten(1).isfinite().all(dim=1)
-                outputs = self.built.module(torch.where(_beside(usable, rows), rows, 0).float())
-                batches.append(torch.where(_beside(usable, outputs), outputs, torch.nan))
+                outputs = self.built.module(torch.where(per_row(usable, rows), rows, 0).float())
+                batches.append(torch.where(per_row(usable, outputs), outputs, torch.nan))
         return torch.cat(batches)
-
-    def _classes(self, outputs: Tensor) -> list[dict[str, object]]:
-        names = self.facts.class_names or tuple(str(label) for label in range(outputs.shape[1]))
-        kind, of_classes = "score", outputs.double()
-        if self.has_probabilities:
-            kind, of_classes = "p", of_classes.softmax(dim=1)
-        columns = [f"{kind}({name})" for name in names]
-        chosen = (names[label] for label in of_classes.argmax(dim=1).tolist())
-        rows = (dict(zip(columns, row, strict=True)) for row in of_classes.tolist())
-        return [{"prediction": name, **row} for name, row in zip(chosen, rows, strict=True)]
 
     def _numbers(self, outputs: Tensor) -> list[dict[str, object]]:
         low, high = self.facts.target_range or (-1.0, 1.0)
@@ -137,10 +131,6 @@ def read_run(path: Path, *, model: str | None = None, data: str | None = None) -
             f"--model goes with a run of a model of your own, and {str(path)!r} has a recipe: leave it out."
         )
     return SavedRun.read(path)
-
-
-def _beside(usable: Tensor, rows: Tensor) -> Tensor:
-    return usable.reshape(-1, *[1] * (rows.ndim - 1))
 
 
 def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:
