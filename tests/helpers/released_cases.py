@@ -62,8 +62,7 @@ from sordino.kernel.encoding import Encoding
 from sordino.kernel.noise import Noise
 from sordino.kernel.randomness import Key
 from sordino.kernel.sampling import Sampler
-from sordino.kernel.states import BoundedSum, Layout
-from sordino.kernel.states import Dense as DenseRows
+from sordino.kernel.states import BoundedSum, Dense, Layout
 from sordino.opacus import PrivacyEngine
 from sordino.optimized_noise.costs import AbsoluteCost, SquaredCost
 from sordino.optimized_noise.fits import best_blocks, isotropic, weighted_laplace
@@ -357,10 +356,10 @@ class _Floating:
     def __init__(self, anchors: PublicGradients) -> None:
         self.anchors = anchors
 
-    def __call__(self, step: int, randomness: object) -> DenseRows:
+    def __call__(self, step: int, randomness: object) -> Dense:
         rows, model = self.anchors.inputs, self.anchors.model
         errors = model(rows).detach() - torch.arange(len(rows)).remainder(3)
-        return DenseRows(2 * errors[:, None] * rows, Layout.of(model))
+        return Dense(2 * errors[:, None] * rows, Layout.of(model))
 
 
 # Encodings. A subspace has one public direction per group, a unit vector, so that QR rotates nothing.
@@ -370,7 +369,7 @@ def subspace() -> Subspace:
     layout = Layout.of(network())
     public = torch.zeros(2, ROWS)
     public[0, 0], public[1, 8] = 4.0, -2.0
-    return Subspace(lambda step, randomness: DenseRows(public, layout), directions=2, groups=2)
+    return Subspace(lambda step, randomness: Dense(public, layout), directions=2, groups=2)
 
 
 EVERY_STEP = RandomSparsify(0.5, epochs=2, steps_per_epoch=2, refresh=2, schedule=ConstantRate())
