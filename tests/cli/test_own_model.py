@@ -193,7 +193,7 @@ def test_runs_of_own_models_are_compared(run, tmp_path: Path) -> None:
     ("name", "before", "after", "said"),
     [
         ("training.json", '"norm": 1.0', '"norm": 0.5', "belongs to another training.json"),
-        ("privacy.json", "count=12", "count=11", "leaves steps out"),
+        ("privacy.json", "count=12", "count=11", "leaves out steps"),
         ("training.json", '"stage": "ClipByNorm"', '"stage": "system"', "is damaged: its clip cannot be rebuilt"),
         ("training.json", '"dtype": "float32"', '"dtype": "float1"', "training.json in .* is damaged"),
         ("training.json", '"divisor": 40', '"divisor": -1', "training.json in .* is damaged: .*divisor must be"),

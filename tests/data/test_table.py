@@ -191,7 +191,7 @@ def test_an_empty_data_set_is_refused(files):
 
 def test_a_data_set_of_one_has_nobody_to_hide_among(files):
     data = load_table(*files("age,sex,ill\n1,male,no\n"))
-    with pytest.raises(DataError, match="1 example and none to hide among"):
+    with pytest.raises(DataError, match="the dataset has a single example"):
         so.Budget((data.train.inputs, data.train.target))
 
 
