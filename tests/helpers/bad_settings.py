@@ -161,7 +161,10 @@ def software_aes_draws_the_same_noise_silently():
 
     So there is no timing side channel, and nothing to refuse. The variable below switches the instructions off.
     """
-    draw = "from sordino.kernel.randomness import Key; print(Key.from_seed(7).stream('noise').words(64, step=3).tobytes().hex())"
+    draw = (
+        "from sordino.kernel.randomness import Key; "
+        "print(Key.from_seed(7).stream('noise').words(64, step=3).tobytes().hex())"
+    )
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", draw], capture_output=True, text=True, timeout=120, check=True,
         env=os.environ | {"OPENSSL_ia32cap": "~0x200000200000000"},
