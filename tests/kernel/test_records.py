@@ -309,3 +309,82 @@ def test_a_template_leaves_the_global_generator_alone() -> None:
     records, generator = as_records((X, Y)), torch.get_rng_state()
     records.template(3)
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+class Named(Dataset[dict[str, Any]]):
+    """A map-style dataset of dictionaries, with lists of numbers as tokenizers make them."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+IDS = torch.arange(30).reshape(10, 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"ids": IDS, "x": X, "labels": Y},
+        {"ids": IDS.numpy(), "x": X.numpy(), "label": Y.numpy()},
+        {"label": Y, "ids": IDS, "x": X},
+        Named(ids=IDS.tolist(), x=X, labels=Y.tolist()),
+        Named(label=Y, ids=IDS.numpy(), x=X.tolist()),
+    ],
+)
+def test_every_form_of_dictionary_gives_the_same_batch(data: Any) -> None:
+    records = as_records(data)
+    batch = records.gather(torch.tensor([3, 0]))
+    expected = Batch((IDS[[3, 0]], X[[3, 0]]), Y[[3, 0]], torch.ones(2) > 0, torch.arange(2), 2, ("ids", "x"))
+    assert same(batch, expected)
+    assert (batch.names, records.template(3).names) == (("ids", "x"), ("ids", "x"))
+    assert batch.take(slice(0, 1)).to(torch.device("cpu")).synthetic().names == ("ids", "x")
+
+
+def test_keys_can_be_chosen_and_are_ordered_as_chosen() -> None:
+    rows = {"x": X, "text": np.array(["private"] * 10), "ids": IDS, "wanted": Y}
+    records = as_records(rows, inputs=("ids", "x"), target="wanted")
+    assert (records.names, records.gather(torch.tensor([4])).target.tolist()) == (("ids", "x"), [4])
+    assert by_user(rows, Y, rows_per_user=1, inputs=("x",), target="wanted").names == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: as_records({"x": X, "z": Y}), r"no key of the data is a target, got keys 'x', 'z'"),
+        (lambda: as_records({"x": X, "labels": Y}, inputs=("w",)), r"no key 'w', only 'x', 'labels'"),
+        (lambda: as_records({"labels": Y}), r"must have inputs and a target, got keys 'labels'"),
+        (lambda: as_records({0: X, "labels": Y}), r"keys of the data must be strings"),
+        (lambda: as_records({"x": X[:9], "labels": Y}), r"parts of the data differ in length: 'x' 9, 'labels' 10"),
+        (lambda: as_records({"x": ["secret"] * 10, "labels": Y}), r"'x' must be a tensor or an array, got list"),
+        (lambda: as_records((X, Y), target="labels"), r"name keys of dictionaries, got rows that are tuples"),
+        (lambda: as_records(Pairs(X, Y), inputs=("x",)), r"name keys of dictionaries, got rows that are tuples"),
+        (lambda: as_records(as_records((X, Y)), target="y"), r"name keys of dictionaries, got Records"),
+        (lambda: as_records(Named(x=[["secret"]] * 10, labels=Y)), r"'x' must hold numbers, got an array of dtype <U6"),
+    ],
+)
+def test_dictionaries_that_cannot_be_used_are_refused_in_one_line(make: Any, says: str) -> None:
+    with pytest.raises((DataError, UsageError), match=says) as refused:
+        make()
+    assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_dictionary_without_a_key_of_the_others_counts_as_absent() -> None:
+    rows: list[dict[str, Any]] = [{"x": X[i], "labels": i} for i in range(10)]
+    rows[3] = {"x": X[3]}
+    rows[4] = {"x": X[4], "labels": 4, "remark": "more than the others"}
+
+    class Listed(Dataset[dict[str, Any]]):
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return rows[index]
+
+    batch = as_records(Listed()).gather(torch.tensor([2, 3, 4]))
+    assert (batch.valid.tolist(), batch.target.tolist()) == ([True, False, True], [2, 0, 4])

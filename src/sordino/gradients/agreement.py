@@ -120,10 +120,10 @@ def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: flo
 def _errors(model: nn.Module, objective: Objective, rows: Batch) -> dict[str, float]:
     """The relative difference by parameter. NaN if it cannot be known, because the gradients vanish or overflow."""
     seeds, layout = rows.units, Layout.of(model)
-    plan = survey(model, tuple(x[:1] for x in rows.inputs))
+    plan = survey(model, tuple(x[:1] for x in rows.inputs), names=rows.names)
     tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
     taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), layout)
-    gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds)
+    gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
     expected = torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1).double()
     compared = usable & expected.isfinite().all(dim=1)
     expected, actual = expected[compared], torch.cat(list(taped.rows(len(seeds))))[compared].double()

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
-from sordino.gradients.torch_state import device_of, original, working_dtype
+from sordino.gradients.torch_state import call, device_of, original, working_dtype
 
 CopyTensors = Callable[[Any], list[Tensor]]
 
@@ -27,24 +26,26 @@ class LayerCall:
     outputs: list[Tensor]
 
 
-def forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+def forward(model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...] = ()) -> Any:
     """The outputs of the model, detached, computed with copies of its parameters and buffers."""
-    _, outputs = _run(model, inputs, lambda _: [])
+    _, outputs = _run(model, inputs, names, lambda _: [])
     return tree_map(_detached, outputs)
 
 
-def calls_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[LayerCall]:
+def calls_of(model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...] = ()) -> list[LayerCall]:
     """All calls of layers in a forward pass, innermost first. They are in memory at once."""
-    return _run(model, inputs, _copies)[0]
+    return _run(model, inputs, names, _copies)[0]
 
 
-def _run(model: nn.Module, inputs: tuple[Tensor, ...], copies: CopyTensors) -> tuple[list[LayerCall], Any]:
+def _run(
+    model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...], copies: CopyTensors
+) -> tuple[list[LayerCall], Any]:
     tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     with _recorded_calls(model, copies) as calls, _own_generator(model):
         try:
-            outputs = functional_call(model, tensors, inputs)
+            outputs = call(model, tensors, inputs, names)
         except UsageError:
             raise
         except Exception as error:

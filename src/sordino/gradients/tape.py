@@ -27,7 +27,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
@@ -39,7 +38,7 @@ from sordino.gradients.operations import RecordedOperation, recognise, tensors_i
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.rowwise import apply, mapped
 from sordino.gradients.rules import MultipliesAsItRan, RegisteredLayerUse, Rule, is_registered, registered_layers
-from sordino.gradients.torch_state import original, pinned, working_dtype
+from sordino.gradients.torch_state import call, original, pinned, working_dtype
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
 
 
@@ -64,13 +63,15 @@ class Survey:
     """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
     `direct` are the names of parameters that are differentiated directly. `autocast` is the half precision of matrix
-    products, or None; it is the same for survey and record.
+    products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that get the
+    inputs; without names, inputs go by position.
     """
 
     uses: tuple[Use, ...]
     direct: tuple[str, ...]
     bytes_per_row: int
     autocast: torch.dtype | None
+    input_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,9 +101,11 @@ def why_given_up(model: nn.Module) -> str | None:
     return _given_up.get(original(model))
 
 
-def survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None = None) -> Survey:
+def survey(
+    model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None = None, names: tuple[str, ...] = ()
+) -> Survey:
     """The survey of a model on a synthetic row, cached as long as model and row have the same properties."""
-    return survey_like(model, row, lambda: row, autocast)
+    return survey_like(model, row, lambda: row, autocast, names)
 
 
 def survey_like(
@@ -110,6 +113,7 @@ def survey_like(
     rows: tuple[Tensor, ...],
     make_row: Callable[[], tuple[Tensor, ...]],
     autocast: torch.dtype | None = None,
+    names: tuple[str, ...] = (),
 ) -> Survey:
     """The survey of a model for rows like `rows`. `make_row` makes a synthetic one if there is no cached survey."""
     model = original(model)
@@ -117,6 +121,7 @@ def survey_like(
         raise TapeUnavailable(_given_up[model])
     properties = (
         autocast,
+        names,
         working_dtype(model),
         tuple((x.shape[1:], x.dtype) for x in rows),
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
@@ -124,11 +129,13 @@ def survey_like(
     )
     cached = _surveys.get(model)
     if cached is None or cached[0] != properties:
-        cached = _surveys[model] = properties, _survey(model, make_row(), autocast)
+        cached = _surveys[model] = properties, _survey(model, make_row(), autocast, names)
     return cached[1]
 
 
-def _survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None) -> Survey:
+def _survey(
+    model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | None, names_of_inputs: tuple[str, ...]
+) -> Survey:
     """Runs the model once and records each operation on a parameter. The global generator is left as it was."""
     trained, fixed = trained_values(model), fixed_values(model)
     names = {id(value): name for name, value in trained.items()}
@@ -136,14 +143,15 @@ def _survey(model: nn.Module, row: tuple[Tensor, ...], autocast: torch.dtype | N
     with pinned(model, autocast), torch.no_grad(), torch.random.fork_rng(devices=[]):
         with surveyor, surveyor.registered(model):
             inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in row)
-            functional_call(model, {**fixed, **trained}, inputs)
+            call(model, {**fixed, **trained}, inputs, names_of_inputs)
     used = {name for use in surveyor.uses for name in use.rule.names if name} | surveyor.direct
     direct = tuple(name for name in trained if name in surveyor.direct or name not in used)
     without_direct = (replace(use, rule=_without(use.rule, direct)) for use in surveyor.uses)
     uses = tuple(use for use in without_direct if any(use.rule.names))
     tagged_bytes = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
     copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
-    return Survey(uses, direct, surveyor.bytes_made() + tagged_bytes + copied_bytes, autocast)
+    bytes_per_row = surveyor.bytes_made() + tagged_bytes + copied_bytes
+    return Survey(uses, direct, bytes_per_row, autocast, names_of_inputs)
 
 
 def record(
@@ -231,7 +239,7 @@ def _forward(
         of_row = dict(zip(direct, islice(each, len(direct)), strict=True))
         *row, label = (x.unsqueeze(0) for x in each)
         with recorder, recorder.registered(model):
-            outputs = functional_call(model, {**fixed, **trained, **of_row}, tuple(row))
+            outputs = call(model, {**fixed, **trained, **of_row}, tuple(row), plan.input_names)
         with CrossEntropyOfRows(this_pass):
             given, shape = tree_flatten(of_outputs(outputs, label))
         if len(recorder.saved) != len(plan.uses):

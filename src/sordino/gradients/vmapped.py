@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_randomness import RowRandomness
-from sordino.gradients.torch_state import original, pinned, working_dtype
+from sordino.gradients.torch_state import call, original, pinned, working_dtype
 
 Objective = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 Result = TypeVar("Result")
@@ -28,10 +28,12 @@ def gradients_of_rows(
     target: Tensor,
     seeds: Tensor,
     autocast: torch.dtype | None = None,
+    names: tuple[str, ...] = (),
 ) -> tuple[list[Tensor], Tensor]:
     """Gradients of each row by each trainable parameter, shape (rows, *parameter), and a mask of the usable rows.
 
-    `objective(outputs, target)` gets a batch of one and returns (loss, usable), two scalars.
+    `objective(outputs, target)` gets a batch of one and returns (loss, usable), two scalars. `names` are the arguments
+    of `forward` that get the inputs; without names, inputs go by position.
     """
     model = original(model)
     trained, fixed, dtype = trained_values(model), fixed_values(model), working_dtype(model)
@@ -40,7 +42,7 @@ def gradients_of_rows(
         parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
     ) -> tuple[Tensor, Tensor]:
         with TensorTracker(tensors), OwnInitialState(zero):
-            outputs = functional_call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row))
+            outputs = call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row), names)
             return objective(outputs, label.unsqueeze(0))
 
     def attempt(randomness: str) -> tuple[dict[str, Tensor], Tensor]:

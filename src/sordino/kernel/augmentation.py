@@ -131,7 +131,7 @@ class Views:
             x.repeat_interleave(self.number, dim=0) for x in (*batch.inputs, batch.target, batch.valid, batch.units)
         )
         changed, made = self._made_where_possible(first, seeds)
-        return Batch((changed, *others), target, valid & made, units, batch.num_units), seeds
+        return replace(batch, inputs=(changed, *others), target=target, valid=valid & made, units=units), seeds
 
     def check(self, batch: Batch, seeds: Tensor) -> None:
         """Refuses transforms that fail on synthetic rows or change their shape."""

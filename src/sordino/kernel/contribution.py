@@ -116,7 +116,7 @@ class LossGradient:
         """Memory of a pass over a synthetic row; without a tape, that of three gradients: the result and its making."""
         row = records.template(1).to(device_of(model))
         try:
-            bytes_per_view = survey(model, row.inputs, self.autocast).bytes_per_row
+            bytes_per_view = survey(model, row.inputs, self.autocast, row.names).bytes_per_row
         except (TapeUnavailable, RuntimeError, IndexError):
             bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
         return self.views.number * bytes_per_view
@@ -137,7 +137,7 @@ class LossGradient:
 
     def _survey(self, model: nn.Module, batch: Batch) -> Survey:
         """The survey of the model. Before its first use, the tape is compared with autograd for this model."""
-        plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast)
+        plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast, batch.names)
         if not agreement.is_compared(model, plan):
             self._compare(model, batch)
             agreement.note_compared(model, plan)
@@ -196,7 +196,8 @@ class LossGradient:
             torch.where(counted, gradient.reshape(column.shape), zero, out=column)  # a factor would give 0 * NaN = NaN
 
     def _gradients(self, model: nn.Module, batch: Batch, seeds: Tensor) -> tuple[list[Tensor], Tensor]:
-        return gradients_of_rows(model, self._row_loss(), batch.inputs, batch.target, seeds, self.autocast)
+        loss = self._row_loss()
+        return gradients_of_rows(model, loss, batch.inputs, batch.target, seeds, self.autocast, batch.names)
 
     def _row_loss(self) -> RowLoss:
         return self.views.mean_of(RowLoss.of(self.loss))
@@ -257,7 +258,7 @@ def _synthetic_like(batch: Batch) -> Batch:
     inputs = tuple(x.new_zeros(rows, *x.shape[1:]) for x in batch.inputs)
     target = batch.target.new_zeros(rows, *batch.target.shape[1:])
     units = torch.arange(rows, device=target.device)
-    return Batch(inputs, target, torch.ones_like(units, dtype=torch.bool), units, rows).synthetic()
+    return Batch(inputs, target, torch.ones_like(units, dtype=torch.bool), units, rows, batch.names).synthetic()
 
 
 def _is_registered(parameter: str, model: nn.Module) -> bool:

@@ -66,9 +66,9 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
     model, row_loss = original(model), RowLoss.of(loss)
     with pinned(model), torch.enable_grad():
         before = batch.take(slice(0, -1))
-        outputs = forward(model, before.inputs)
+        outputs = forward(model, before.inputs, before.names)
         _refuse_outputs_without_rows(model, outputs, before)
-        if not _same_rows(outputs, forward(model, before.inputs), range(_rows(before))):
+        if not _same_rows(outputs, forward(model, before.inputs, before.names), range(_rows(before))):
             raise UsageError(
                 "the model gives different outputs for equal inputs: it keeps state outside its buffers, or draws from "
                 "a generator of its own. Remove the state, and draw by torch.rand and the like."
@@ -78,7 +78,7 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
         for replaced in range(_rows(before)):
             others = [row for row in range(_rows(before)) if row != replaced]
             after = _with_row_replaced(batch, replaced)
-            changed = forward(model, after.inputs)
+            changed = forward(model, after.inputs, after.names)
             if not _same_rows(outputs, changed, others):
                 layer = _first_mixing(model, before, after, others)
                 raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
@@ -142,7 +142,7 @@ def _same_rows(one: Any, other: Any, kept: Sequence[int]) -> bool:
 
 
 def _first_mixing(model: nn.Module, before: Batch, after: Batch, others: Sequence[int]) -> str:
-    first, second = calls_of(model, before.inputs), calls_of(model, after.inputs)
+    first, second = calls_of(model, before.inputs, before.names), calls_of(model, after.inputs, after.names)
     for one, other in zip(first, second, strict=False):  # a branch may leave layers out
         if _same_rows(one.inputs, other.inputs, others) and not _same_rows(one.outputs, other.outputs, others):
             return one.layer
@@ -180,7 +180,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> None:
-    alone = forward(model, batch.take(slice(0, 1)).inputs)
+    alone = forward(model, batch.take(slice(0, 1)).inputs, batch.names)
     for one, many in zip(tree_leaves(alone), tree_leaves(outputs), strict=True):
         if isinstance(one, Tensor) and one.shape != many[:1].shape:
             raise UsageError(

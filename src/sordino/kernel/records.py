@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -26,13 +26,15 @@ from sordino.kernel.rows import ReadAt, Rows, as_rows, as_tensor
 
 _TEMPLATE_SEED = 20_251
 _REPEATED = b"read some rows twice"
+_TARGET = "target of rows"  # not an identifier, so no input has this name
 
 
 @dataclass(frozen=True)
 class Batch:
     """The rows of some privacy units. `units[r]` in 0..num_units-1 is the unit that row `r` belongs to.
 
-    An invalid row holds zeros and contributes nothing; its unit stays.
+    An invalid row holds zeros and contributes nothing; its unit stays. `names` are the arguments of the model's
+    `forward` that get the inputs; without names, inputs go by position.
     """
 
     inputs: tuple[Tensor, ...] = field(repr=False)  # keeps private values out of logs and tracebacks
@@ -40,16 +42,19 @@ class Batch:
     valid: Tensor = field(repr=False)
     units: Tensor = field(repr=False)
     num_units: int
+    names: tuple[str, ...] = ()
 
     def to(self, device: torch.device) -> Batch:
         """This batch on another device."""
-        inputs = tuple(x.to(device) for x in self.inputs)
-        return Batch(inputs, self.target.to(device), self.valid.to(device), self.units.to(device), self.num_units)
+        inputs, (target, valid, units) = (
+            tuple(x.to(device) for x in part) for part in (self.inputs, (self.target, self.valid, self.units))
+        )
+        return replace(self, inputs=inputs, target=target, valid=valid, units=units)
 
     def take(self, rows: slice) -> Batch:
         """A slice of the rows. The units keep their positions."""
         inputs = tuple(x[rows] for x in self.inputs)
-        return Batch(inputs, self.target[rows], self.valid[rows], self.units[rows], self.num_units)
+        return replace(self, inputs=inputs, target=self.target[rows], valid=self.valid[rows], units=self.units[rows])
 
     def without(self, rows: Tensor) -> Batch:
         """This batch with synthetic values, marked invalid, in the rows where the mask `rows` is True."""
@@ -92,6 +97,11 @@ class Records:
         return len(self.rows) if self.owners is None else len(self.owners.counts)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs, if rows are dictionaries: the arguments of the model's `forward` that get them."""
+        return self.rows.names
+
+    @property
     def unit(self) -> Unit:
         """The kind of privacy unit: an example, or a user with all of their rows."""
         return Unit.EXAMPLE if self.owners is None else Unit.USER
@@ -126,11 +136,12 @@ class Records:
         inputs = [self._clamp_(x) for x in inputs]
         for x in (*inputs, target) if len(invalid) else ():
             x.index_fill_(0, invalid, 0)
-        return Batch(tuple(inputs), target, valid, units.to(valid.device), len(indices))
+        return Batch(tuple(inputs), target, valid, units.to(valid.device), len(indices), self.names)
 
     def fingerprint(self, secret: bytes) -> str:
         """A keyed hash by which a resumed run recognizes its data. If rows are read when drawn, some are hashed."""
-        digest = hashlib.blake2b(repr((len(self.rows), self.input_range, self.dtype)).encode(), key=secret)
+        described = (len(self.rows), self.input_range, self.dtype, *([self.names] if self.names else []))
+        digest = hashlib.blake2b(repr(described).encode(), key=secret)
         owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
         sample = self.rows.sample_of(ReadAt(Stream(secret), 0))
         for tensor in (*owners, *itertools.chain.from_iterable(sample)):
@@ -163,7 +174,15 @@ class Records:
         low, high = self.input_range or (0.0, 0.0)
         drawn = tuple(_synthetic(x, num_rows, generator, low, high) for x in inputs)
         labels = _synthetic(target, num_rows, generator, 0.0, 1.0)
-        return Batch(drawn, labels, torch.ones(num_rows, dtype=torch.bool), torch.arange(num_rows), num_rows)
+        units = torch.arange(num_rows)
+        return Batch(drawn, labels, torch.ones(num_rows, dtype=torch.bool), units, num_rows, self.names)
+
+    def with_rows(self, inputs: Sequence[Tensor], target: Tensor) -> Records:
+        """Records of other rows in memory, one per unit, with the input names and the dtype of these."""
+        if not self.names:
+            return as_records((*inputs, target), dtype=self.dtype)
+        rows = {**dict(zip(self.names, inputs, strict=True)), _TARGET: target}
+        return as_records(rows, inputs=self.names, target=_TARGET, dtype=self.dtype)
 
     def _arriving(self, tensor: Tensor, is_target: bool) -> Tensor:
         """Converts to the dtype that the model gets: `dtype` for floats and images, int64 for labels. Ids are kept."""
@@ -177,20 +196,28 @@ class Records:
         return tensor.clamp_(*self.input_range)
 
 
-Data: TypeAlias = "Dataset[Any] | Sequence[Tensor | NDArray[Any]] | Records"
+Data: TypeAlias = "Dataset[Any] | Sequence[Tensor | NDArray[Any]] | Mapping[str, Tensor | NDArray[Any]] | Records"
 
 
 def as_records(
     data: Data,
     *,
+    inputs: Sequence[str] | None = None,
+    target: str | None = None,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Records:
     """Makes `Records` in which each row is a privacy unit.
 
-    `data` is (inputs..., target) as tensors or arrays, or a map-style `Dataset` of such tuples. Floating-point inputs
-    and uint8 images are converted to `dtype` and clamped to the public `input_range`. Other integers are unchanged.
+    `data` is (inputs..., target) as tensors or arrays, a dictionary of them, or a map-style `Dataset` of such rows.
+    Values of a dictionary are passed to the model by name: those of the keys `inputs` (by default all but the target).
+    The `target` (by default the key "labels" or "label") goes to the loss. Floating-point inputs and uint8 images are
+    converted to `dtype` and clamped to the public `input_range`. Other integers are unchanged.
+
+    >>> rows = {"input_ids": np.zeros((10, 4), dtype=int), "labels": np.zeros(10, dtype=int)}
+    >>> as_records(rows).names
+    ('input_ids',)
 
     >>> as_records((np.zeros((10, 3)), np.zeros(9, dtype=int)))
     Traceback (most recent call last):
@@ -202,8 +229,10 @@ def as_records(
     if dtype not in (torch.float32, torch.float64):
         raise UsageError(f"dtype must be torch.float32 or torch.float64, got {validate.shown(dtype)}.")
     if isinstance(data, Records):
+        if inputs is not None or target is not None:
+            raise UsageError("inputs= and target= name keys of dictionaries, got Records: name them when making these.")
         return data if input_range is None else replace(data, input_range=input_range)
-    records = Records(as_rows(data), None, input_range, dtype)
+    records = Records(as_rows(data, inputs=inputs, target=target), None, input_range, dtype)
     _refuse_too_few(records, allow_single)
     return records
 
@@ -213,6 +242,8 @@ def by_user(
     owners: Tensor | NDArray[Any],
     *,
     rows_per_user: int,
+    inputs: Sequence[str] | None = None,
+    target: str | None = None,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
@@ -227,7 +258,7 @@ def by_user(
     (2, tensor([0, 0]))
     """
     validate.count(rows_per_user=rows_per_user)
-    records = as_records(data, input_range=input_range, allow_single=True, dtype=dtype)
+    records = as_records(data, inputs=inputs, target=target, input_range=input_range, allow_single=True, dtype=dtype)
     ids = owners if isinstance(owners, Tensor) else as_tensor(owners, "owners")
     num_rows = len(records.rows)
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != (num_rows,):

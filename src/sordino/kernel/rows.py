@@ -1,4 +1,6 @@
-"""Storage of rows (inputs..., target), in memory or read when drawn, with one public structure for all rows.
+"""Storage of rows, in memory or read when drawn, with one public structure for all rows.
+
+A row is a tuple (inputs..., target), or a dictionary with named inputs and a target.
 
 A row that cannot be used (it cannot be read, or has another shape or type) may affect its owner only: it counts as
 absent, without a message. So the structure that all rows must have may not depend on a single row. In memory it is the
@@ -12,13 +14,14 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -27,6 +30,7 @@ from sordino.kernel.randomness import Stream
 
 _ROWS_TO_COMPARE = 256
 _ROWS_TO_INSPECT = 9  # the structure is that of most of these
+_TARGET_KEYS = ("labels", "label", "targets", "target", "y")  # of dictionaries, unless the caller names the target
 
 Structure = TypeVar("Structure", bound=Hashable)
 
@@ -51,6 +55,11 @@ class ReadAt:
 class Rows(Protocol):
     """Rows of (inputs..., target) that can be taken by index."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs if rows are dictionaries, otherwise empty."""
+        ...
+
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -74,8 +83,39 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
+class _Keys:
+    """Keys of a dictionary: those of the inputs, in the order in which they are held, and that of the target."""
+
+    inputs: tuple[str, ...]
+    target: str
+
+    def parts_of(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of the row, inputs first."""
+        return *(row[name] for name in self.inputs), row[self.target]
+
+    @classmethod
+    def of(cls, found: Sequence[object], inputs: Sequence[str] | None, target: str | None) -> _Keys:
+        """Chooses the keys: those that the caller names, or else all but the target as inputs."""
+        if not all(isinstance(name, str) for name in found):
+            raise DataError("keys of the data must be strings: they are names of arguments of the model's forward.")
+        if target is None:
+            known = [name for name in _TARGET_KEYS if name in found]
+            if not known:
+                raise DataError(f"no key of the data is a target, got keys {_listed(found)}: name it by target=KEY.")
+            target = known[0]
+        inputs = tuple(str(name) for name in found if name != target) if inputs is None else tuple(inputs)
+        missing = [name for name in (*inputs, target) if name not in found]
+        if missing:
+            raise DataError(f"the data has no key {missing[0]!r}, only {_listed(found)}.")
+        if not inputs:
+            raise DataError(f"data must have inputs and a target, got keys {_listed(found)}.")
+        return cls(inputs, target)
+
+
+@dataclass(frozen=True)
 class _InMemory:
     tensors: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -96,11 +136,19 @@ class _InMemory:
 
 @dataclass(frozen=True)
 class _Lazy:
-    """A map-style dataset, whose rows are read when they are drawn. `structure` is a row of zeros."""
+    """A map-style dataset, whose rows are read when they are drawn. `structure` is a row of zeros.
+
+    `keys` are those of rows that are dictionaries.
+    """
 
     dataset: Dataset[Any]
     structure: tuple[Tensor, ...]
     length: int
+    keys: _Keys | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return () if self.keys is None else self.keys.inputs
 
     def __len__(self) -> int:
         return self.length
@@ -114,7 +162,8 @@ class _Lazy:
         if all(map(self._is_ready, rows)):  # the usual case: stacking columns is faster than converting each cell
             *inputs, labels = zip(*rows, strict=True)
             return (*(torch.stack(x).detach() for x in inputs), torch.tensor(labels)), usable
-        return tuple(torch.stack(column) for column in zip(*map(_row_tensors, rows), strict=True)), usable
+        columns = zip(*(_row_tensors(row, self.keys) for row in rows), strict=True)
+        return tuple(torch.stack(column) for column in columns), usable
 
     def empty(self) -> tuple[Tensor, ...]:
         return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
@@ -160,7 +209,7 @@ class _Lazy:
     def _row(self, index: int) -> Any:
         """The row, or None if it cannot be used. The error would reveal something about the row, and is dropped."""
         try:
-            row = self.dataset[index]
+            row = _parts(self.dataset[index], self.keys)
             return row if self._is_ready(row) else self._checked(row)
         except MemoryError:  # a matter of the machine, not of the row
             raise
@@ -184,7 +233,7 @@ class _Lazy:
         )
 
     def _checked(self, row: object) -> tuple[Tensor, ...] | None:
-        tensors = _row_tensors(row)
+        tensors = _row_tensors(row, self.keys)
         return tensors if _structure(tensors) == _structure(self.structure) else None
 
 
@@ -222,23 +271,31 @@ def _restored_generators() -> Iterator[Callable[[int], None]]:
         random.setstate(python_state)
 
 
-def as_rows(data: object) -> Rows:
-    """Rows from tensors, arrays, or a map-style dataset of tuples."""
+def as_rows(data: object, *, inputs: Sequence[str] | None = None, target: str | None = None) -> Rows:
+    """Rows from tensors or arrays, in a tuple or a dictionary, or from a map-style dataset of such rows.
+
+    `inputs` and `target` are the keys of dictionaries to use.
+    """
     if isinstance(data, DataLoader):
         raise UsageError("data must be a dataset, got a DataLoader: pass its .dataset, the run draws its own batches.")
     if isinstance(data, IterableDataset):
         raise UsageError("data must be indexable to be sampled, got an IterableDataset: pass a map-style Dataset.")
     if isinstance(data, TensorDataset):
         data = data.tensors
+    if isinstance(data, Mapping):
+        keys = _Keys.of(list(data), inputs, target)
+        return _in_memory(keys.parts_of(data), keys)
     if isinstance(data, (tuple, list)):
+        _refuse_names_of_tuples(inputs, target)
         return _in_memory(data)
     if isinstance(data, Dataset):
-        return _lazy(data)
-    raise UsageError(f"data must be (inputs..., target) or a map-style Dataset, got {type(data).__name__}.")
+        return _lazy(data, inputs, target)
+    expected = "(inputs..., target), a dictionary of arrays, or a map-style Dataset"
+    raise UsageError(f"data must be {expected}, got {type(data).__name__}.")
 
 
-def _in_memory(parts: Sequence[object]) -> Rows:
-    names = _part_names(len(parts))
+def _in_memory(parts: Sequence[object], keys: _Keys | None = None) -> Rows:
+    names = _part_names(len(parts), keys)
     tensors = tuple(as_tensor(part, name) for part, name in zip(parts, names, strict=True))
     for tensor, name in zip(tensors, names, strict=True):
         if tensor.ndim == 0:
@@ -247,40 +304,68 @@ def _in_memory(parts: Sequence[object]) -> Rows:
         lengths = ", ".join(f"{name} {len(x)}" for x, name in zip(tensors, names, strict=True))
         raise DataError(f"parts of the data differ in length: {lengths}.")
     _refuse_boolean_target(tensors[-1])
-    return _InMemory(tensors)
+    return _InMemory(tensors, () if keys is None else keys.inputs)
 
 
-def _lazy(dataset: Dataset[Any]) -> Rows:
+def _lazy(dataset: Dataset[Any], inputs: Sequence[str] | None, target: str | None) -> Rows:
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the dataset must know its length, {type(dataset).__name__} has no __len__.")
     length = len(dataset)
     if length == 0:
         raise DataError("the dataset is empty.")
-    structure = _structure_of(dataset, range(0, length, -(-length // _ROWS_TO_INSPECT)))
+    inspected = range(0, length, -(-length // _ROWS_TO_INSPECT))
+    rows, reasons = _inspected_rows(dataset, inspected)
+    keys = _keys_of_most(rows, inputs, target, among=len(inspected))
+    if keys is None:
+        _refuse_names_of_tuples(inputs, target)
+    structure = _structure_of_most(rows, reasons, keys, among=len(inspected))
     _refuse_boolean_target(structure[-1])
-    return _Lazy(dataset, structure, length)
+    return _Lazy(dataset, structure, length, keys)
 
 
-def _structure_of(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[Tensor, ...]:
-    """A row of zeros with the structure that more than half of the rows `indices` have."""
-    rows, reasons = list[tuple[Tensor, ...]](), list[str]()
+def _refuse_names_of_tuples(inputs: Sequence[str] | None, target: str | None) -> None:
+    if inputs is not None or target is not None:
+        raise UsageError("inputs= and target= name keys of dictionaries, got rows that are tuples: leave them out.")
+
+
+def _inspected_rows(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[list[object], list[str]]:
+    """The rows `indices`, and the reasons why others cannot be read."""
+    rows, reasons = list[object](), list[str]()
     with _restored_generators():
         for index in indices:
             try:
-                row = dataset[index]
+                rows.append(dataset[index])
             except MemoryError:
                 raise
             except Exception as error:  # its message may quote the row
                 reasons.append(f"reading a row of the dataset raises {type(error).__name__}: try data[0].")
-                continue
-            try:
-                rows.append(_row_tensors(row))
-            except DataError as error:
-                reasons.append(str(error))
+    return rows, reasons
+
+
+def _keys_of_most(
+    rows: Sequence[object], inputs: Sequence[str] | None, target: str | None, *, among: int
+) -> _Keys | None:
+    """The keys of more than half of the rows, if these are dictionaries with equal keys; None if they are not."""
+    keys = most_of([tuple(row) if isinstance(row, Mapping) else None for row in rows] + [None] * (among - len(rows)))
+    if keys is None and 2 * sum(isinstance(row, Mapping) for row in rows) > among:
+        raise DataError("the rows of the dataset differ in their keys: give each row the same keys in one order.")
+    return None if keys is None else _Keys.of(keys, inputs, target)
+
+
+def _structure_of_most(
+    found: Sequence[object], reasons: Sequence[str], keys: _Keys | None, *, among: int
+) -> tuple[Tensor, ...]:
+    """A row of zeros with the structure that more than half of the inspected rows have."""
+    rows, reasons = list[tuple[Tensor, ...]](), list(reasons)
+    for row in found:
+        try:
+            rows.append(_row_tensors(_parts(row, keys), keys))
+        except DataError as error:
+            reasons.append(str(error))
     public = most_of([*map(_structure, rows), *[None] * len(reasons)])
     if public is not None:
         return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
-    if 2 * len(reasons) >= len(indices):
+    if 2 * len(reasons) >= among:
         raise DataError(Counter(reasons).most_common(1)[0][0])
     raise DataError("the rows of the dataset differ in shape or dtype: pad or crop them to one shape.")
 
@@ -293,14 +378,35 @@ def _is_integer_scalar(target: Tensor) -> bool:
     return target.dtype == torch.int64 and target.ndim == 0
 
 
-def _row_tensors(row: object) -> tuple[Tensor, ...]:
+def _parts(row: object, keys: _Keys | None) -> object:
+    """The values of a dictionary as a tuple; any other row unchanged."""
+    if keys is None or not isinstance(row, Mapping):
+        return row
+    if not all(name in row for name in (*keys.inputs, keys.target)):
+        raise DataError("the rows of the dataset differ in their keys: give each row the same keys.")
+    return keys.parts_of(row)
+
+
+def _row_tensors(row: object, keys: _Keys | None = None) -> tuple[Tensor, ...]:
     if not isinstance(row, (tuple, list)):
-        raise DataError(f"each row of the dataset must be a tuple (inputs..., target), got {type(row).__name__}.")
-    parts = (np.asarray(part) if isinstance(part, (int, float, np.generic)) else part for part in row)
-    return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row)), strict=True))
+        raise DataError(
+            f"each row of the dataset must be a tuple (inputs..., target) or a dictionary, got {type(row).__name__}."
+        )
+    parts = (_array(part) if isinstance(part, (int, float, np.generic, list)) else part for part in row)
+    return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row), keys), strict=True))
 
 
-def _part_names(number: int) -> list[str]:
+def _array(part: object) -> NDArray[Any]:
+    """An array of a number or a list of numbers, as rows of tokenized text have."""
+    try:
+        return np.asarray(part)
+    except ValueError:  # lists of different lengths
+        raise DataError("a list in a row must have numbers, or lists of one length.") from None
+
+
+def _part_names(number: int, keys: _Keys | None = None) -> list[str]:
+    if keys is not None:
+        return [f"{name!r}" for name in (*keys.inputs, keys.target)]
     if number < 2:
         raise DataError(f"data must have inputs and a target, got {number} part(s).")
     inputs = ["inputs"] if number == 2 else [f"inputs[{i}]" for i in range(number - 1)]
@@ -320,6 +426,10 @@ def as_tensor(part: object, name: str) -> Tensor:
         raise DataError(f"{name} must be a dense real tensor, got {part.dtype} with layout {part.layout}.")
     unsigned = part.dtype in (torch.uint16, torch.uint32, torch.uint64)
     return part.detach().to(torch.int64) if unsigned else part.detach()
+
+
+def _listed(names: Sequence[object]) -> str:
+    return ", ".join(repr(name) if isinstance(name, str) else type(name).__name__ for name in names)
 
 
 def _refuse_boolean_target(target: Tensor) -> None:

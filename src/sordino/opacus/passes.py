@@ -66,7 +66,7 @@ def forward_pass(model: nn.Module, batch: Batch, seeds: Tensor) -> ForwardPass:
         outputs, spec = tree_flatten(model_outputs)
         return ForwardPass([x.flatten(0, 1)[:0] for x in outputs], spec, None, batch, seeds, model)
     try:
-        plan = survey_like(model, batch.inputs, batch.synthetic_row)
+        plan = survey_like(model, batch.inputs, batch.synthetic_row, names=batch.names)
         taped, batch = without_failing_rows(lambda rows, seeds: forward(model, rows.inputs, seeds, plan), batch, seeds)
         model_outputs = taped.given
     except (TapeUnavailable, RuntimeError, IndexError):
@@ -86,7 +86,8 @@ def check_forward(model: nn.Module, batch: Batch) -> None:
 def _one_row_like(batch: Batch) -> Batch:
     inputs = tuple(x.new_zeros(1, *x.shape[1:]) for x in batch.inputs)
     target = batch.target.new_zeros(1, *batch.target.shape[1:])
-    return Batch(inputs, target, torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), 1).synthetic()
+    valid, units = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
+    return Batch(inputs, target, valid, units, 1, batch.names).synthetic()
 
 
 def _sum_of_outputs(outputs: Any, target: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
 from scipy.stats import binomtest
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from sordino._input import validate
 from sordino.accounting import Adjacency
@@ -31,7 +31,7 @@ from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
+from sordino.gradients.torch_state import call, device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import fixed_values, trained_values
 from sordino.kernel.budget import Budget
 from sordino.kernel.noise import Gaussian
@@ -186,7 +186,7 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
 
     def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
         with TensorTracker(of_this_pass), OwnInitialState(zero):
-            return correctness(functional_call(model, values, tuple(x[None] for x in row)), label[None])[0]
+            return correctness(call(model, values, tuple(x[None] for x in row), batch.names), label[None])[0]
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
     with evaluating(model), pinned(model), torch.no_grad(), one_pass() as of_this_pass:
@@ -389,6 +389,7 @@ def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor,
             batch = public.records.gather(units).to(device)
             if not bool(batch.valid.all()):
                 raise DataError(f"{int((~batch.valid).sum())} of the public rows are not finite or cannot be read.")
-            outputs.append(model(*batch.inputs))
+            by_name = dict(zip(batch.names, batch.inputs, strict=True)) if batch.names else {}
+            outputs.append(model(**by_name) if by_name else model(*batch.inputs))
             targets.append(batch.target)
     return torch.cat(outputs), torch.cat(targets)

@@ -15,7 +15,7 @@ from sordino.kernel.contribution import SlowGradients
 from sordino.kernel.encoding import Codec, Encoding, State, decoded_without_noise
 from sordino.kernel.noise import HopelessNoise, NoiseAt
 from sordino.kernel.randomness import Key, Stream
-from sordino.kernel.records import Batch, Records, as_records
+from sordino.kernel.records import Batch, Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
@@ -42,7 +42,7 @@ def undecoded(plan: Plan) -> Plan:
 def ordinary(records: Records, num_units: int) -> Records:
     """Synthetic units with ordinary values."""
     batch = records.template(num_units)
-    return as_records((*batch.inputs, batch.target), dtype=records.dtype)
+    return records.with_rows(batch.inputs, batch.target)
 
 
 def hostile(records: Records) -> Records:
@@ -61,7 +61,7 @@ def hostile(records: Records) -> Records:
             variants.append(tuple(_cancelling(x[:1], number_of_axes, last=last) for x in batch.inputs))
             targets.append(batch.target[:1])
     inputs = (torch.cat(column) for column in zip(*variants, strict=True))
-    return as_records((*inputs, torch.cat(targets)), dtype=records.dtype)
+    return records.with_rows(tuple(inputs), torch.cat(targets))
 
 
 def failing(records: Records) -> Batch:

@@ -142,6 +142,10 @@ class _ExtendedRows:
     def are_repeatable(self, at: ReadAt) -> bool:
         return self.rows.are_repeatable(at)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.rows.names
+
 
 def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
     """Appends one unit for each row of `more` (inputs..., target). Their indices come after those of `records`.
