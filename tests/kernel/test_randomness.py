@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ import torch
 from contracts import stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare, kstest
 
+from sordino.kernel import randomness
 from sordino.kernel.randomness import NORMALS_PER_BLOCK, Stream
 
 PAIRS = NORMALS_PER_BLOCK // 2
@@ -159,3 +162,65 @@ def test_a_subset_has_its_size_even_if_all_words_are_equal(word):
             return np.full(number, word, np.uint64)
 
     assert Equal(b"").subset(1000, 10, step=0).tolist() == list(range(10))
+
+
+def geometric_law(gaps, probability):
+    """The p-value of a chi-square test that gaps are geometric, with about equally probable classes."""
+    classes = 20
+    edges = np.unique(np.floor(np.log1p(-np.arange(1, classes) / classes) / np.log1p(-probability)).astype(int))
+    edges = edges[edges > 0]
+    counts = np.bincount(np.searchsorted(edges, gaps, side="right"), minlength=len(edges) + 1)
+    survival = np.concatenate([[1.0], (1 - probability) ** edges.astype(float), [0.0]])
+    return chisquare(counts, -np.diff(survival) * len(gaps)).pvalue
+
+
+@pytest.mark.parametrize("probability", [1e-6, 0.01, 0.125])
+def test_gaps_are_geometric(probability):
+    assert geometric_law(stream(seed=3).geometric(20_000, probability, step=5), probability) > 1e-3
+
+
+@pytest.mark.parametrize("probability", [1e-7, 0.03, 0.125])
+def test_gaps_are_those_of_real_numbers(probability):
+    """Float64 decides nothing that exact intervals would decide otherwise."""
+    drawn = [stream(seed=3).geometric(300, probability, step=5, error=error) for error in (0.0, 1.0)]
+    assert np.array_equal(*drawn)
+
+
+def test_a_gap_near_to_an_integer_is_decided_by_further_bits():
+    """Uniforms from 1/2 on have a quotient just below 1, which float64 rounds to 1 and further bits to 0."""
+
+    class Halves(Stream):
+        def words(self, number, *, step, block=0, first=0):
+            return np.full(number, 2**63, np.uint64)
+
+    assert Halves(stream(seed=3).secret).geometric(3, 0.5, step=0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("probability", [1e-7, 1e-4, 0.01])
+def test_of_many_units_each_is_chosen_with_its_chance_and_memory_stays_small(probability):
+    number, seeds = 50_000_000, range(12)
+    tracemalloc.start()
+    chosen = [stream(seed=seed).chosen(number, probability, step=seed) for seed in seeds]
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all((np.diff(each) > 0).all() and (each >= 0).all() and (each < number).all() for each in chosen)
+    total = sum(map(len, chosen))
+    assert binomtest(total, number * len(seeds), probability).pvalue > 1e-3
+    assert kstest(np.concatenate(chosen) / number, "uniform").pvalue > 1e-3
+    assert largest < 200 * total + 2**20
+
+
+def test_words_of_many_units_with_a_large_chance_are_read_in_parts(monkeypatch):
+    whole = stream(seed=3).chosen(1000, 0.4, step=1)
+    monkeypatch.setattr(randomness, "_MOST_WORDS", 64)
+    assert np.array_equal(stream(seed=3).chosen(1000, 0.4, step=1), whole)
+
+
+def test_a_draw_by_gaps_finds_every_subset_of_few_units_with_its_chance(monkeypatch):
+    monkeypatch.setattr(randomness, "_MOST_WORDS", 2)
+    draws, number, probability = 8000, 3, 0.125
+    draw = stream(seed=3)
+    found = [sum(1 << int(unit) for unit in draw.chosen(number, probability, step=step)) for step in range(draws)]
+    members = np.array([subset.bit_count() for subset in range(2**number)])
+    expected = draws * probability**members * (1 - probability) ** (number - members)
+    assert chisquare(np.bincount(found, minlength=2**number), expected).pvalue > 1e-3

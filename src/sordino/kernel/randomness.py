@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from math import floor, isqrt, pi
 from queue import Empty, SimpleQueue
 from typing import Any, cast
@@ -42,6 +43,9 @@ NORMAL_ERROR = 2.0**-41  # largest distance of a float64 normal from the real on
 # Words between these two give a radius between 2^-10 and 5.6. Outside, one pair in 10^6, float64 would lose bits.
 _SMALLEST_WORD, _LARGEST_WORD = np.uint64(2**42), np.uint64(2**64 - 2**43)
 _FIRST_FURTHER_WORDS, _MOST_FURTHER_WORDS = 1, 64  # more than 4160 bits are needed with probability 2^-3000
+
+# Words that are in memory at a time (32 MiB), and the probability 2^-3 up to which gaps are cheaper than words.
+_MOST_WORDS, _LARGEST_MULTIPLE_FOR_GAPS = 1 << 22, 1 << 50
 
 # Torch's threads spin for some milliseconds after an operation. Helper threads gain nothing until those sleep.
 _BLOCKS_PER_THREAD = 16
@@ -118,9 +122,9 @@ class Stream:
         """
         return Key(self.secret).stream(name)
 
-    def words(self, number: int, *, step: int, block: int = 0) -> NDArray[np.uint64]:
-        """Independent uniform 64-bit words."""
-        address = step.to_bytes(6, "big") + block.to_bytes(4, "big") + bytes(6)
+    def words(self, number: int, *, step: int, block: int = 0, first: int = 0) -> NDArray[np.uint64]:
+        """Independent uniform 64-bit words, from word number `first` (even) of the block on."""
+        address = step.to_bytes(6, "big") + block.to_bytes(4, "big") + (first // 2).to_bytes(6, "big")
         encryptor = Cipher(algorithms.AES(self.secret), modes.CTR(address)).encryptor()
         size = 8 * number
         out = np.empty(size + 15, np.uint8)
@@ -136,12 +140,71 @@ class Stream:
     def chosen(self, number: int, probability: float, *, step: int) -> NDArray[np.int64]:
         """The indices in 0..number-1 that are selected, each independently with this probability.
 
-        The probability is rounded down to a multiple of 2^-53, because epsilon rises with it.
+        The probability is rounded down to a multiple of 2^-53, because epsilon rises with it. Of many indices with a
+        small probability, only the gaps between those that are selected are drawn. So time and memory grow with the
+        selection. The number of indices decides between the two ways, and the law of the selection is the same.
         """
         multiple = floor(probability * 2**53)
         if not multiple:
             return np.zeros(0, np.int64)
-        return np.flatnonzero(self.words(number, step=step) <= np.uint64((multiple << 11) - 1))
+        if number > _MOST_WORDS and multiple <= _LARGEST_MULTIPLE_FOR_GAPS:
+            return self._chosen_by_gaps(number, multiple * 2.0**-53, step=step)
+        threshold, chosen = np.uint64((multiple << 11) - 1), list[NDArray[np.int64]]()
+        for first in range(0, number, _MOST_WORDS):
+            words = self.words(min(_MOST_WORDS, number - first), step=step, first=first)
+            chosen.append(np.flatnonzero(words <= threshold) + first)
+        return np.concatenate([np.zeros(0, np.int64), *chosen])
+
+    def _chosen_by_gaps(self, number: int, probability: float, *, step: int) -> NDArray[np.int64]:
+        """Indices whose gaps are independent and geometric, as those of independent trials are.
+
+        Guarantee: a gap is floor(log(U) / log(1 - probability)) of a real uniform U with infinitely many bits, so each
+        index is selected with exactly this probability, independently of the others.
+        """
+        stream, chosen, last = self.named("gaps"), list[NDArray[np.int64]](), -1
+        expected = number * probability
+        at_once = int(expected + 8 * expected**0.5) + 16
+        for block in count():
+            gaps = stream.geometric(at_once, probability, step=step, block=block)
+            chosen.append(last + np.cumsum(np.minimum(gaps, number) + 1))
+            last = int(chosen[-1][-1])
+            if last >= number:
+                found = np.concatenate(chosen)
+                return found[: np.searchsorted(found, number)]
+        raise AssertionError  # `count` has no end
+
+    def geometric(
+        self, number: int, probability: float, *, step: int, block: int = 0, error: float = 0.0
+    ) -> NDArray[np.int64]:
+        """The numbers of failures before a success of this probability, below 2^-3, as real uniforms give them.
+
+        A float64 quotient of logarithms is within `tolerance` of the real one: the bits of U that are not drawn change
+        log(U) by at most 1 / (2 word + 1), the rounding of U by at most 2^-52, and logarithms and quotient have
+        relative errors of at most 2^-47. A quotient that near to an integer is computed again as an interval. `error`
+        widens the tolerance.
+        """
+        words = self.words(number, step=step, block=block)
+        of_one, halves = -np.log1p(-probability), words.astype(np.float64) + 0.5
+        quotients = -np.log(halves * 2.0**-64) / of_one
+        tolerance = (1 / halves + 2.0**-51) / of_one + quotients * 2.0**-45 + error
+        gaps = np.floor(quotients)
+        near = np.minimum(quotients - gaps, gaps + 1 - quotients) <= tolerance
+        result: NDArray[np.int64] = gaps.astype(np.int64)
+        for index in np.flatnonzero(near).tolist():
+            result[index] = self._geometric_exactly(index, probability, step=step, block=block)
+        return result
+
+    def _geometric_exactly(self, index: int, probability: float, *, step: int, block: int) -> int:
+        def quotient(further: int) -> Any:
+            uniform = self.uniform_interval(index, step=step, block=block, further=further)
+            interval = uniform.ctx
+            return interval.log(uniform) / interval.log(1 - interval.mpf(probability))
+
+        for enclosure in enclosures(quotient):
+            low: int = floor(enclosure.a)
+            if low == floor(enclosure.b):
+                return low
+        raise AssertionError  # needs more than 4160 bits, with probability 2^-3000
 
     def permutation(self, number: int, *, step: int) -> NDArray[np.int64]:
         """A uniformly random order of 0..number-1, that of 64-bit words, which tie with probability n^2 / 2^65."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # planning needs samplers and no torch
 
 Indices = NDArray[np.int64]
 
+_MOST_RANKS = 1 << 22
+
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -77,8 +79,9 @@ class Sampler(Protocol):
 class Poisson:
     """Each unit joins each batch independently with probability `rate`.
 
-    Guarantee: inclusion is decided by one random 64-bit word per unit and step, independent of everything else. The
-    probability is `rate` rounded down to a multiple of 2^-53. Under add-or-remove the size of the dataset is secret, so
+    Guarantee: units join independently of each other and of everything else, decided by one random 64-bit word per unit
+    and step, or, in a large dataset, by geometric gaps between those that join. The probability is `rate` rounded down
+    to a multiple of 2^-53. Under add-or-remove the size of the dataset is secret, so
     a public `expected_examples` is required; otherwise the size is public.
 
     >>> from sordino.kernel.randomness import Key
@@ -139,7 +142,10 @@ class TruncatedPoisson:
         for step in range(start, self.steps):
             joined = randomness.chosen(num_units, self.rate, step=step)
             if len(joined) > self.largest_batch:
-                ranks = randomness.uniforms(num_units, step=step, block=1)[joined]
+                if num_units <= _MOST_RANKS:
+                    ranks = randomness.uniforms(num_units, step=step, block=1)[joined]
+                else:  # the law is the same, and memory grows with the batch only
+                    ranks = randomness.uniforms(len(joined), step=step, block=1)
                 joined = np.sort(joined[np.argsort(ranks, kind="stable")[: self.largest_batch]])
             yield joined
 

@@ -88,7 +88,7 @@ def resolution(noise: NDArray[np.float64], scales: Numbers, spacings: Numbers) -
 class LowestStream(Stream):
     """A stream whose words are zero and whose further words are one: a draw of probability 2^-128, far in the tail."""
 
-    def words(self, number: int, *, step: int, block: int = 0) -> NDArray[np.uint64]:
+    def words(self, number: int, *, step: int, block: int = 0, first: int = 0) -> NDArray[np.uint64]:
         return np.zeros(number, np.uint64)
 
     def named(self, name: str) -> Stream:
@@ -96,7 +96,7 @@ class LowestStream(Stream):
 
 
 class _Ones(Stream):
-    def words(self, number: int, *, step: int, block: int = 0) -> NDArray[np.uint64]:
+    def words(self, number: int, *, step: int, block: int = 0, first: int = 0) -> NDArray[np.uint64]:
         return np.ones(number, np.uint64)
 
 
