@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sordino.errors import SordinoError
     from sordino.gradients.rules import register_gradient
     from sordino.kernel.augmentation import Views
+    from sordino.kernel.buckets import Buckets
     from sordino.kernel.budget import Budget
     from sordino.kernel.calibration import calibrate
     from sordino.kernel.clipping import ClipByNorm, ClipPerLayer, Normalise
@@ -55,6 +56,7 @@ __all__ = [  # noqa: RUF022, they follow the pipeline
     # records of a unit, and augmented views of a record
     "as_records",
     "by_user",
+    "Buckets",
     "Views",
     # what each unit contributes
     "LossGradient",
@@ -104,6 +106,7 @@ _MODULES = {  # where each name is imported from when it is first used
     "errors": "SordinoError",
     "gradients.rules": "register_gradient",
     "kernel.augmentation": "Views",
+    "kernel.buckets": "Buckets",
     "kernel.budget": "Budget",
     "kernel.calibration": "calibrate",
     "kernel.clipping": "ClipByNorm ClipPerLayer Normalise",

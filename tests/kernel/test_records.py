@@ -356,16 +356,22 @@ def test_keys_can_be_chosen_and_are_ordered_as_chosen() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: as_records({"x": X, "z": Y}), r"no key of the data is a target, got keys 'x', 'z'"),
-        (lambda: as_records({"x": X, "labels": Y}, inputs=("w",)), r"no key 'w', only 'x', 'labels'"),
-        (lambda: as_records({"labels": Y}), r"must have inputs and a target, got keys 'labels'"),
+        (lambda: as_records({"x": X, "z": Y}), r"none of the 2 keys of the data is 'labels', "),
+        (lambda: as_records({"x": X, "labels": Y}, inputs=("w",)), r"no key 'w' among its 2 keys"),
+        (lambda: as_records({"labels": Y}), r"must have inputs and a target, got only the key 'labels'"),
         (lambda: as_records({0: X, "labels": Y}), r"keys of the data must be strings"),
-        (lambda: as_records({"x": X[:9], "labels": Y}), r"parts of the data differ in length: 'x' 9, 'labels' 10"),
-        (lambda: as_records({"x": ["secret"] * 10, "labels": Y}), r"'x' must be a tensor or an array, got list"),
+        (
+            lambda: as_records({"x": X[:9], "labels": Y}),
+            r"parts of the data differ in length: inputs\[0\] 9, 'labels' 10",
+        ),
+        (
+            lambda: as_records({"x": ["secret"] * 10, "labels": Y}, inputs=("x",)),
+            r"'x' must be a tensor or an array, got list",
+        ),
         (lambda: as_records((X, Y), target="labels"), r"name keys of dictionaries, got rows that are tuples"),
         (lambda: as_records(Pairs(X, Y), inputs=("x",)), r"name keys of dictionaries, got rows that are tuples"),
-        (lambda: as_records(as_records((X, Y)), target="y"), r"name keys of dictionaries, got Records"),
-        (lambda: as_records(Named(x=[["secret"]] * 10, labels=Y)), r"'x' must hold numbers, got an array of dtype <U6"),
+        (lambda: as_records(as_records((X, Y)), target="y"), r"say how to read rows, got Records"),
+        (lambda: as_records(Named(x=[["secret"]] * 10, labels=Y)), r"inputs\[0\] must hold numbers, got an array"),
     ],
 )
 def test_dictionaries_that_cannot_be_used_are_refused_in_one_line(make: Any, says: str) -> None:

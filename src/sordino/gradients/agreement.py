@@ -38,7 +38,8 @@ _TOLERANCE_IN_DOUBLE = 1e-5
 _ROUNDING_FRACTION = 1e-4  # a parameter's gradient below this fraction of the whole may be rounding error only
 _SEED = 20_252
 
-_compared: WeakKeyDictionary[nn.Module, Survey] = WeakKeyDictionary()
+_compared: WeakKeyDictionary[nn.Module, list[Survey]] = WeakKeyDictionary()
+_MOST_COMPARED = 64  # surveys of one model; rows of several lengths have one each
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ class Agreement:
 
 def is_compared(model: nn.Module, plan: Survey) -> bool:
     """Whether the tape was compared for this survey. A model that changes what it does gets a new survey."""
-    return _compared.get(original(model)) is plan
+    return any(survey is plan for survey in _compared.get(original(model), ()))
 
 
 def note_compared(model: nn.Module, plan: Survey) -> None:
     """Records that the tape was compared for this survey."""
-    _compared[original(model)] = plan
+    surveys = _compared.setdefault(original(model), [])
+    del surveys[: 1 - _MOST_COMPARED]
+    surveys.append(plan)
 
 
 def agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:

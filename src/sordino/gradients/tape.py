@@ -87,7 +87,8 @@ class Tape:
     dtype: torch.dtype
 
 
-_surveys: WeakKeyDictionary[nn.Module, tuple[Any, Survey]] = WeakKeyDictionary()
+_surveys: WeakKeyDictionary[nn.Module, dict[Any, Survey]] = WeakKeyDictionary()
+_MOST_SURVEYS = 64  # of one model; rows of several lengths have one each
 _given_up: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
@@ -127,10 +128,12 @@ def survey_like(
         tuple(name for name, p in model.named_parameters() if p.requires_grad),
         tuple((module.training, is_registered(module)) for module in model.modules()),
     )
-    cached = _surveys.get(model)
-    if cached is None or cached[0] != properties:
-        cached = _surveys[model] = properties, _survey(model, make_row(), autocast, names)
-    return cached[1]
+    known = _surveys.setdefault(model, {})
+    if properties not in known:
+        if len(known) >= _MOST_SURVEYS:
+            known.clear()
+        known[properties] = _survey(model, make_row(), autocast, names)
+    return known[properties]
 
 
 def _survey(

@@ -92,14 +92,16 @@ class LossGradient:
         check_isolation(model, self.loss, template)
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
         self.views.check(template, seeds)
-        try:
-            self._gradients(model, template.take(slice(0, _FEW)), seeds[:_FEW])
-        except UsageError:
-            raise
-        except Exception as error:
-            raise _unusable(model, error) from error
-        with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
-            self._survey(model, template)
+        for length in (0,) if records.buckets is None else records.buckets.lengths:
+            rows = records.cut(template, length)
+            try:
+                self._gradients(model, rows.take(slice(0, _FEW)), seeds[:_FEW])
+            except UsageError:
+                raise
+            except Exception as error:
+                raise _unusable(model, error) from error
+            with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
+                self._survey(model, rows)
 
     def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
         """Compares the tape's gradients of synthetic rows with autograd's. None if the model has no tape."""

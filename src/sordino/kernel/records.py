@@ -21,12 +21,12 @@ from torch.utils.data import Dataset
 from sordino._input import validate
 from sordino.accounting.guarantee import Unit
 from sordino.errors import DataError, UsageError
+from sordino.kernel.buckets import Buckets, real_lengths
 from sordino.kernel.randomness import Stream
 from sordino.kernel.rows import ReadAt, Rows, as_rows, as_tensor
 
 _TEMPLATE_SEED = 20_251
 _REPEATED = b"read some rows twice"
-_TARGET = "target of rows"  # not an identifier, so no input has this name
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,14 @@ class Batch:
         """A slice of the rows. The units keep their positions."""
         inputs = tuple(x[rows] for x in self.inputs)
         return replace(self, inputs=inputs, target=self.target[rows], valid=self.valid[rows], units=self.units[rows])
+
+    def of_units(self, chosen: Tensor) -> tuple[Batch, Tensor]:
+        """The rows of some units, numbered anew in this order, and the indices of these rows."""
+        places = torch.full((self.num_units,), -1).index_put((chosen,), torch.arange(len(chosen)))
+        rows = (places[self.units] >= 0).nonzero()[:, 0]
+        inputs = tuple(x[rows] for x in self.inputs)
+        target, valid, units = self.target[rows], self.valid[rows], places[self.units[rows]]
+        return replace(self, inputs=inputs, target=target, valid=valid, units=units, num_units=len(chosen)), rows
 
     def without(self, rows: Tensor) -> Batch:
         """This batch with synthetic values, marked invalid, in the rows where the mask `rows` is True."""
@@ -91,6 +99,7 @@ class Records:
     owners: Owners | None = field(repr=False)
     input_range: tuple[float, float] | None
     dtype: torch.dtype
+    buckets: Buckets | None = None
 
     @property
     def num_units(self) -> int:
@@ -138,9 +147,27 @@ class Records:
             x.index_fill_(0, invalid, 0)
         return Batch(tuple(inputs), target, valid, units.to(valid.device), len(indices), self.names)
 
+    def units_by_length(self, batch: Batch) -> list[tuple[int, Tensor]]:
+        """The units of a batch by the bucket that holds all rows of the unit; one empty part if there are no units."""
+        assert self.buckets is not None
+        lengths = real_lengths(batch.inputs[self.names.index(self.buckets.mask)])
+        longest = lengths.new_zeros(batch.num_units).scatter_reduce(0, batch.units, lengths, "amax")
+        buckets = self.buckets.of_lengths(longest)
+        parts = [(length, (buckets == place).nonzero()[:, 0]) for place, length in enumerate(self.buckets.lengths)]
+        return [part for part in parts if len(part[1])] or parts[:1]
+
+    def cut(self, batch: Batch, length: int) -> Batch:
+        """The batch with its sequences cut to the length of a bucket. Without buckets, the batch itself."""
+        if self.buckets is None or length == self.buckets.longest:
+            return batch
+        named = zip(batch.inputs, batch.names, strict=True)
+        inputs = tuple(self.buckets.cut(x, name, length) for x, name in named)
+        return replace(batch, inputs=inputs, target=self.buckets.cut(batch.target, self.rows.target_name, length))
+
     def fingerprint(self, secret: bytes) -> str:
         """A keyed hash by which a resumed run recognizes its data. If rows are read when drawn, some are hashed."""
-        described = (len(self.rows), self.input_range, self.dtype, *([self.names] if self.names else []))
+        named = [(self.names, self.buckets)] if self.names else []
+        described = (len(self.rows), self.input_range, self.dtype, *named)
         digest = hashlib.blake2b(repr(described).encode(), key=secret)
         owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
         sample = self.rows.sample_of(ReadAt(Stream(secret), 0))
@@ -179,10 +206,12 @@ class Records:
 
     def with_rows(self, inputs: Sequence[Tensor], target: Tensor) -> Records:
         """Records of other rows in memory, one per unit, with the input names and the dtype of these."""
+        validate.instance((tuple, list), inputs=inputs)
         if not self.names:
             return as_records((*inputs, target), dtype=self.dtype)
-        rows = {**dict(zip(self.names, inputs, strict=True)), _TARGET: target}
-        return as_records(rows, inputs=self.names, target=_TARGET, dtype=self.dtype)
+        name = self.rows.target_name
+        rows = {**dict(zip(self.names, inputs, strict=True)), name: target}
+        return as_records(rows, inputs=self.names, target=name, buckets=self.buckets, dtype=self.dtype)
 
     def _arriving(self, tensor: Tensor, is_target: bool) -> Tensor:
         """Converts to the dtype that the model gets: `dtype` for floats and images, int64 for labels. Ids are kept."""
@@ -204,6 +233,7 @@ def as_records(
     *,
     inputs: Sequence[str] | None = None,
     target: str | None = None,
+    buckets: Buckets | None = None,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
@@ -212,8 +242,9 @@ def as_records(
 
     `data` is (inputs..., target) as tensors or arrays, a dictionary of them, or a map-style `Dataset` of such rows.
     Values of a dictionary are passed to the model by name: those of the keys `inputs` (by default all but the target).
-    The `target` (by default the key "labels" or "label") goes to the loss. Floating-point inputs and uint8 images are
-    converted to `dtype` and clamped to the public `input_range`. Other integers are unchanged.
+    The `target` (by default the key "labels" or "label") goes to the loss. With `buckets`, sequences of different
+    lengths are padded to public ones. Floating-point inputs and uint8 images are converted to `dtype` and clamped to
+    the public `input_range`. Other integers are unchanged.
 
     >>> rows = {"input_ids": np.zeros((10, 4), dtype=int), "labels": np.zeros(10, dtype=int)}
     >>> as_records(rows).names
@@ -229,10 +260,16 @@ def as_records(
     if dtype not in (torch.float32, torch.float64):
         raise UsageError(f"dtype must be torch.float32 or torch.float64, got {validate.shown(dtype)}.")
     if isinstance(data, Records):
-        if inputs is not None or target is not None:
-            raise UsageError("inputs= and target= name keys of dictionaries, got Records: name them when making these.")
+        if inputs is not None or target is not None or buckets is not None:
+            raise UsageError(
+                "inputs=, target= and buckets= say how to read rows, got Records: say it when making these."
+            )
         return data if input_range is None else replace(data, input_range=input_range)
-    records = Records(as_rows(data, inputs=inputs, target=target), None, input_range, dtype)
+    validate.instance((Buckets, type(None)), buckets=buckets)
+    rows = as_rows(data if buckets is None else buckets.padded(data), inputs=inputs, target=target)
+    records = Records(rows, None, input_range, dtype, buckets)
+    if buckets is not None and buckets.mask not in records.names:
+        raise UsageError(f"the mask {buckets.mask!r} of buckets must be among the inputs of the data.")
     _refuse_too_few(records, allow_single)
     return records
 
@@ -244,6 +281,7 @@ def by_user(
     rows_per_user: int,
     inputs: Sequence[str] | None = None,
     target: str | None = None,
+    buckets: Buckets | None = None,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
@@ -258,7 +296,9 @@ def by_user(
     (2, tensor([0, 0]))
     """
     validate.count(rows_per_user=rows_per_user)
-    records = as_records(data, inputs=inputs, target=target, input_range=input_range, allow_single=True, dtype=dtype)
+    records = as_records(
+        data, inputs=inputs, target=target, buckets=buckets, input_range=input_range, allow_single=True, dtype=dtype
+    )
     ids = owners if isinstance(owners, Tensor) else as_tensor(owners, "owners")
     num_rows = len(records.rows)
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != (num_rows,):

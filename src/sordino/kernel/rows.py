@@ -60,6 +60,11 @@ class Rows(Protocol):
         """Names of the inputs if rows are dictionaries, otherwise empty."""
         ...
 
+    @property
+    def target_name(self) -> str:
+        """The key of the target if rows are dictionaries, otherwise empty."""
+        ...
+
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -84,10 +89,19 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys of a dictionary: those of the inputs, in the order in which they are held, and that of the target."""
+    """Keys of a dictionary: those of the inputs, in the order in which they are held, and that of the target.
+
+    Messages show keys only if the caller named them: data may be keyed by names of people.
+    """
 
     inputs: tuple[str, ...]
     target: str
+    named_by_caller: bool = False
+
+    def shown(self) -> list[str]:
+        """A description of each part for messages."""
+        inputs = map(repr, self.inputs) if self.named_by_caller else (f"inputs[{i}]" for i in range(len(self.inputs)))
+        return [*inputs, repr(self.target)]
 
     def parts_of(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """The values of the row, inputs first."""
@@ -101,21 +115,30 @@ class _Keys:
         if target is None:
             known = [name for name in _TARGET_KEYS if name in found]
             if not known:
-                raise DataError(f"no key of the data is a target, got keys {_listed(found)}: name it by target=KEY.")
+                known_keys = ", ".join(map(repr, _TARGET_KEYS))
+                raise DataError(f"none of the {len(found)} keys of the data is {known_keys}: name one by target=KEY.")
             target = known[0]
-        inputs = tuple(str(name) for name in found if name != target) if inputs is None else tuple(inputs)
-        missing = [name for name in (*inputs, target) if name not in found]
+        chosen = tuple(str(name) for name in found if name != target) if inputs is None else tuple(inputs)
+        missing = [name for name in (*chosen, target) if name not in found]
         if missing:
-            raise DataError(f"the data has no key {missing[0]!r}, only {_listed(found)}.")
-        if not inputs:
-            raise DataError(f"data must have inputs and a target, got keys {_listed(found)}.")
-        return cls(inputs, target)
+            raise DataError(f"the data has no key {missing[0]!r} among its {len(found)} keys.")
+        if not chosen:
+            raise DataError(f"data must have inputs and a target, got only the key {target!r}.")
+        return cls(chosen, target, named_by_caller=inputs is not None)
 
 
 @dataclass(frozen=True)
 class _InMemory:
     tensors: tuple[Tensor, ...]
-    names: tuple[str, ...] = ()
+    keys: _Keys | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return () if self.keys is None else self.keys.inputs
+
+    @property
+    def target_name(self) -> str:
+        return "" if self.keys is None else self.keys.target
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -149,6 +172,10 @@ class _Lazy:
     @property
     def names(self) -> tuple[str, ...]:
         return () if self.keys is None else self.keys.inputs
+
+    @property
+    def target_name(self) -> str:
+        return "" if self.keys is None else self.keys.target
 
     def __len__(self) -> int:
         return self.length
@@ -304,7 +331,7 @@ def _in_memory(parts: Sequence[object], keys: _Keys | None = None) -> Rows:
         lengths = ", ".join(f"{name} {len(x)}" for x, name in zip(tensors, names, strict=True))
         raise DataError(f"parts of the data differ in length: {lengths}.")
     _refuse_boolean_target(tensors[-1])
-    return _InMemory(tensors, () if keys is None else keys.inputs)
+    return _InMemory(tensors, keys)
 
 
 def _lazy(dataset: Dataset[Any], inputs: Sequence[str] | None, target: str | None) -> Rows:
@@ -337,6 +364,8 @@ def _inspected_rows(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[list
                 rows.append(dataset[index])
             except MemoryError:
                 raise
+            except DataError as error:  # of our own datasets, whose messages name structure only
+                reasons.append(str(error))
             except Exception as error:  # its message may quote the row
                 reasons.append(f"reading a row of the dataset raises {type(error).__name__}: try data[0].")
     return rows, reasons
@@ -406,7 +435,7 @@ def _array(part: object) -> NDArray[Any]:
 
 def _part_names(number: int, keys: _Keys | None = None) -> list[str]:
     if keys is not None:
-        return [f"{name!r}" for name in (*keys.inputs, keys.target)]
+        return keys.shown()
     if number < 2:
         raise DataError(f"data must have inputs and a target, got {number} part(s).")
     inputs = ["inputs"] if number == 2 else [f"inputs[{i}]" for i in range(number - 1)]
@@ -426,10 +455,6 @@ def as_tensor(part: object, name: str) -> Tensor:
         raise DataError(f"{name} must be a dense real tensor, got {part.dtype} with layout {part.layout}.")
     unsigned = part.dtype in (torch.uint16, torch.uint32, torch.uint64)
     return part.detach().to(torch.int64) if unsigned else part.detach()
-
-
-def _listed(names: Sequence[object]) -> str:
-    return ", ".join(repr(name) if isinstance(name, str) else type(name).__name__ for name in names)
 
 
 def _refuse_boolean_target(target: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
+from sordino.kernel.buckets import ROUNDED_ALIKE
 from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.encoding import State
 from sordino.kernel.micro_batches import MEMORY_MIB, keep_what_is_freed, units_at_a_time
@@ -242,6 +243,8 @@ class PrivateRun:
         assumed: tuple[str, ...] = ("nothing else is released from the same data outside this run's budget",)
         if self._reproducible:
             assumed += (SEED_STAYS_SECRET,)
+        if self._records.buckets is not None:
+            assumed += (ROUNDED_ALIKE,)
         return assumed + arithmetic_of(self.plan.noise)
 
     def guarantee(self, *, delta: float) -> Guarantee:

@@ -11,7 +11,7 @@ that carries out one step of it; all that it uses is an argument. `PrivateRun` c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -170,15 +170,33 @@ def bounded_sum(
     It is added up by micro-batches, on which neither the codec nor the step count depends.
     """
 
-    def micro_batch(part: Tensor) -> BoundedSum:
-        batch, seeds = gathered(records, part, begun.step, streams)
-        return clipped(plan, begun, plan.contribution.of(model, batch, seeds))
-
-    first, *others = split(begun.indices, units_at_a_time)
-    total = micro_batch(first)
-    for part in others:
-        total += micro_batch(part)
+    sums = (
+        clipped(plan, begun, plan.contribution.of(model, batch, seeds))
+        for batch, seeds in _micro_batches(records, begun, streams, units_at_a_time)
+    )
+    total = next(sums)
+    for each in sums:
+        total += each
     return total
+
+
+def _micro_batches(
+    records: Records, begun: BegunStep, streams: Streams, units_at_a_time: int
+) -> Iterator[tuple[Batch, Tensor]]:
+    """The rows of the units that joined, at least one part, and one seed per row.
+
+    With buckets, all rows are read first, because the length of a row says to which bucket its unit belongs. A smaller
+    bucket has more units at a time, as its rows are shorter.
+    """
+    if records.buckets is None:
+        for part in split(begun.indices, units_at_a_time):
+            yield gathered(records, part, begun.step, streams)
+        return
+    batch, seeds = gathered(records, begun.indices, begun.step, streams)
+    for length, units in records.units_by_length(batch):
+        for part in split(units, units_at_a_time * records.buckets.longest // length):
+            of_units, rows = batch.of_units(part)
+            yield records.cut(of_units, length), seeds[rows]
 
 
 def gathered(records: Records, units: Tensor, number: int, streams: Streams) -> tuple[Batch, Tensor]:

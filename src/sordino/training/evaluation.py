@@ -27,11 +27,12 @@ from torch.func import vmap
 from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import BudgetError, DataError, UsageError
+from sordino.gradients import torch_state
 from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.torch_state import call, device_of, original, pinned, working_dtype
+from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
 from sordino.gradients.vmapped import fixed_values, trained_values
 from sordino.kernel.budget import Budget
 from sordino.kernel.noise import Gaussian
@@ -186,7 +187,9 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
 
     def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
         with TensorTracker(of_this_pass), OwnInitialState(zero):
-            return correctness(call(model, values, tuple(x[None] for x in row), batch.names), label[None])[0]
+            return correctness(torch_state.call(model, values, tuple(x[None] for x in row), batch.names), label[None])[
+                0
+            ]
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
     with evaluating(model), pinned(model), torch.no_grad(), one_pass() as of_this_pass:

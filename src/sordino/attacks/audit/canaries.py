@@ -146,6 +146,10 @@ class _ExtendedRows:
     def names(self) -> tuple[str, ...]:
         return self.rows.names
 
+    @property
+    def target_name(self) -> str:
+        return self.rows.target_name
+
 
 def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
     """Appends one unit for each row of `more` (inputs..., target). Their indices come after those of `records`.
