@@ -126,6 +126,7 @@ def test_micro_batches_change_nothing(make) -> None:
     torch.testing.assert_close(released(make, physical=3), released(make, physical=40), rtol=0, atol=1e-3)
 
 
+@pytest.mark.usefixtures("quick_verification")
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_noise_on_what_is_encoded_is_what_the_event_says(name: str) -> None:
     model = make_model()
