@@ -50,6 +50,13 @@ def refused(capsys):
     return runner
 
 
+@pytest.fixture
+def quick_verification(monkeypatch):
+    """Verifies on a tenth of the noise, for tests of what is done with a verdict and not of what it detects."""
+    monkeypatch.setattr("sordino.verification.noise_checks._MOST_STEPS", 40)
+    monkeypatch.setattr("sordino.verification.noise_checks._DRAWS_FOR_RESOLUTION", 1 << 16)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Prints the mutation score: the number of planted bugs that a check detected."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]

@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import product_of
 
 from sordino.accounting import Adjacency, GaussianCurve, all_answers, privacy_of
 from sordino.accounting.accountant_views import views_of
@@ -45,9 +46,10 @@ def divergence(pair, alpha, interval=1e-3):
     return float((losses.mass * np.maximum(1 - alpha * np.exp(-losses.loss), 0)).sum()) + losses.infinite
 
 
-@pytest.mark.parametrize("multiplier", [0.1, 0.6, 2.0, 40.0])
-@pytest.mark.parametrize("rate", [1e-6, 0.02, 0.7])
-@pytest.mark.parametrize("log_alpha", [-5.0, -0.5, -0.001, 0.0, 0.001, 0.2, 3.0])
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "log_alpha"),
+    product_of([0.1, 0.6, 2.0, 40.0], [1e-6, 0.02, 0.7], [-5.0, -0.5, -0.001, 0.0, 0.001, 0.2, 3.0]),
+)
 def test_the_pair_has_the_divergences_of_the_theorem_on_both_sides_of_one(multiplier, rate, log_alpha):
     alpha = math.exp(log_alpha)
     found = divergence(FixedSizeBatches(multiplier / 2, rate), alpha, interval=1e-3 if multiplier > 0.1 else 0.1)
@@ -97,11 +99,13 @@ def test_neither_of_the_two_mixtures_dominates_by_itself(log_alphas):
         assert divergence(worse, alpha) == pytest.approx(promised(2.0, 0.1, alpha), rel=1e-9)
 
 
-@pytest.mark.parametrize("multiplier", [0.6, 2.0, 8.0])
-@pytest.mark.parametrize(("examples", "batch"), [(60_000, 256), (10, 3), (10, 9)])
-@pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 3.0])
-def test_one_step_is_the_amplified_gaussian(examples, batch, multiplier, at):
+@pytest.mark.parametrize(
+    ("multiplier", "batches", "at"),
+    product_of([0.6, 2.0, 8.0], [(60_000, 256), (10, 3), (10, 9)], [0.0, 0.01, 0.5, 3.0]),
+)
+def test_one_step_is_the_amplified_gaussian(multiplier, batches, at):
     """rate * delta(log(1 + (exp(epsilon) - 1) / rate)), with the exact curve of a Gaussian at twice the distance."""
+    examples, batch = batches
     rate = batch / examples
     exact = rate * GaussianCurve(2 / multiplier).delta(math.log1p(math.expm1(at) / rate))
     found = privacy_of(fixed_size(examples, batch, multiplier), Adjacency.REPLACE_ONE).delta(at)

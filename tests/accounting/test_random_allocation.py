@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 from oracles import allocation_hockey_stick, moment_by_partitions
+from products import product_of
 
 from sordino.accounting import Adjacency, GaussianCurve, RandomAllocationDpEvent, all_answers, balls_in_bins, privacy_of
 from sordino.accounting.accountant_views import AccountantView
@@ -44,9 +45,9 @@ def test_moments_of_adding_equal_a_quadrature_over_the_plane(order):
     assert renyi_of_adding(multiplier, 2, np.array([order]))[0] == pytest.approx(exact, rel=1e-7)
 
 
-@pytest.mark.parametrize(("bins", "multiplier"), [(2, 0.6), (2, 2.0), (3, 0.7), (3, 1.5)])
-@pytest.mark.parametrize("delta", [1e-2, 1e-4, 1e-6])
-def test_epsilon_of_one_epoch_is_never_below_the_true_one(bins, multiplier, delta):
+@pytest.mark.parametrize(("setting", "delta"), product_of([(2, 0.6), (2, 2.0), (3, 0.7), (3, 1.5)], [1e-2, 1e-4, 1e-6]))
+def test_epsilon_of_one_epoch_is_never_below_the_true_one(setting, delta):
+    bins, multiplier = setting
     said = all_answers(RandomAllocationDpEvent(multiplier, bins, 1), Adjacency.ZERO_OUT, delta)
 
     def true_delta(epsilon):
@@ -71,18 +72,20 @@ def test_the_shift_of_jensens_bound_is_paid_in_every_epoch():
     assert ten_epochs == pytest.approx(10 * (RDP_ORDERS[-1] / 50 + 1 - 1 / 50) / 2)
 
 
-@pytest.mark.parametrize(("bins", "multiplier"), [(2, 0.3), (2, 2.0), (3, 0.7), (3, 1.5)])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
-@pytest.mark.parametrize("removing", [True, False])
-def test_each_direction_of_the_pair_comes_out_just_above_a_quadrature(bins, multiplier, epsilon, removing):
+@pytest.mark.parametrize(
+    ("setting", "epsilon", "removing"),
+    product_of([(2, 0.3), (2, 2.0), (3, 0.7), (3, 1.5)], [0.1, 1.0, 3.0], [True, False]),
+)
+def test_each_direction_of_the_pair_comes_out_just_above_a_quadrature(setting, epsilon, removing):
+    bins, multiplier = setting
     exact = allocation_hockey_stick(multiplier, bins, epsilon, removing=removing)
     pair = AllocatedGaussian(multiplier, bins, present_above=removing)
     assert exact * (1 - 3e-5) <= Direction((pair,), (1,)).delta(epsilon) <= exact * (1 + 6e-3)
 
 
-@pytest.mark.parametrize("bins", [1, 2, 3, 7, 60, 1000])
-@pytest.mark.parametrize("multiplier", [0.05, 0.8, 100.0])
-@pytest.mark.parametrize("log_tail", [-50.0, -750.0])
+@pytest.mark.parametrize(
+    ("bins", "multiplier", "log_tail"), product_of([1, 2, 3, 7, 60, 1000], [0.05, 0.8, 100.0], [-50.0, -750.0])
+)
 def test_the_ratio_keeps_its_probability_and_its_mean(bins, multiplier, log_tail):
     """The bound holds because splitting spreads the ratio without moving its mean."""
     ratio = mean_ratio(multiplier, bins, log_tail)
@@ -134,7 +137,9 @@ def test_the_answer_lies_in_the_certified_interval_and_the_closed_form_little_ab
     assert best.epsilon < others[0].epsilon <= 1.1 * upper
 
 
-@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-30])
+@pytest.mark.parametrize(
+    "delta", [1e-3, pytest.param(1e-6, marks=pytest.mark.slow), pytest.param(1e-30, marks=pytest.mark.slow)]
+)
 def test_epsilon_falls_with_bins_and_noise_and_grows_with_epochs(delta):
     def epsilon(multiplier, bins, epochs):
         return PldCurve.of([(AccountantView(RandomAllocationDpEvent(multiplier, bins, 1)), epochs)]).epsilon(delta)

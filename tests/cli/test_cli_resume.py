@@ -24,7 +24,7 @@ from sordino.training.run_folder import RunFolder
 MOMENTS = (0, 2, 4, 6, 7, 9, 11, 13, 16, 25, 33, 38, 39, 40, 41, 42, 43, 44, 45, 47, 49)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*MOMENTS[::2], *(pytest.param(at, marks=pytest.mark.slow) for at in MOMENTS[1::2])])
 def test_a_command_that_is_killed_anywhere_is_resumed_to_what_would_have_been(
     moment: int, digits: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,30 +26,36 @@ def command(path):
     return found.commands[path[1]] if len(path) == 2 else found
 
 
-def modules_after(statement):
-    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint(*sys.modules, file=sys.stderr)"
+def modules_after(*statements):
+    """The modules that are loaded after each statement of a new process, in which they are executed in turn."""
+    code = "import sys"
+    for statement in statements:
+        code += (
+            f"\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint('loaded:', *sys.modules, file=sys.stderr)"
+        )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    return set(ended.stderr.split())
+    return [set(line.split()) for line in ended.stderr.splitlines() if line.startswith("loaded:")]
 
 
 def test_help_and_version_import_no_command_and_nothing_heavy():
-    for arguments in (["--help"], ["--version"]):
-        loaded = modules_after(f"from sordino.cli import main; main({arguments!r})")
+    for loaded in modules_after(*(f"from sordino.cli import main; main([{one!r}])" for one in ("--help", "--version"))):
         assert not loaded & {"torch", "numpy", "scipy", "rich", "dp_accounting", "sordino.accounting"}
         assert not any(f"sordino.cli.{place.split(':')[0]}" in loaded for place, _ in COMMANDS.values())
 
 
 def test_a_plan_imports_no_torch():
     numbers = ["--examples", "1000", "--batch-size", "100", "--steps", "10", "--delta", "1e-5"]
-    for more in (["--noise-multiplier", "2"], ["--epsilon", "2"], ["--epsilon", "2", "--sampler", "balls-in-bins"]):
-        loaded = modules_after(f"from sordino.cli import main; main(['plan', *{numbers!r}, *{more!r}])")
-        assert "sordino.recipes.planning" in loaded and "torch" not in loaded
+    ways = (["--noise-multiplier", "2"], ["--epsilon", "2"], ["--epsilon", "2", "--sampler", "balls-in-bins"])
+    commands = (f"from sordino.cli import main; main(['plan', *{numbers!r}, *{way!r}])" for way in ways)
+    *_, loaded = modules_after(*commands)
+    assert "sordino.recipes.planning" in loaded and "torch" not in loaded
 
 
 def test_the_package_imports_nothing_until_a_name_is_used():
-    assert "torch" not in modules_after("import sordino")
-    assert "torch" not in modules_after("from sordino import Poisson, Adjacency, UsageError")
-    assert "torch" in modules_after("from sordino import Gaussian")
+    before, light, heavy = modules_after(
+        "import sordino", "from sordino import Poisson, Adjacency, UsageError", "from sordino import Gaussian"
+    )
+    assert "torch" not in before | light and "torch" in heavy
 
 
 def test_every_public_name_has_one_home_which_type_checkers_know_too():

@@ -345,10 +345,12 @@ def test_a_twin_is_trained_on_the_rows_that_are_passed(run, tmp_path: Path) -> N
     assert (tmp_path / "effects.internal" / "effects-internal.json").exists()
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_a_plan_is_verified_as_it_was_carried_out(run) -> None:
     assert "not refuted" in run("verify", "run", "--model", "nets:network")
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_a_loss_of_ones_own_comes_from_a_setup(run, refused) -> None:
     said = refused("verify", "own-loss", "--model", "nets:network")
     assert "the loss of the run in 'own-loss' is code of your own (own_loss)" in said
@@ -388,6 +390,7 @@ def test_members_are_attacked_by_references_of_the_same_plan(run, refused, tmp_p
     assert "was trained on 120 examples, " in said and "pass the rows that it was trained on" in said
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_a_hidden_state_run_needs_no_function(run, tmp_path: Path) -> None:
     """Its plan has the model in it, of which the folder says all that is needed."""
     plan = so.NoisyCGD(so.Cyclic(4, 3), GatedReLU(4), clip=1.0, noise_multiplier=2.0, learning_rate=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,16 @@ CHANGING = {"MatchedBought", "Project", "ProjectBiased"}
 PAIRS = [(first, second) for first in KINDS for second in KINDS if first not in CHANGING or second == "Unchanged"]
 REFUSED = sorted({(first, second) for first in KINDS for second in KINDS} - set(PAIRS))
 
+# Each kind is first in a pair and second in a pair. The other pairs are slow tests.
+FIRST = [kind for kind in KINDS if kind not in CHANGING]
+FAST = {*zip(cycle(FIRST), KINDS), *((kind, "Unchanged") for kind in CHANGING)}
+
 for _name, _kind in KINDS.items():
     globals()[f"Test{_name}"] = type(f"Test{_name}", (EncodingContract,), {"encoding": _kind})
 for _first, _second in PAIRS:
-    _name = f"Test{_first}And{_second}"
-    globals()[_name] = type(_name, (EncodingContract,), {"encoding": Combined(KINDS[_first], KINDS[_second])})
+    _name, _marks = f"Test{_first}And{_second}", [] if (_first, _second) in FAST else [pytest.mark.slow]
+    _class = {"encoding": Combined(KINDS[_first], KINDS[_second]), "pytestmark": _marks}
+    globals()[_name] = type(_name, (EncodingContract,), _class)
 
 
 class TestMatchedByFixedWeights(EncodingContract):
@@ -126,6 +132,7 @@ def test_micro_batches_change_nothing(make) -> None:
     torch.testing.assert_close(released(make, physical=3), released(make, physical=40), rtol=0, atol=1e-3)
 
 
+@pytest.mark.usefixtures("quick_verification")
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_noise_on_what_is_encoded_is_what_the_event_says(name: str) -> None:
     model = make_model()

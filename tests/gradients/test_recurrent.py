@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from contracts import PerExampleContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import product_of
 from taped_models import gradients, random
 from torch import nn
 
@@ -251,8 +252,7 @@ def test_every_weight_is_taped(name):
     assert isinstance(computed(name)[0], TapedGradients)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("norm", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize(("name", "norm"), product_of(MODELS, [0.01, 1.0, 100.0]))
 def test_the_clipped_sum_is_that_of_the_loop(name, norm):
     each, expected = computed(name)
     rows = expected.double()

@@ -54,9 +54,6 @@ class SamplerContract:
     sampler: Sampler
     num_units = 60
 
-    def test_it_is_a_sampler(self):
-        assert isinstance(self.sampler, Sampler)
-
     def test_the_same_address_gives_the_same_batches(self):
         first = list(islice(self.sampler.batches(self.num_units, stream()), 20))
         again = list(islice(self.sampler.batches(self.num_units, stream()), 20))
@@ -169,9 +166,6 @@ class ClipContract:
     def sum_of(self, rows: np.ndarray | Tensor) -> Tensor:
         return self.clip(Dense(torch.as_tensor(rows), LAYOUT)).value
 
-    def test_it_is_a_clip(self):
-        assert isinstance(self.clip, Clip)
-
     @settings(deadline=None, max_examples=200)
     @given(rows_of_anything)
     def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(self, rows):
@@ -222,9 +216,6 @@ class NoiseContract:
         layout = Layout(("weight",), ((size,),))
         total = BoundedSum(torch.full((size,), value, dtype=torch.float64), bound, layout)
         return self.noise.add(total, NoiseAt(stream("noise", seed), step))
-
-    def test_it_is_a_noise(self):
-        assert isinstance(self.noise, Noise)
 
     def test_the_scale_follows_the_bound_of_the_sum(self):
         torch.testing.assert_close(self.add(bound=8.0).value, 8.0 * self.add(bound=1.0).value)
@@ -295,9 +286,6 @@ class EncodingContract:
 
     def encoded(self, codec: Codec, rows: np.ndarray | Tensor) -> Tensor:
         return torch.cat(list(codec.encode(Dense(torch.as_tensor(rows), LAYOUT)).rows(100)))
-
-    def test_it_is_an_encoding(self):
-        assert isinstance(self.encoding, Encoding)
 
     def test_the_codec_is_addressed_by_state_and_step(self):
         each = Dense(torch.randn(3, LAYOUT.size, generator=torch.Generator().manual_seed(0)), LAYOUT)

@@ -59,6 +59,7 @@ def a_case(name: str, what: str) -> Any:
     return pytest.param(name, what, marks=pytest.mark.slow if (name, what) in SLOW else ())
 
 
+@pytest.mark.usefixtures("quick_verification")
 @pytest.mark.parametrize("name, what", [a_case(name, what) for name in NAMES for what in readers(name)])
 def test_a_folder_is_read_as_it_was(name: str, what: str) -> None:
     """An unfinished run takes its last steps now, on whatever processor: a few rows of 360 may be told otherwise."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +162,14 @@ def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_
     assert fitted.guarantee.epsilon > 3.0  # what may have been drawn twice is paid for twice
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> Path:
+    """A folder with a run that was killed. Tests take a copy."""
+    folder = tmp_path_factory.mktemp("stopped")
+    assert killed(folder / "run", 30)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -177,8 +186,8 @@ def test_steps_of_a_model_that_does_something_else_are_not_repeated_under_their_
         ({"loss": nn.functional.multi_margin_loss}, "loss"),
     ],
 )
-def test_a_run_is_not_continued_as_another(changes, named: str, tmp_path: Path) -> None:
-    assert killed(tmp_path / "run", 30)
+def test_a_run_is_not_continued_as_another(changes, named: str, stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     with pytest.raises(StateError, match=f"its {named} differs"):
         trained(tmp_path / "run", resume=True, **changes)
 
@@ -199,6 +208,14 @@ class Adam(torch.optim.Adam):
     """Not torch's own, by the same name."""
 
 
+@pytest.fixture(scope="module")
+def stopped_in_groups(tmp_path_factory) -> Path:
+    """A folder with a killed run whose optimizer has two groups. Tests take a copy."""
+    folder = tmp_path_factory.mktemp("stopped_in_groups")
+    assert killed(folder / "run", 30, optimizer=in_groups())
+    return folder
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -214,10 +231,20 @@ class Adam(torch.optim.Adam):
         lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
     ],
 )
-def test_a_run_is_not_continued_with_other_groups_of_parameters(changed, tmp_path: Path) -> None:
-    assert killed(tmp_path / "run", 30, optimizer=in_groups())
+def test_a_run_is_not_continued_with_other_groups_of_parameters(
+    changed, stopped_in_groups: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped_in_groups, tmp_path, dirs_exist_ok=True)
     with pytest.raises(StateError, match="its optimizer differs"):
         trained(tmp_path / "run", resume=True, optimizer=changed)
+
+
+def test_a_run_is_continued_with_the_same_groups_of_parameters_after_others_were_refused(
+    stopped_in_groups: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped_in_groups, tmp_path, dirs_exist_ok=True)
+    with pytest.raises(StateError, match="its optimizer differs"):
+        trained(tmp_path / "run", resume=True, optimizer=in_groups(lr=0.02))
     trained(tmp_path / "run", resume=True, optimizer=in_groups())
 
 

@@ -67,7 +67,9 @@ def task(score=None, lr=0.5):
 STAGES = clip_momentum(Sgd(0.5), task().plan.encoding)
 
 
-@pytest.mark.parametrize("payment", [Compose(), REPEAT, Repeat(PoissonNumber(3.0))])
+@pytest.mark.parametrize(
+    "payment", [Compose(), REPEAT, pytest.param(Repeat(PoissonNumber(3.0)), marks=pytest.mark.slow)]
+)
 def test_the_promise_of_a_tuning_meets_its_target_with_all_trials_in_it(payment):
     budget = Budget(DATA)
     tuned = tune(task(), budget, STAGES, START, payment=payment, **TARGET, seed=1)

@@ -61,6 +61,7 @@ def test_no_private_value_is_looked_at(monkeypatch):
     assert found.examples == honest.examples == len(data.train.target)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_the_verdict_has_a_line_for_each_check(capsys, tmp_path):
     verify(data="digits", model="linear", epsilon=3.0, delta=1e-4, out=tmp_path / "page")
     printed = capsys.readouterr().out
@@ -74,6 +75,7 @@ def test_the_verdict_has_a_line_for_each_check(capsys, tmp_path):
     assert numbers["verdict"] == "not refuted" and len(numbers["noise"]["scales"]) == 2
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_a_run_folder_is_verified_as_its_recipe_is(capsys, tmp_path):
     run = carry_out(replace(LINEAR, steps=2), tmp_path / "run", progress=False)
     for path in (run.path, run.path / "recipe.toml"):
@@ -84,6 +86,7 @@ def test_a_run_folder_is_verified_as_its_recipe_is(capsys, tmp_path):
         verify(tmp_path)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_a_bug_in_the_kernel_refutes_with_exit_code_one(capsys):
     poisoned = next(mutant for mutant in MUTANTS if mutant.name == "a record that is not finite poisons the sum")
     with planted(poisoned), pytest.raises(typer.Exit) as ended:
@@ -94,6 +97,7 @@ def test_a_bug_in_the_kernel_refutes_with_exit_code_one(capsys):
     assert any(not finding["passed"] for finding in found["findings"])
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_what_cannot_be_checked_of_a_hidden_state_is_said():
     found = verify_recipe(HIDDEN)
     assert found.verdict.passed, str(found.verdict)
@@ -113,6 +117,7 @@ class Understated:
         return self.model.build(inputs, outputs)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_features_that_are_longer_than_they_say_are_noticed():
     model = Understated(GatedReLU(8), 0.4)  # with which steps of 11 would contract
     longer = NoisyCGD(Cyclic(4, 2), model, clip=1.0, noise_multiplier=4.0, learning_rate=11.0)

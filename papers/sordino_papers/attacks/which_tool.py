@@ -28,7 +28,7 @@ from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import as_records
+from sordino.kernel.records import Data, as_records
 from sordino.kernel.sampling import Poisson
 from sordino.kernel.step import Plan
 from sordino.optimized_noise.noise import OptimizedNoise
@@ -42,30 +42,39 @@ _CONFIDENCE, _DELTA, _CLIP, _MULTIPLIER, _RATE, _STEPS = 0.95, 1e-5, 2.0, 1.0, 0
 _ROWS, _INPUTS, _CLASSES = 100, 150, 10
 
 
-def verify_small_run(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
-    """Verifies a small plan: network 12-16-4, a clip norm other than 1, add-or-remove."""
+def small_run(*, seed: int = 0, noise: Noise | None = None) -> tuple[Plan, nn.Module, Data]:
+    """A small plan and its model: network 12-16-4, a clip norm other than 1, add-or-remove."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
     sampler = Poisson(_RATE, 200, Adjacency.ADD_OR_REMOVE, _ROWS)
     plan = Plan(sampler, LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise or Gaussian(_MULTIPLIER))
-    return verify(plan, model, _nothing(12), seed=seed)
+    return plan, model, _nothing(12)
 
 
-def verify_noise(noise: Noise) -> Verdict:
+def verify_small_run(*, seed: int = 0, noise: Noise | None = None) -> Verdict:
+    """Verifies the small plan."""
+    return verify(*small_run(seed=seed, noise=noise), delta=_DELTA, seed=seed)
+
+
+def findings_on_noise(noise: Noise) -> Iterator[Finding]:
     """Tests the noise only, on a network 12-24-2; the other checks do not use it."""
     model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 2))
     plan = Plan(Poisson(_RATE, 200), LossGradient(F.cross_entropy), ClipByNorm(_CLIP), noise)
-    return Verdict(tuple(noise_checks.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)))
+    return noise_checks.examine(plan, model, as_records(_nothing(12)), seed=0, delta=_DELTA)
 
 
-def verify_places() -> Verdict:
+def verify_noise(noise: Noise) -> Verdict:
+    """All findings on the noise."""
+    return Verdict(tuple(findings_on_noise(noise)))
+
+
+def findings_on_places() -> Iterator[Finding]:
     """Replays a layer that is applied at 32 positions, and an embedding."""
     layer = nn.Sequential(nn.Linear(192, 192), nn.AvgPool2d((32, 1)), nn.Flatten(), nn.Linear(192, 4))
     table = nn.Sequential(nn.Embedding(9, 32), nn.Flatten(), nn.Linear(3 * 32, 4))
-    return Verdict(
-        (*_replayed(layer, torch.zeros(9, 32, 192)), *_replayed(table, torch.zeros(9, 3, dtype=torch.int64)))
-    )
+    yield from _replayed(layer, torch.zeros(9, 32, 192))
+    yield from _replayed(table, torch.zeros(9, 3, dtype=torch.int64))
 
 
 def _replayed(model: nn.Module, inputs: Tensor) -> Iterator[Finding]:

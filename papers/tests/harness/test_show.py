@@ -103,6 +103,7 @@ def test_the_help_lists_every_experiment_with_a_summary_of_at_most_80_columns(ru
     assert all(len(line) <= 80 and len(line.split()) > 2 for line in described.values())
 
 
+@pytest.mark.slow
 def test_the_package_can_be_imported_before_the_command_line():
     """In a process of its own: whoever imports the experiments first must not meet half a module."""
     code = "import sordino_papers.command as c; print(len(c.EXPERIMENTS))"

@@ -1,4 +1,4 @@
-"""`fit`: train a model with differential privacy in one call, and `dp_sgd`: the usual plan.
+"""`fit`: train a model with differential privacy in one call.
 
 `fit` carries out a `Plan` on one dataset. It makes the run, takes its steps in the loop of `sordino.training.loop`, and
 calls callbacks with public values. With a run folder it can be stopped and resumed at any time.
@@ -121,6 +121,7 @@ def fit(
     >>> fitted = fit(model, data, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2, seed=0, progress=False)
     >>> fitted.guarantee.epsilon <= 3.0
     True
+    >>> from sordino.training.plans import dp_sgd
     >>> plan = dp_sgd(100, epsilon=3.0, delta=1e-3, batch_size=50, epochs=2)
     >>> fit(model, data, plan, delta=1e-3, progress=False).plan == plan
     True

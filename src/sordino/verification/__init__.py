@@ -26,7 +26,7 @@ def verify(plan: Plan, model: nn.Module, data: Data, *, delta: float = 1e-5, see
     >>> import sordino as so
     >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(2.0), so.Gaussian(1.0)
     >>> plan = so.Plan(so.Poisson(rate=0.1, steps=50), gradient, clip, noise)
-    >>> print(so.verify(plan, nn.Linear(20, 5), (torch.zeros(100, 20), torch.zeros(100, dtype=torch.int64))).passed)
+    >>> print(so.verify(plan, nn.Linear(99, 9), (torch.zeros(100, 99), torch.zeros(100, dtype=torch.int64))).passed)
     True
     """
     validate.instance(Plan, plan=plan)

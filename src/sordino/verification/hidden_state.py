@@ -41,7 +41,7 @@ def verify_hidden_state(plan: NoisyCGD, data: Data, *, outputs: int, delta: floa
     >>> from sordino.convex.model import GatedReLU
     >>> from sordino.kernel.sampling import Cyclic
     >>> plan = NoisyCGD(Cyclic(4, 2), GatedReLU(8), clip=1.0, noise_multiplier=4.0, learning_rate=1.0)
-    >>> rows = torch.zeros(40, 5), torch.zeros(40, dtype=torch.int64)
+    >>> rows = torch.zeros(40, 50), torch.zeros(40, dtype=torch.int64)
     >>> print(verify_hidden_state(plan, rows, outputs=3).says)
     not refuted
     """

@@ -119,8 +119,8 @@ def examine_normal_noise(
     yield from _scale_and_shape(values / noise_std, layout)
     yield from independence(values / noise_std)
     yield last_bits(values, np.full(len(values), spacing_of(noise_std))[:, None])
-    yield _normal_resolution(noise, plan.clip.bound)
     yield _normal_tail(plan, noise_std, delta)
+    yield _normal_resolution(noise, plan.clip.bound)
 
 
 def _scale_and_shape(standard: NDArray[np.float64], layout: Layout) -> Iterator[Finding]:
@@ -188,8 +188,8 @@ def examine_block_noise(
     yield probable(SCALE, "fair signs", float(stats.binomtest(positive, number).pvalue))
     yield from independence(np.sign(values))  # signs are independent for all blocks
     yield last_bits(values, np.stack([spacings_of(law.expected_square().sqrt().numpy()) for law in laws]))
-    yield _block_resolution(noise, plan.clip.bound)
     yield _block_tail(plan, noise, delta)
+    yield _block_resolution(noise, plan.clip.bound)
 
 
 def _radii_and_directions(values: NDArray[np.float64], laws: Sequence[BlockNorm], layout: Layout) -> Iterator[Finding]:

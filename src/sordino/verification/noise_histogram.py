@@ -70,8 +70,8 @@ def noise_picture(plan: Plan, model: nn.Module, data: Data, *, seed: int = 0) ->
     >>> import sordino as so
     >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(2.0), so.Gaussian(1.0)
     >>> plan = so.Plan(so.Poisson(rate=0.1, steps=50), gradient, clip, noise)
-    >>> rows = torch.zeros(100, 20), torch.zeros(100, dtype=torch.int64)
-    >>> [(each.name, round(each.scale, 1)) for each in noise_picture(plan, nn.Linear(20, 5), rows).scales]
+    >>> rows = torch.zeros(100, 99), torch.zeros(100, dtype=torch.int64)
+    >>> [(each.name, round(each.scale, 1)) for each in noise_picture(plan, nn.Linear(99, 9), rows).scales]
     [('weight', 1.0), ('bias', 1.0)]
     """
     validate.instance(Plan, plan=plan)
