@@ -12,4 +12,5 @@ from sordino.huggingface.losses import SquaredErrorLoss as SquaredErrorLoss
 from sordino.huggingface.losses import TargetTokenLoss as TargetTokenLoss
 from sordino.huggingface.losses import TokenClassLoss as TokenClassLoss
 from sordino.huggingface.rows import as_records as as_records
+from sordino.huggingface.rows import records_of as records_of
 from sordino.huggingface.tasks import loss_for as loss_for

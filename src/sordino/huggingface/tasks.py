@@ -75,25 +75,30 @@ class Transformer:
 
     @property
     def token_loss(self) -> type[TokenClassLoss | MaskedTokenLoss | NextTokenLoss | TargetTokenLoss] | None:
-        """The loss of a model with labels for tokens, or None for a model with labels for rows."""
-        for kind in type(self.base).__mro__:
-            if kind.__name__.endswith(_HEADS_OF_ROWS):
-                return None
+        """The loss of a model with labels for tokens, or None for any other model."""
+        for kind in self._class_names:
             for head, loss in _HEADS_OF_TOKENS.items():
-                if kind.__name__.endswith(head):
+                if kind.endswith(head):
                     return loss
-            if kind.__name__.endswith(_GENERATION):
+            if kind.endswith(_GENERATION):
                 return TargetTokenLoss if self.is_encoder_decoder else NextTokenLoss
-        raise UsageError(
-            f"{type(self.base).__name__} has no task with a known loss: give loss=, a function of its outputs and the "
-            "labels of one example, to fit or dp_sgd."
-        )
+        return None
+
+    @property
+    def _class_names(self) -> tuple[str, ...]:
+        """The names of the model's class and of those that it is derived from."""
+        return tuple(kind.__name__ for kind in type(self.base).__mro__)
 
     def loss(self, records: Records, over_tokens: OverTokens = "mean") -> TransformerLoss:
         """The loss for rows of this structure. Values of rows are not read."""
         of_tokens, target = self.token_loss, records.template(1).target
-        if of_tokens is None:
+        if of_tokens is None and any(kind.endswith(_HEADS_OF_ROWS) for kind in self._class_names):
             return self._loss_of_rows(records)
+        if of_tokens is None:
+            raise UsageError(
+                f"{type(self.base).__name__} has no task with a known loss: give loss=, a function of its outputs and "
+                "the labels of one example, to fit or dp_sgd."
+            )
         if target.is_floating_point() or target.ndim != 2:
             raise UsageError(
                 f"labels of tokens must be one integer per token, got {target.dtype} of shape "

@@ -26,7 +26,7 @@ from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Data, Records
+from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging, TorchAverage
@@ -428,19 +428,27 @@ def _split(settings: FitSettings, *, has_plan: bool) -> tuple[PlanSettings, FitS
     )
 
 
+def records_for(model: nn.Module, data: Data) -> Records:
+    """The records of `data` for `model`: columns that a transformer takes, or rows as they are for another model."""
+    if transformers_model(model) is None:
+        return as_records(data)
+    from sordino import huggingface
+
+    return huggingface.as_records(model, data)
+
+
 def _of_transformer(
     model: nn.Module, data: Data | Budget, evaluation: Evaluation, settings: PlanSettings | None
 ) -> tuple[Records | Budget, Evaluation]:
     """The rows for a transformer. Its task decides the loss in the settings of a plan, if the caller gives none."""
-    from sordino.huggingface.rows import as_records, records_of
-    from sordino.huggingface.tasks import loss_for
+    from sordino import huggingface
 
-    found = records_of(model, data)
+    found = huggingface.records_of(model, data)
     if settings is not None and "loss" not in settings:
-        settings["loss"] = loss_for(model, found.records if isinstance(found, Budget) else found)
+        settings["loss"] = huggingface.loss_for(model, found.records if isinstance(found, Budget) else found)
 
     def public(rows: Public) -> Public:
-        return Public(as_records(model, rows.data, allow_single=True))
+        return Public(huggingface.as_records(model, rows.data, allow_single=True))
 
     during = public(evaluation.during) if isinstance(evaluation.during, Public) else evaluation.during
     return found, Evaluation(during, None if evaluation.at_end is None else public(evaluation.at_end))
