@@ -230,11 +230,20 @@ def working_dtype(model: nn.Module) -> torch.dtype:
     if not dtypes:
         raise UsageError("the model has no trainable parameter: set requires_grad on the parameters to train.")
     if dtypes & {torch.float16, torch.bfloat16}:
-        raise UsageError("trainable parameters are in half precision, which loses small gradients: use model.float().")
+        raise UsageError(
+            "trainable parameters are in half precision, which loses small gradients: use model.float(), or .float() "
+            "on the trained layers of a frozen model in half precision."
+        )
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
         raise UsageError(f"trainable parameters must all be float32 or all float64, got {names}.")
     return dtypes.pop()
+
+
+def frozen_half_precision(model: nn.Module) -> torch.dtype | None:
+    """torch.bfloat16 if the model has frozen parameters in this precision, for an evaluation by autocast, else None."""
+    is_half = any(p.dtype == torch.bfloat16 and not p.requires_grad for p in model.parameters())
+    return torch.bfloat16 if is_half else None
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -10,7 +10,7 @@ from torch import nn
 
 from sordino.errors import DataError
 from sordino.gradients.row_loss import logits_of
-from sordino.gradients.torch_state import device_of
+from sordino.gradients.torch_state import device_of, frozen_half_precision
 from sordino.gradients.transformers_settings import transformers_settings
 from sordino.huggingface.losses import IGNORED, SquaredErrorLoss, TokenLoss
 from sordino.huggingface.rows import as_records
@@ -41,10 +41,15 @@ def measured(model: nn.Module, public: Public) -> dict[str, float]:
 def _of_tokens(model: nn.Module, records: Records, loss: TokenLoss) -> dict[str, float]:
     """Means over all tokens of all rows. Logits are large: a few rows are in memory at a time."""
     losses, right, tokens, rows_at_a_time = 0.0, 0, 0, 1
-    units = torch.arange(records.num_units)
-    with evaluating(model), transformers_settings(model), torch.inference_mode():
+    units, half, device = torch.arange(records.num_units), frozen_half_precision(model), device_of(model)
+    with (
+        evaluating(model),
+        transformers_settings(model),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+        torch.inference_mode(),
+    ):
         while len(units):
-            batch, units = records.gather(units[:rows_at_a_time]).to(device_of(model)), units[rows_at_a_time:]
+            batch, units = records.gather(units[:rows_at_a_time]).to(device), units[rows_at_a_time:]
             if not bool(batch.valid.all()):
                 raise DataError(f"{int((~batch.valid).sum())} of the public rows are not finite or cannot be read.")
             outputs = model(**dict(zip(batch.names, batch.inputs, strict=True)))
