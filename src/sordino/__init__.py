@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sordino.training.fit import fit
     from sordino.training.plans import dp_sgd
     from sordino.verification import verify
+    from sordino.verification.explanation import explain
 
 __all__ = [  # noqa: RUF022, they follow the pipeline
     # which units join each step
@@ -94,6 +95,7 @@ __all__ = [  # noqa: RUF022, they follow the pipeline
     "release_moments",
     # checks of a plan
     "verify",
+    "explain",
     # the base class of all errors
     "SordinoError",
 ]
@@ -127,6 +129,7 @@ _MODULES = {  # where each name is imported from when it is first used
     "training.fit": "fit",
     "training.plans": "dp_sgd",
     "verification": "verify",
+    "verification.explanation": "explain",
 }
 _DEPRECATED_MODULES = {  # names that left this module in 0.2, and stay in 0.2 with a warning
     "accounting": "Unit View",

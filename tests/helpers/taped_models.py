@@ -112,6 +112,24 @@ class Frozen(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
+class MatrixProducts(nn.Module):
+    """Products with matrices in the order (inputs, outputs), by each function of torch, of vectors or of sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Parameter(random(8, 6)), nn.Parameter(random(6, 6, seed=2) / 3)
+        self.third, self.bias = nn.Parameter(random(6, 6, seed=3) / 3), nn.Parameter(random(6, seed=4))
+        self.out = nn.Parameter(random(6, 3, seed=5))
+
+    def forward(self, x):
+        x = torch.tanh(x @ self.first)
+        shape, x = x.shape, x.reshape(-1, 6)
+        x = x + torch.addmm(self.bias, torch.tanh(x), self.second)
+        x = x + torch.mm(torch.tanh(x), mat2=self.third) + F.linear(x, self.third)  # a matrix in both orders
+        x = x + x.matmul(self.second)
+        return x.reshape(*shape[:-1], 6).flatten(1, -2).mean(dim=1).matmul(self.out) if len(shape) > 2 else x @ self.out
+
+
 def picture(*layers):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LazyLinear(3))
 
@@ -122,6 +140,8 @@ MODELS = {
         (random(ROWS, 8),),
     ),
     "frozen": (Frozen, (random(ROWS, 8),)),
+    "matrix products": (MatrixProducts, (random(ROWS, 8),)),
+    "matrix products of places": (MatrixProducts, (random(ROWS, 4, 8),)),
     "a weight as an input": (OwnInput, (random(ROWS, 8),)),
     "thrice": (Thrice, (random(ROWS, 8),)),
     "instance norm": (

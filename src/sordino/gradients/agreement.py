@@ -111,33 +111,42 @@ def _probes(model: nn.Module) -> Iterator[tuple[nn.Module, float]]:
 def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: float) -> Agreement:
     """Compares a pair of rows at the model's weights, and at synthetic ones if a gradient vanishes at these."""
     errors = _errors(model, objective, rows)
-    if any(math.isnan(error) for error in errors.values()):
+    unknown = {name for name, error in errors.items() if math.isnan(error)}
+    if unknown:
         with at_synthetic_weights(model):
             others = _errors(model, objective, rows)
-        known = {name: error for name, error in errors.items() if not math.isnan(error)}
-        errors = {name: max(known.get(name, 0.0), 0.0 if math.isnan(x) else x) for name, x in others.items()}
+        errors = {
+            name: max(0.0 if name in unknown else error, 0.0 if math.isnan(others[name]) else others[name])
+            for name, error in errors.items()
+        }
     name, error = max(errors.items(), key=lambda item: item[1])
     return Agreement(error, name, tolerance)
 
 
 def _errors(model: nn.Module, objective: Objective, rows: Batch) -> dict[str, float]:
-    """The relative difference by parameter. NaN if it cannot be known, because the gradients vanish or overflow."""
+    """The relative difference by parameter. NaN if it cannot be known, because the gradients vanish or overflow.
+
+    One parameter after the other is compared, because a table of tokens has large gradients.
+    """
     seeds, layout = rows.units, Layout.of(model)
     plan = survey(model, tuple(x[:1] for x in rows.inputs), names=rows.names)
     tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
     taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), layout)
     gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
-    expected = torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1).double()
-    compared = usable & expected.isfinite().all(dim=1)
-    expected, actual = expected[compared], torch.cat(list(taped.rows(len(seeds))))[compared].double()
-    smallest = _ROUNDING_FRACTION * expected.norm()
-    of_tape, of_autograd = layout.split(actual), layout.split(expected)
-    return {name: _error(of_tape[name], of_autograd[name], smallest) for name in layout.names}
+    by_autograd = [gradient.detach().flatten(1) for gradient in gradients]
+    lengths = torch.stack([gradient.norm(dim=1, dtype=torch.float64) for gradient in by_autograd], dim=1)
+    compared = usable & lengths.isfinite().all(dim=1)
+    sizes = lengths[compared].norm(dim=0)
+    smallest = _ROUNDING_FRACTION * sizes.norm()
+    errors = {}
+    for name, size, expected, block in zip(layout.names, sizes, by_autograd, taped.blocks, strict=True):
+        distance = (block.dense() - expected).norm(dim=1, dtype=torch.float64)[compared].norm()
+        errors[name] = _error(distance, size, smallest)
+    return errors
 
 
-def _error(actual: Tensor, expected: Tensor, smallest: Tensor) -> float:
-    size = expected.norm()
-    difference = float((actual - expected).norm() / torch.maximum(size, smallest).clamp(min=1e-300))
+def _error(distance: Tensor, size: Tensor, smallest: Tensor) -> float:
+    difference = float(distance / torch.maximum(size, smallest).clamp(min=1e-300))
     if not math.isfinite(difference):
         return math.inf
     return math.nan if size <= smallest and difference <= _TOLERANCE_IN_DOUBLE else difference

@@ -1,6 +1,7 @@
 """Rules for per-example gradients of linear, embedding and normalization layers.
 
-* `linear`, on vectors and on sequences: outer products of input and output gradient, summed over places.
+* `linear`, on vectors and on sequences: outer products of input and output gradient, summed over places. Likewise the
+  product with a matrix (`@`, `mm`, `addmm`), whose axes are in the other order.
 * `embedding`: gradient vectors for a few rows of a large table, which is never formed.
 * Layer, group, instance and root-mean-square normalization: scale and shift after a function without parameters.
 """
@@ -43,6 +44,49 @@ class LinearOperation(MultipliesAsItRan):
         dtype = held_in(g.dtype)
         bias = g[:, 0].to(dtype) if g.shape[1] == 1 else g.sum(dim=1, dtype=dtype)
         return weight_block(g, x) if self.names[0] else None, DenseBlock(bias) if self.names[1] else None
+
+
+@dataclass(frozen=True)
+class MatrixProduct(MultipliesAsItRan):
+    """The rule of y = x W + b with a matrix W whose first axis is that of the inputs: `x @ W`, `mm` and `addmm`."""
+
+    names: tuple[str | None, str | None]
+
+    @classmethod
+    def recognise(cls, arguments: dict[str, Any], name_of: Any) -> MatrixProduct | None:
+        x, weight, bias = _factors(arguments)
+        if not (isinstance(x, Tensor) and isinstance(weight, Tensor)) or x.ndim < 2 or weight.ndim != 2:
+            return None
+        names = name_of(weight), name_of(bias)
+        is_vector = names[1] is None or (bias is not None and bias.ndim == 1)
+        is_scaled = arguments.get("beta", 1) != 1 or arguments.get("alpha", 1) != 1
+        return cls(names) if is_vector and not is_scaled and arguments.get("out") is None else None
+
+    def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
+        x, weight, bias = _factors(arguments)
+        output = tag(on_rows(_product, _product, x, weight, bias))
+        return output, x.to(output.dtype)
+
+    def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
+        """Those of a linear layer, with the two factors of each outer product exchanged."""
+        weight, bias = self.names
+        x = saved.reshape(len(saved), -1, saved.shape[-1])
+        g = output_gradient.reshape(len(x), -1, output_gradient.shape[-1])
+        _, of_bias = LinearOperation((None, bias)).blocks(x, g)
+        return weight_block(x, g) if weight else None, of_bias
+
+
+def _factors(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input, weight and bias, by the names that torch gives them."""
+    if "mat1" in arguments:
+        return arguments["mat1"], arguments["mat2"], arguments["input"]
+    return arguments["input"], arguments["mat2" if "mat2" in arguments else "other"], None
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None or bias.ndim == 1:
+        return F.linear(x, weight.t(), bias)
+    return torch.matmul(x, weight) + bias
 
 
 @dataclass(frozen=True)

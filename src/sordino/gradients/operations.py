@@ -6,11 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.convolution import Convolution
-from sordino.gradients.layers import ChannelNorm, EmbeddingOperation, LayerNorm, LinearOperation, RMSNorm
+from sordino.gradients.layers import (
+    ChannelNorm,
+    EmbeddingOperation,
+    LayerNorm,
+    LinearOperation,
+    MatrixProduct,
+    RMSNorm,
+)
 from sordino.gradients.projections import Projections, projections
 from sordino.gradients.recurrent import Recurrence, recur
 from sordino.gradients.rules import Rule
@@ -35,7 +43,13 @@ _CONVOLUTION = Operation(
     Convolution.recognise,
 )
 
+_PRODUCT = Operation({"input": None, "other": None}, MatrixProduct.recognise)
+_ADDED_PRODUCT = Operation({"input": None, "mat1": None, "mat2": None, "beta": 1, "alpha": 1}, MatrixProduct.recognise)
+
 OPERATIONS: dict[Any, Operation] = {
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _PRODUCT),
+    **dict.fromkeys((torch.mm, Tensor.mm), Operation({"input": None, "mat2": None}, MatrixProduct.recognise)),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDED_PRODUCT),
     F.linear: Operation({"input": None, "weight": None, "bias": None}, LinearOperation.recognise),
     F.conv1d: _CONVOLUTION,
     F.conv2d: _CONVOLUTION,

@@ -71,6 +71,11 @@ class RowLoss:
             )
 
 
+def logits_of(outputs: Any) -> Any:
+    """The `logits` of an output object, as those of Hugging Face transformers; other outputs unchanged."""
+    return getattr(outputs, "logits", outputs)
+
+
 def _known_labels(target: Tensor, *, classes: int, ignored: int, axis: int) -> tuple[Tensor, Tensor]:
     """The labels with 0 in place of those out of range, and whether all labels from `axis` on are in range."""
     known = ((target >= 0) & (target < classes)).logical_or_(target == ignored)

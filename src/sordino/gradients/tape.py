@@ -62,7 +62,8 @@ class Use:
 class Survey:
     """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
-    `direct` are the names of parameters that are differentiated directly. `autocast` is the half precision of matrix
+    `direct` are the names of parameters that are differentiated directly, and `because` has the operation without a
+    rule that uses each of them, or "" if none uses it. `autocast` is the half precision of matrix
     products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that get the
     inputs; without names, inputs go by position.
     """
@@ -72,6 +73,7 @@ class Survey:
     bytes_per_row: int
     autocast: torch.dtype | None
     input_names: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,14 +149,15 @@ def _survey(
         with surveyor, surveyor.registered(model):
             inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in row)
             call(model, {**fixed, **trained}, inputs, names_of_inputs)
-    used = {name for use in surveyor.uses for name in use.rule.names if name} | surveyor.direct
-    direct = tuple(name for name in trained if name in surveyor.direct or name not in used)
+    used = {name for use in surveyor.uses for name in use.rule.names if name}
+    direct = tuple(name for name in trained if name in surveyor.operations or name not in used)
     without_direct = (replace(use, rule=_without(use.rule, direct)) for use in surveyor.uses)
     uses = tuple(use for use in without_direct if any(use.rule.names))
     tagged_bytes = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
     copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
     bytes_per_row = surveyor.bytes_made() + tagged_bytes + copied_bytes
-    return Survey(uses, direct, bytes_per_row, autocast, names_of_inputs)
+    because = tuple(surveyor.operations.get(name, "") for name in direct)
+    return Survey(uses, direct, bytes_per_row, autocast, names_of_inputs, because)
 
 
 def record(
@@ -328,8 +331,8 @@ class _OperationWatcher(TorchFunctionMode, ABC):
         """Called with a known operation, which it must carry out."""
 
     @abstractmethod
-    def other(self, names: set[str]) -> None:
-        """Called after any other operation that used the parameters `names`."""
+    def other(self, names: set[str], function: Any) -> None:
+        """Called after any other operation, `function`, that used the parameters `names`."""
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -350,7 +353,7 @@ class _OperationWatcher(TorchFunctionMode, ABC):
         if operation is not None:
             other_uses = Counter(used) - Counter(name for name in operation.rule.names if name)
             if other_uses:  # a parameter may also be the input
-                self.other(set(other_uses))
+                self.other(set(other_uses), function)
             return self.known(operation)
         for replacement in (max_pool, embed):
             result = replacement(function, args, kwargs)
@@ -358,7 +361,7 @@ class _OperationWatcher(TorchFunctionMode, ABC):
                 return result
         result = (fused(function) or function)(*args, **kwargs)
         if used and tensors_in(result):  # reading a shape gives no tensor, and does not count as a use
-            self.other(set(used))
+            self.other(set(used), function)
         return result
 
 
@@ -368,7 +371,7 @@ class _Surveyor(_OperationWatcher):
     def __init__(self, names: dict[int, str], given: list[Tensor]) -> None:
         super().__init__(names)
         self.uses: list[Use] = []
-        self.direct: set[str] = set()
+        self.operations: dict[str, str] = {}  # the first operation without a rule that uses a parameter
         self._given = {x.untyped_storage().data_ptr() for x in given}
         self._made: dict[int, Tensor] = {}
 
@@ -392,8 +395,9 @@ class _Surveyor(_OperationWatcher):
         self.uses.append(Use(rule, tuple(tagged.shape), tagged.dtype))
         return tagged
 
-    def other(self, names: set[str]) -> None:
-        self.direct |= names
+    def other(self, names: set[str], function: Any) -> None:
+        for name in names:
+            self.operations.setdefault(name, getattr(function, "__name__", type(function).__name__))
 
 
 class _Recorder(_OperationWatcher):
@@ -426,7 +430,7 @@ class _Recorder(_OperationWatcher):
             raise TapeUnavailable
         return _tagged(zero, value)
 
-    def other(self, names: set[str]) -> None:
+    def other(self, names: set[str], function: Any) -> None:
         raise TapeUnavailable
 
 

@@ -4,12 +4,11 @@
   in a dictionary or a queue, one row could change what others contribute later. So everything that its modules hold is
   restored after each pass. A tensor that is kept elsewhere is refused when it is used (`one_pass`).
 * `pinned`, `in_full_precision`: gradients do not depend on autocast, default dtype, inference mode, fused kernels or
-  TF32 settings of the caller. Attention masks of transformers are built without a branch on their values.
+  TF32 settings of the caller, nor on those that `transformers_settings` lists.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sordino.errors import UsageError
+from sordino.gradients.transformers_settings import transformers_settings
 
 # The largest number of objects and containers to restore, beside those of the modules. For a model that refers to more,
 # such as one with a reference to its training program, the nearest ones are restored. It could not use what it kept in
@@ -182,31 +182,12 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[to
             sdpa_kernel(SDPBackend.MATH),
             warnings.catch_warnings(),
             attributes_kept(model),
-            masks_without_branches(),
+            transformers_settings(model),
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")  # results are correct
             yield own
     finally:
         torch.set_default_dtype(around)
-
-
-@contextmanager
-def masks_without_branches() -> Iterator[None]:
-    """Lets Hugging Face transformers build attention masks without reading their values.
-
-    It leaves out a mask of ones, which asks whether all values of the row are one. Inside `vmap` there is no single
-    answer. When a model is traced, transformers does not ask, and builds every mask. So it is told that it is traced.
-    """
-    module = sys.modules.get("transformers.masking_utils")  # not imported: then no model of the library is in use
-    asked = getattr(module, "is_tracing", None)
-    if module is None or asked is None:
-        yield
-        return
-    vars(module)["is_tracing"] = lambda tensor=None: True
-    try:
-        yield
-    finally:
-        vars(module)["is_tracing"] = asked
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -249,11 +230,20 @@ def working_dtype(model: nn.Module) -> torch.dtype:
     if not dtypes:
         raise UsageError("the model has no trainable parameter: set requires_grad on the parameters to train.")
     if dtypes & {torch.float16, torch.bfloat16}:
-        raise UsageError("trainable parameters are in half precision, which loses small gradients: use model.float().")
+        raise UsageError(
+            "trainable parameters are in half precision, which loses small gradients: use model.float(), or .float() "
+            "on the trained layers of a frozen model in half precision."
+        )
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
         raise UsageError(f"trainable parameters must all be float32 or all float64, got {names}.")
     return dtypes.pop()
+
+
+def frozen_half_precision(model: nn.Module) -> torch.dtype | None:
+    """torch.bfloat16 if the model has frozen parameters in this precision, for an evaluation by autocast, else None."""
+    is_half = any(p.dtype == torch.bfloat16 and not p.requires_grad for p in model.parameters())
+    return torch.bfloat16 if is_half else None
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -89,7 +89,7 @@ class LossGradient:
         check_model(model)
         with torch.inference_mode(False):  # inference tensors could not be differentiated
             template = records.template(_PROBE_ROWS).to(device_of(model))
-        check_isolation(model, self.loss, template)
+        check_isolation(model, self.loss, template, self.autocast)
         seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
         self.views.check(template, seeds)
         for length in (0,) if records.buckets is None else records.buckets.lengths:

@@ -57,14 +57,14 @@ def _refuse_devices(model: nn.Module) -> None:
         raise UsageError(f"the model must be on cpu or cuda, got {devices[0]}: move it with model.to(...).")
 
 
-def check_isolation(model: nn.Module, loss: Loss, batch: Batch) -> None:
+def check_isolation(model: nn.Module, loss: Loss, batch: Batch, autocast: torch.dtype | None = None) -> None:
     """Refuses a model or loss in which one example affects another, and a model that changes its own state.
 
     `batch` is synthetic and has three rows or more. The last row replaces each of the others in turn, and only the
     outputs and gradients of the replaced row may change. The model is left as it was.
     """
     model, row_loss = original(model), RowLoss.of(loss)
-    with pinned(model), torch.enable_grad():
+    with pinned(model, autocast), torch.enable_grad():
         before = batch.take(slice(0, -1))
         outputs = forward(model, before.inputs, before.names)
         _refuse_outputs_without_rows(model, outputs, before)

@@ -32,20 +32,22 @@ from sordino.data.npz import ArrayFacts, read_arrays
 from sordino.data.standard import NAMES
 from sordino.errors import DataError, StateError, UsageError
 from sordino.gradients.probes import one_line
+from sordino.gradients.row_loss import logits_of
 from sordino.gradients.torch_state import device_of
+from sordino.gradients.transformers_settings import transformers_settings
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.models import Built
-from sordino.training.description import RowShape, TrainingDescription, TrainingSetup
+from sordino.training.description import RowShape, TrainingDescription, TrainingSetup, name_of_loss
 from sordino.training.evaluation import evaluating
 from sordino.training.loop import Training, take_steps
 from sordino.training.run_folder import RunFolder
 
 _ROWS_AT_A_TIME = 1024
 _MOST_NUMBERS = 4096  # of one row, in a table of predictions
-_WITH_PROBABILITIES = ("cross_entropy", "CrossEntropyLoss")
+_WITH_PROBABILITIES = ("cross_entropy", "CrossEntropyLoss", "RowClassLoss()")
 
 Setup = Callable[[], TrainingSetup]
 OnStep = Callable[[int, int], None]  # steps taken, steps planned
@@ -243,7 +245,7 @@ class OwnRun:
         """Whether outputs are logits of classes: the loss is torch's cross-entropy."""
         given = self.setup.loss if self.make is not None else None
         if given is not None:
-            return getattr(given, "__qualname__", type(given).__qualname__) in _WITH_PROBABILITIES
+            return name_of_loss(given) in _WITH_PROBABILITIES
         return self.description.text.get("loss") in _WITH_PROBABILITIES
 
     def network_inputs(self, raw: Tensor) -> Tensor:
@@ -285,11 +287,13 @@ class OwnRun:
         """Outputs of the model for each row; NaN if the row has a value that is not finite."""
         module, device = self.module, device_of(self.module)
         usable, batches = ModelRows(tuple(inputs)).usable, list[Tensor]()
-        with evaluating(module), torch.inference_mode():
+        with evaluating(module), transformers_settings(module), torch.inference_mode():
             for rows in torch.split(torch.arange(len(usable)), _ROWS_AT_A_TIME):
                 batch = [torch.where(per_row(usable[rows], x[rows]), x[rows], 0).to(x.dtype) for x in inputs]
                 try:
-                    outputs = module(*(x.to(device) for x in batch))
+                    on_device = [x.to(device) for x in batch]
+                    named = dict(zip(self.description.names, on_device, strict=False))
+                    outputs = logits_of(module(**named) if named else module(*on_device))
                 except (RuntimeError, IndexError, TypeError, ValueError) as error:
                     raise UsageError(
                         f"the {self.model_name} fails on these rows: {type(error).__name__}: {one_line(error)}"
@@ -440,10 +444,10 @@ class OwnRun:
         return ModelRows(inputs, target, owners)
 
     def _of_arrays(self, path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> tuple[Tensor, ...]:
-        """`inputs`, or `inputs_1`, `inputs_2`, ... of a model with several."""
+        """`inputs`, or `inputs_1`, `inputs_2`, ... of a model with several; by their names if inputs have names."""
         declared, shown = self.description.inputs, repr(str(path))
-        several = [f"{prefix}inputs_{place}" for place in range(1, len(declared) + 1)]
-        names = several if len(declared) > 1 else [f"{prefix}inputs"]
+        several = self.description.names or tuple(f"inputs_{place}" for place in range(1, len(declared) + 1))
+        names = [f"{prefix}{name}" for name in (several if self.description.names or len(declared) > 1 else ["inputs"])]
         for name in names:
             if name not in arrays:
                 raise DataError(f"{shown} must hold an array named {name}.")

@@ -41,6 +41,7 @@ from sordino.training.schedules import AnySchedule, Constant, Cosine, RateTable,
 Stage = TypeVar("Stage")
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
+_TARGET = "target of rows"  # not an identifier, so no input has this name
 _LONGEST_TABLE = 10_000  # rates of a scheduler that are written down
 _DTYPES = {str(x).removeprefix("torch."): x for x in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
 _DTYPES |= {str(x).removeprefix("torch."): x for x in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)}
@@ -107,7 +108,7 @@ def describe_training(
         **_about(model, records),
         "plan": {
             "sampler": repr(plan.sampler),
-            "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
+            "loss": name_of_loss(loss),
             "clip": repr(plan.clip),
             "noise": repr(plan.noise),
             "encoding": repr(plan.encoding),
@@ -124,6 +125,12 @@ def describe_training(
             "averaging": _written(averaging),
         },
     }
+
+
+def name_of_loss(loss: object) -> str:
+    """The name of a loss. One of a transformer is shown with its settings, because these decide what the clip does."""
+    is_of_library = _classes().get(type(loss).__name__) is type(loss)
+    return repr(loss) if is_of_library else getattr(loss, "__qualname__", type(loss).__qualname__)
 
 
 def describe_hidden_training(model: nn.Module, records: Records, plan: Any, outputs: int) -> dict[str, object]:
@@ -171,6 +178,7 @@ class TrainingDescription:
     text: Mapping[str, str]
     stages: Mapping[str, object] = field(repr=False)
     run: str
+    names: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: RunFolder) -> TrainingDescription:
@@ -186,6 +194,9 @@ class TrainingDescription:
             inputs = data.entries["inputs"]
             if not isinstance(inputs, list) or not inputs:
                 raise UsageError(f"{what}: inputs must be a list of shapes.")
+            names = tuple(data.texts("names")) if "names" in data else ()
+            if names and len(set(names)) != len(inputs):
+                raise UsageError(f"{what}: names must be one for each input.")
             return cls(
                 model.text("class"),
                 model.whole("trained_parameters", at_least=0, at_most=10**13),
@@ -198,6 +209,7 @@ class TrainingDescription:
                 text,
                 stages,
                 str(folder.path),
+                names,
             )
         except (UsageError, ValueError, KeyError, TypeError) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -233,9 +245,13 @@ class TrainingDescription:
         """Rows (inputs..., target) as the training took them."""
         floats = [each.dtype for each in self.inputs if each.dtype.is_floating_point]
         settings: dict[str, Any] = {"input_range": self.input_range, "dtype": floats[0] if floats else torch.float32}
+        data: Any = rows
+        if self.names:
+            data = {**dict(zip(self.names, rows, strict=False)), _TARGET: rows[-1]}
+            settings |= {"inputs": self.names, "target": _TARGET}
         if owners is None:
-            return as_records(rows, allow_single=True, **settings)
-        return by_user(rows, owners, rows_per_user=self.rows_per_unit, **settings)
+            return as_records(data, allow_single=True, **settings)
+        return by_user(data, owners, rows_per_user=self.rows_per_unit, **settings)
 
     def stage(self, name: str, setup: TrainingSetup | None = None) -> Any:
         """One stage: that of the setup if it has one, otherwise rebuilt from the folder."""
@@ -331,6 +347,7 @@ def _about(model: nn.Module, records: Records) -> dict[str, dict[str, object]]:
     module, template = type(model), records.template(1)
     trained = sum(x.numel() for x in model.parameters() if x.requires_grad)
     bounds = {} if records.input_range is None else {"input_range": list(records.input_range)}
+    names = {"names": list(records.names)} if records.names else {}
     return {
         "model": {"class": f"{module.__module__}.{module.__qualname__}", "trained_parameters": trained},
         "data": {
@@ -338,6 +355,7 @@ def _about(model: nn.Module, records: Records) -> dict[str, dict[str, object]]:
             "target": {"shape": list(template.target.shape[1:]), "dtype": _dtype(template.target.dtype)},
             "unit": str(records.unit),
             "rows_per_unit": records.rows_per_unit,
+            **names,
             **bounds,
         },
     }
@@ -353,13 +371,14 @@ def _classes() -> dict[str, type]:
     from sordino.encodings.freeze import Freeze
     from sordino.encodings.matched import Matched, MatchedBought
     from sordino.encodings.sparsify import ConstantRate, Cooling, RandomSparsify, RankedSparsify
+    from sordino.huggingface.losses import LOSSES
     from sordino.optimized_noise import AbsoluteCost, Flat, FromReleases, OptimizedNoise, SquaredCost
 
     stages: tuple[type, ...] = (Poisson, TruncatedPoisson, BallsInBins, Shuffled, Cyclic, FixedSize)
     stages += (ClipByNorm, ClipPerLayer, Normalise, Gaussian, OptimizedNoise, AbsoluteCost, SquaredCost, FromReleases)
     stages += (Flat, Unchanged, RandomSparsify, RankedSparsify, ConstantRate, Cooling, Freeze, Combined, Matched)
     stages += (MatchedBought, Views, Flip, Crop, Jitter, Constant, Warmup, Cosine, Step, RateTable, Ema, Tail)
-    stages += (NoisyCGD, GatedReLU, PairedReLU, Linear, Squared, Logistic, CrossEntropy)
+    stages += (NoisyCGD, GatedReLU, PairedReLU, Linear, Squared, Logistic, CrossEntropy, *LOSSES)
     return {stage.__name__: stage for stage in stages}
 
 

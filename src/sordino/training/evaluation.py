@@ -31,8 +31,9 @@ from sordino.gradients import torch_state
 from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
-from sordino.gradients.row_loss import Loss, RowLoss
-from sordino.gradients.torch_state import device_of, original, pinned, working_dtype
+from sordino.gradients.row_loss import Loss, RowLoss, logits_of
+from sordino.gradients.torch_state import device_of, frozen_half_precision, original, pinned, working_dtype
+from sordino.gradients.transformers_settings import transformers_settings
 from sordino.gradients.vmapped import fixed_values, trained_values
 from sordino.kernel.budget import Budget
 from sordino.kernel.noise import Gaussian
@@ -187,12 +188,11 @@ def _scores(model: nn.Module, batch: Batch) -> Tensor:
 
     def score_of_one(row: tuple[Tensor, ...], label: Tensor, zero: Tensor) -> Tensor:
         with TensorTracker(of_this_pass), OwnInitialState(zero):
-            return correctness(torch_state.call(model, values, tuple(x[None] for x in row), batch.names), label[None])[
-                0
-            ]
+            outputs = torch_state.call(model, values, tuple(x[None] for x in row), batch.names)
+            return correctness(logits_of(outputs), label[None])[0]
 
     rows = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch.inputs)
-    with evaluating(model), pinned(model), torch.no_grad(), one_pass() as of_this_pass:
+    with evaluating(model), pinned(model, frozen_half_precision(model)), torch.no_grad(), one_pass() as of_this_pass:
         scores: Tensor = vmap(score_of_one)(rows, batch.target, torch.zeros(len(batch.target), device=rows[0].device))
     return scores
 
@@ -387,12 +387,19 @@ def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor,
     validate.count(batch_size=batch_size)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     outputs, targets = [], []
-    with evaluating(model), torch.inference_mode():
+    half = frozen_half_precision(model)
+    with (
+        evaluating(model),
+        transformers_settings(model),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+        torch.inference_mode(),
+    ):
         for units in torch.split(torch.arange(public.records.num_units), batch_size):
             batch = public.records.gather(units).to(device)
             if not bool(batch.valid.all()):
                 raise DataError(f"{int((~batch.valid).sum())} of the public rows are not finite or cannot be read.")
             by_name = dict(zip(batch.names, batch.inputs, strict=True)) if batch.names else {}
-            outputs.append(model(**by_name) if by_name else model(*batch.inputs))
+            found = logits_of(model(**by_name) if by_name else model(*batch.inputs))
+            outputs.append(found if half is None else found.float())
             targets.append(batch.target)
     return torch.cat(outputs), torch.cat(targets)

@@ -22,10 +22,11 @@ from torch.optim.swa_utils import AveragedModel
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
+from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Data
+from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging, TorchAverage
@@ -40,7 +41,7 @@ from sordino.training.callbacks import (
     closing_callbacks,
 )
 from sordino.training.description import MakeOptimizer as MakeOptimizer
-from sordino.training.description import describe_training
+from sordino.training.description import describe_training, name_of_loss
 from sordino.training.evaluation import Charged, Evaluation, Public
 from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
 from sordino.training.plans import PlanSettings, noise_or_gaussian, public_size, uncalibrated_plan
@@ -102,6 +103,9 @@ def fit(
 ) -> Fitted:
     """Trains `model` in place by a `plan`, or for a target epsilon, and returns it with its guarantee.
 
+    A model of Hugging Face transformers, with or without adapters of PEFT, is trained as it is, on rows that are
+    dictionaries: its class decides the loss and which columns are used (`sordino.huggingface`).
+
     Without a plan, `settings` are the arguments of `dp_sgd` (epsilon, batch_size, epochs and others). Sums of gradients
     are divided by `batch_size`, or by the expected batch size of the plan. `epsilon` and the returned guarantee are
     those of this fit, with its charged evaluations. If `data` is a `Budget`, its own guarantee counts all releases.
@@ -149,6 +153,8 @@ def fit(
     draw_again = options.get("draw_again", False)
     if out is None and (resume or draw_again):
         raise UsageError("resume and draw_again need out: a run can be resumed only from its folder.")
+    if transformers_model(model) is not None:
+        data, evaluation = _of_transformer(model, data, evaluation, plan_settings if plan is None else None)
     budget = data if isinstance(data, Budget) else Budget(data)
     optimizer = _make_optimizer(model, optimizer, learning_rate)
     units = budget.records.num_units
@@ -262,10 +268,9 @@ class _FitJob:
     def settings(self) -> dict[str, str]:
         """Settings that identify the run of a checkpoint, besides its plan and its data."""
         gradient = self.plan.contribution
-        loss = getattr(gradient, "loss", gradient)
         found = {
             "model": repr([(name, tuple(x.shape), x.requires_grad) for name, x in self.model.named_parameters()]),
-            "loss": getattr(loss, "__qualname__", type(loss).__qualname__),
+            "loss": name_of_loss(getattr(gradient, "loss", gradient)),
             "precision": str(getattr(gradient, "autocast", None)),
             "views": repr(getattr(gradient, "views", None)),
             "optimizer": described_optimizer(self.optimizer, self.model),
@@ -422,6 +427,32 @@ def _split(settings: FitSettings, *, has_plan: bool) -> tuple[PlanSettings, FitS
         {name: value for name, value in given.items() if name in of_plan},  # type: ignore[return-value]
         {name: value for name, value in given.items() if name not in of_plan or name == "allow_large_delta"},
     )
+
+
+def records_for(model: nn.Module, data: Data) -> Records:
+    """The records of `data` for `model`: columns that a transformer takes, or rows as they are for another model."""
+    if transformers_model(model) is None:
+        return as_records(data)
+    from sordino import huggingface
+
+    return huggingface.as_records(model, data)
+
+
+def _of_transformer(
+    model: nn.Module, data: Data | Budget, evaluation: Evaluation, settings: PlanSettings | None
+) -> tuple[Records | Budget, Evaluation]:
+    """The rows for a transformer. Its task decides the loss in the settings of a plan, if the caller gives none."""
+    from sordino import huggingface
+
+    found = huggingface.records_of(model, data)
+    if settings is not None and "loss" not in settings:
+        settings["loss"] = huggingface.loss_for(model, found.records if isinstance(found, Budget) else found)
+
+    def public(rows: Public) -> Public:
+        return Public(huggingface.as_records(model, rows.data, allow_single=True))
+
+    during = public(evaluation.during) if isinstance(evaluation.during, Public) else evaluation.during
+    return found, Evaluation(during, None if evaluation.at_end is None else public(evaluation.at_end))
 
 
 def _evaluation(given: Evaluation | Public | Charged | None, options: FitSettings) -> Evaluation:

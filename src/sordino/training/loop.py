@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sordino.encodings.freeze import Rest, rest_of, step_at_rest
 from sordino.errors import Interrupted, StateError, UsageError
+from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
 from sordino.training.averaging import Average, Averaging, TorchAverage
@@ -296,9 +297,15 @@ def _spoken(value: object) -> str:
 def measured(model: nn.Module, public: Public) -> dict[str, float]:
     """Accuracy of a classifier, or errors of a regression model (one with a floating-point target).
 
+    Transformers of Hugging Face have measurements of their own.
+
     >>> measured(nn.Identity(), Public((torch.eye(2), torch.tensor([0, 0]))))
     {'accuracy': 0.5}
     """
+    if transformers_model(model) is not None:
+        from sordino import huggingface
+
+        return huggingface.measured(model, public)
     if not public.records.template(1).target.is_floating_point():
         return {"accuracy": accuracy(model, public)}
     errors = regression(model, public)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from sordino._input import validate
-from sordino.kernel.records import Data, as_records
+from sordino.kernel.records import Data
 from sordino.kernel.step import Plan
+from sordino.training.fit import records_for
 from sordino.verification import neighbor_replay, noise_checks, sampler_checks, step_count
 from sordino.verification.verdict import Finding as Finding
 from sordino.verification.verdict import Verdict as Verdict
@@ -35,7 +36,7 @@ def verify(plan: Plan, model: nn.Module, data: Data, *, delta: float = 1e-5, see
 
 
 def _findings(plan: Plan, model: nn.Module, data: Data, delta: float, seed: int) -> Iterator[Finding]:
-    records = as_records(data)
+    records = records_for(model, data)
     yield from neighbor_replay.compare_gradients(plan, model, records)
     yield from neighbor_replay.replay(plan, model, records, seed=seed)
     yield from noise_checks.examine(plan, model, records, seed=seed, delta=delta)

@@ -1,0 +1,16 @@
+"""Private training of Hugging Face transformers as they are: their rows, losses and measurements.
+
+Needs `pip install "sordino[huggingface]"`. `so.fit(model, data, ...)` uses this package by itself for such a model.
+"""
+
+from sordino.huggingface.evaluation import measured as measured
+from sordino.huggingface.losses import LabelSetLoss as LabelSetLoss
+from sordino.huggingface.losses import MaskedTokenLoss as MaskedTokenLoss
+from sordino.huggingface.losses import NextTokenLoss as NextTokenLoss
+from sordino.huggingface.losses import RowClassLoss as RowClassLoss
+from sordino.huggingface.losses import SquaredErrorLoss as SquaredErrorLoss
+from sordino.huggingface.losses import TargetTokenLoss as TargetTokenLoss
+from sordino.huggingface.losses import TokenClassLoss as TokenClassLoss
+from sordino.huggingface.rows import as_records as as_records
+from sordino.huggingface.rows import records_of as records_of
+from sordino.huggingface.tasks import loss_for as loss_for
