@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino.errors import DataError, UsageError
 from sordino.huggingface.losses import IGNORED
 from sordino.huggingface.tasks import Transformer
+from sordino.kernel.buckets import Buckets
 from sordino.kernel.budget import Budget
 from sordino.kernel.records import Data, Records
 from sordino.kernel.records import as_records as plain_records
@@ -31,6 +32,7 @@ def as_records(
     data: Data,
     *,
     target: str | None = None,
+    buckets: Buckets | None = None,
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
@@ -67,8 +69,16 @@ def as_records(
         LOGGER.info(
             "columns that %s does not take are left out: %s", type(transformer.base).__name__, _listed(left_out)
         )
+    if buckets is not None and buckets.mask in transformer.arguments and buckets.mask not in inputs:
+        inputs.append(buckets.mask)  # it is added to rows without one
     records = plain_records(
-        data, inputs=inputs, target=target, input_range=input_range, allow_single=allow_single, dtype=dtype
+        data,
+        inputs=inputs,
+        target=target,
+        buckets=buckets,
+        input_range=input_range,
+        allow_single=allow_single,
+        dtype=dtype,
     )
     return _completed(transformer, records, labels_are_inputs)
 

@@ -167,7 +167,7 @@ def fit(
         examples = public_size(plan.sampler, units)
         check_delta_for(examples, delta, allow_large_delta=options.get("allow_large_delta", False))
         divisor = _whole_if_near(plan.sampler.expected_batch_size(examples))
-    job = _FitJob(
+    job = FitJob(
         model,
         optimizer,
         plan,
@@ -209,7 +209,7 @@ def fit(
 
 
 @dataclass(frozen=True)
-class _FitJob:
+class FitJob:
     """All arguments of one fit after they were checked."""
 
     model: nn.Module
@@ -223,7 +223,7 @@ class _FitJob:
     delta: float
     evaluation: Evaluation
 
-    def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> _FitJob:
+    def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> FitJob:
         """A copy whose noise is calibrated for `epsilon`, or has the multiplier of a run that is taken up again."""
         if taken_up is not None:
             return replace(
@@ -237,13 +237,13 @@ class _FitJob:
     def check_budget(self, epsilon: float | None = None) -> None:
         """Refuses a plan that does not fit into the budget, and says which epsilon would."""
         plan, noise = self.plan, self.plan.noise
-        release: Any = noise.event  # whatever the noise is, its event has a multiplier
 
         def event_at(noise_multiplier: float) -> DpEvent:
             return plan.sampler.compose(noise.with_multiplier(noise_multiplier).event, plan.steps)
 
-        multiplier = float(release.noise_multiplier)
-        self.budget.check_target(event_at, multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon)
+        self.budget.check_target(
+            event_at, self.noise_multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon
+        )
 
     def training(
         self, key: Key, physical_batch_size: int | Literal["auto"], writer: RunWriter | None = None
@@ -290,25 +290,61 @@ class _FitJob:
         draw_again: bool,
     ) -> Fitted:
         """Trains with checkpoints in the private folder, from the last one if the run is resumed."""
-        begin = RunWriter.resume if resume else RunWriter.begin
-        with closing(begin(folder, key)) as writer:
-            checkpoint = writer.last_checkpoint(
-                self.plan,
-                self.model,
-                self.budget.records,
-                self.settings(),
-                optimizer=self.optimizer,
-                draw_again=draw_again,
-            )
-            if checkpoint is not None:
-                physical_batch_size = checkpoint.physical_batch_size
-            training = self.training(writer.key, physical_batch_size, writer)
-            described = self._described()  # before a checkpoint sets learning rates to those of its step
-            if checkpoint is not None:
-                training.restore(checkpoint)
-                if self.evaluation.charged is not None:
-                    self.evaluation.charged.continue_at(evaluations_until(training.run.steps, len(training.run)))
+        with closing(self.writer_of(folder, key, resume=resume)) as writer:
+            training, described = self.opened(writer, physical_batch_size, draw_again=draw_again)
             return self.follow(training, callbacks, writer, described)
+
+    def writer_of(self, folder: RunFolder, key: Key, *, resume: bool) -> RunWriter:
+        """Opens the private folder of a run, or makes it."""
+        return (RunWriter.resume if resume else RunWriter.begin)(folder, key)
+
+    def opened(
+        self, writer: RunWriter, physical_batch_size: int | Literal["auto"], *, draw_again: bool
+    ) -> tuple[Training, dict[str, object]]:
+        """The training at its last checkpoint if there is one, and public facts about it as it began."""
+        checkpoint = writer.last_checkpoint(
+            self.plan,
+            self.model,
+            self.budget.records,
+            self.settings(),
+            optimizer=self.optimizer,
+            draw_again=draw_again,
+        )
+        if checkpoint is not None:
+            physical_batch_size = checkpoint.physical_batch_size
+        training = self.training(writer.key, physical_batch_size, writer)
+        described = self._described()  # before a checkpoint sets learning rates to those of its step
+        if checkpoint is not None:
+            training.restore(checkpoint)
+            if self.evaluation.charged is not None:
+                self.evaluation.charged.continue_at(evaluations_until(training.run.steps, len(training.run)))
+        return training, described
+
+    def promised(
+        self, training: Training, writer: RunWriter, described: Mapping[str, object]
+    ) -> tuple[Guarantee, list[Row]]:
+        """Writes the guarantee and the public facts, before the first step. Returns it with the metrics so far."""
+        run = training.run
+        guarantee = self._guarantee(run)
+        writer.describe(described)
+        rows = writer.promise(
+            promised_fields(
+                self.plan.sampler,
+                {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps},
+                self.noise_multiplier,
+                guarantee,
+            ),
+            number=run.number,
+            plan=digest_of(*self.plan.stages),
+            noise_multiplier=self.noise_multiplier,
+            drawn_again=writer.drawn_again,
+        )
+        return guarantee, rows
+
+    @property
+    def noise_multiplier(self) -> float:
+        release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
+        return float(release.noise_multiplier)
 
     def follow(
         self,
@@ -319,19 +355,10 @@ class _FitJob:
     ) -> Fitted:
         """Takes all remaining steps, and writes public values to the run folder if there is a `writer`."""
         run, rows = training.run, list[Row]()
-        guarantee = self._guarantee(run)
-        release: Any = self.plan.noise.event  # whatever the noise is, its event has a multiplier
-        multiplier = float(release.noise_multiplier)
-        if writer is not None:
-            writer.describe(described or {})
-            numbers = {"examples": self.examples, "batch_size": self.divisor, "steps": self.plan.steps}
-            rows = writer.promise(
-                promised_fields(self.plan.sampler, numbers, multiplier, guarantee),
-                number=run.number,
-                plan=digest_of(*self.plan.stages),
-                noise_multiplier=multiplier,
-                drawn_again=writer.drawn_again,
-            )
+        if writer is None:
+            guarantee = self._guarantee(run)
+        else:
+            guarantee, rows = self.promised(training, writer, described or {})
 
         def after_step() -> None:
             callbacks.on_step(run.steps, len(run))
@@ -344,7 +371,7 @@ class _FitJob:
         with ExitStack() as stack:
             stack.enter_context(closing_callbacks(callbacks))
             stop = stack.enter_context(stop_requests(wanted=writer is not None))
-            callbacks.on_start(TrainingStart(len(run), run.steps, self.divisor, multiplier, guarantee))
+            callbacks.on_start(TrainingStart(len(run), run.steps, self.divisor, self.noise_multiplier, guarantee))
             take_steps(training, writer=writer, stop=stop, after_step=after_step)
             training.end()
             if writer is not None:

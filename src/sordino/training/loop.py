@@ -101,6 +101,10 @@ class Training:
         step = self.run.steps
         self.descend(next(self.run), step)
 
+    def write_gradient(self) -> None:
+        """Takes the run's next step and writes its gradient to the model. The caller steps the optimizer."""
+        next(self.run).divide(self._divisor).write_to(self.model)
+
     def descend(self, private: Private, step: int) -> None:
         """Takes one optimizer step with a private gradient divided by a public number. Frozen weights do not change."""
         steps = len(self.run)

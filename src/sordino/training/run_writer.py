@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,7 +40,7 @@ class RunWriter:
         self._folder, self._checkpoints = folder, checkpoints
         self._progress, self._identity = Progress(), dict[str, str]()
         self._device = torch.device("cpu")
-        self._rehearse: Callable[[], str] = str
+        self._gradients = ""  # fingerprint of model, loss and optimizer as the run began
         self._saved_at = time.monotonic()
 
     @classmethod
@@ -74,7 +73,7 @@ class RunWriter:
         """Loads the last checkpoint of the run, or None. Plan, data and `settings` identify the run."""
         data = records.fingerprint(self._checkpoints.fingerprint_key())
         self._device, self._identity = device_of(model), {"plan": repr(plan.stages), "data": data, **settings}
-        self._rehearse = partial(gradient_fingerprint, plan.contribution, model, records, optimizer)
+        self._gradients = gradient_fingerprint(plan.contribution, model, records, optimizer)
         if self._checkpoints.is_empty:
             return None
         period = plan.sampler.period if draw_again else None
@@ -83,11 +82,6 @@ class RunWriter:
         )
         self._progress = checkpoint.progress
         return checkpoint
-
-    @cached_property
-    def _gradients(self) -> str:
-        """Fingerprint of model, loss and optimizer, computed before the first checkpoint."""
-        return self._rehearse()
 
     @property
     def key(self) -> Key:
