@@ -227,14 +227,13 @@ def test_a_killed_process_is_resumed_to_the_same_weights(tmp_path: Path, step: i
 
     whole = trainer(tmp_path / "whole")
     whole.train()
-    killed = process(resume=False)
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if line.startswith(f"step {step}"):
-            time.sleep(0.35)  # within the step, or at its end
-            killed.send_signal(signal.SIGKILL)
-            break
-    killed.wait()
+    with process(resume=False) as killed:
+        assert killed.stdout is not None
+        for line in killed.stdout:
+            if line.startswith(f"step {step}"):
+                time.sleep(0.35)  # within the step, or at its end
+                killed.send_signal(signal.SIGKILL)
+                break
     resumed = trainer(tmp_path / "model")
     resumed.train(resume_from_checkpoint=True)
     assert same(weights(whole), weights(resumed))
