@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from sordino.data.columns import Category, NumberColumn
-from sordino.data.schema import Schema, draft
+from sordino.data.drafts import draft
+from sordino.data.schema import Schema
 from sordino.errors import DataError, UsageError
 
 GOOD = """
@@ -97,7 +98,7 @@ def test_facts_that_nobody_confirmed_do_not_load(confirmed, tmp_path):
         ('"female", "male"', '"female", "?"', "'sex': category '[?]' is declared as the marker"),
         ('["no", "yes"]', '["no"]', "classes must be at least 2, got 1"),
         ('["no", "yes"]', '["no", "yes"]\nbounds = [0, 1]', "exactly one of classes and bounds"),
-        ('kind = "number"', 'kind = "numeric"', "kind must be 'number' or 'category', got 'numeric'"),
+        ('kind = "number"', 'kind = "numeric"', "kind must be 'number', 'date' or 'category', got 'numeric'"),
         ('["sex"]', '["age"]', "groups must be columns of kind 'category', got 'age'"),
         ('column = "ill"', 'column = "age"', "the target column 'age' must not be among"),
         ('user = "patient"', 'user = "age"', "the user column 'age' must not be among"),
@@ -129,11 +130,11 @@ def test_a_draft_will_not_load_until_it_is_confirmed(tmp_path):
         "age,colour,note,ill\n" + "".join(f"{i},{'red' if i % 2 else 'blue'},n{i}x,{i % 2}\n" for i in range(60))
     )
     text = draft(table)
-    assert text.startswith("#") and "COMPUTED FROM THE FILE" in text and "Left out" in text and "'note'" in text
+    assert text.startswith("#") and "READ FROM PRIVATE ROWS" in text and "Left out" in text and "'note'" in text
     with pytest.raises(UsageError, match="confirmed_public must be true"):
         schema_of(text, tmp_path)
     schema = schema_of(text.replace("confirmed_public = false", "confirmed_public = true"), tmp_path)
-    assert schema.columns == {"age": NumberColumn(0, 59), "colour": Category(("blue", "red"))}
+    assert schema.columns == {"age": NumberColumn(0, 60), "colour": Category(("blue", "red"))}
     assert schema.target.name == "ill" and schema.target.kind == Category(("0", "1"))
 
 
@@ -144,7 +145,7 @@ def test_a_draft_of_hostile_names_is_still_toml_with_the_same_names(tmp_path):
     document = tomllib.loads(draft(table))
     assert document["confirmed_public"] is False
     assert list(document["columns"]) == ["a\nconfirmed_public = true", 'c.d "]']
-    assert document["target"] == {"column": "y", "bounds": [0.5, 59.5]}
+    assert document["target"] == {"column": "y", "bounds": [0.0, 60.0]}
 
 
 def test_a_column_of_one_number_gets_bounds_that_are_an_interval(tmp_path):

@@ -122,7 +122,6 @@ def test_a_row_without_an_owner_counts_as_absent(files):
         ("age,sex,ill\n1,male,no\n2,male,no,SECRET\n", "line 3: the row has 4 cells, the header 3"),
         ('age,sex,ill\n"1\n2",male,no\n2,SECRET\n', "line 4: the row has 2 cells"),
         ("age,sex,ill\n1,male,no\n\n2,male,SECRET\n", "line 3: the row has 0 cells"),
-        (b"\xef\xbb\xbfage,sex,ill\n1,male,no\n", "line 1: a byte-order mark"),
         (b"age,sex,ill\n1,male,no\n\xef\xbb\xbf2,male,SECRET\n", "line 3: a byte-order mark"),
         (b"age,sex,ill\n1,male,no\n2,SECRET\0,no\n", "line 3: a NUL byte"),
         ("age,sex,ill\n".encode("utf-16-le"), "line 1: a NUL byte"),
@@ -141,7 +140,7 @@ def test_a_row_without_an_owner_counts_as_absent(files):
         ("age,sex,ill\n", "has no rows"),
         ("age,sex,ill\n\n\n", "has no rows"),
     ],
-    ids=range(22),
+    ids=range(21),
 )
 def test_a_damaged_file_is_refused_with_its_line_and_without_its_content(table, said, files):
     with pytest.raises(DataError, match=said) as refused:
@@ -212,7 +211,7 @@ def test_what_is_no_table_is_refused(path, files, tmp_path):
     (tmp_path / "link.csv").symlink_to(path)
     with pytest.raises(DataError, match=r"not a regular file|cannot be read"):
         load_table(tmp_path / "link.csv", files()[1])
-    with pytest.raises(UsageError, match=r"must be a \.csv or a \.parquet file"):
+    with pytest.raises(UsageError, match=r"must be a file of \.csv, \.tsv"):
         load_table(tmp_path / "people.xlsx", files()[1])
 
 

@@ -217,6 +217,17 @@ columns.sex = {kind = "category", categories = ["female", "male"]}
 """
 
 
+def test_a_card_repeats_that_bounds_are_private_until_somebody_declares_them(make_run):
+    path = make_run(data="people.csv", schema="people.toml", facts={"name": "people", "input_shape": (3,)})
+    open_draft = "read_from_private_rows = true\n" + SCHEMA
+    (path / "schema.toml").write_text(open_draft)
+    assert "drafted from private rows" in " ".join(limits(Evidence.read(path)).facts["not_promised"])
+    assert "drafted from private rows" in data(Evidence.read(path)).html
+    (path / "schema.toml").write_text('declared_by = "A. Person"\n' + open_draft)
+    assert "drafted from private rows" not in " ".join(limits(Evidence.read(path)).facts["not_promised"])
+    assert "declared public by A. Person" in data(Evidence.read(path)).html
+
+
 def test_the_columns_of_a_table_are_those_of_its_schema(make_run):
     path = make_run(data="people.csv", schema="people.toml", facts={"name": "people", "input_shape": (3,)})
     (path / "schema.toml").write_text(SCHEMA)

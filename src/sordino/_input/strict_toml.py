@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any, TypeVar
 
 from sordino.errors import UsageError
@@ -101,6 +102,10 @@ class Table:
 
     def texts(self, key: str) -> tuple[str, ...]:
         return self._list(key, (str,), "a list of strings")
+
+    def dates(self, key: str) -> tuple[str, ...]:
+        """Dates in ISO 8601, written with or without quotes."""
+        return tuple(map(str, self._list(key, (date, datetime, str), "a list of dates as 2020-12-31")))
 
     @contextmanager
     def named(self) -> Iterator[None]:

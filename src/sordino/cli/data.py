@@ -9,7 +9,7 @@ import typer
 
 from sordino._input.files import write_atomically
 from sordino.cli.commands import Command
-from sordino.cli.options import print_columns, whole_number
+from sordino.cli.options import naming_options, print_columns, whole_number
 from sordino.data import fetch, root
 from sordino.data.published import SOURCES
 from sordino.data.standard import NAMES, is_complete
@@ -37,18 +37,28 @@ def fetch_set(name: Annotated[str, typer.Argument(help="A name from `sordino dat
 
 @app.command(cls=Command)
 def schema(
-    file: Annotated[Path, typer.Argument(help="Table, a .csv or .parquet file.")],
+    file: Annotated[Path, typer.Argument(help="Table (.csv, .tsv, .csv.gz, .tsv.gz, .parquet) or arrays (.npz).")],
     out: Annotated[Path | None, typer.Option(help="Output file, which must not exist [standard output].")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Delimiter of a CSV file [from the column names].")] = None,
+    quote: Annotated[str | None, typer.Option(help="Quote of a CSV file [from the column names].")] = None,
+    escape: Annotated[str | None, typer.Option(help="Escapes a quote in a quoted cell [quotes are doubled].")] = None,
+    decimal: Annotated[str, typer.Option(help="Mark before decimals, . or , [from the rows].")] = ".",
+    missing: Annotated[
+        list[str] | None, typer.Option(help="Further marker of missing cells, as -999; may be repeated.")
+    ] = None,
 ) -> None:
-    """Draft the schema of a table.
+    """Draft the schema of a table or of arrays.
 
     The draft is computed from private rows: a person must confirm or replace each fact before it can be used.
     """
-    from sordino.data.schema import draft
+    from sordino.data.dialect import Dialect
+    from sordino.data.drafts import draft
 
     if out is not None and out.exists():
         raise UsageError(f"{str(out)!r} exists and is not overwritten: give another name.")
-    text = draft(file)
+    with naming_options("delimiter", "quote", "escape", "decimal"):
+        dialect = Dialect(delimiter and delimiter.replace("\\t", "\t"), quote, escape, decimal)
+    text = draft(file, dialect=dialect, missing=missing or ())
     if out is None:
         print(text, end="")
     else:

@@ -17,11 +17,11 @@ from sordino.data.schema import Schema
 from sordino.data.standard import NAMES, load_standard
 from sordino.data.standard import root as standard_root
 from sordino.data.table import load_features
+from sordino.data.table_readers import TABLES, is_table
 from sordino.errors import DataError, UsageError
 from sordino.kernel.rows import as_tensor
 
-_TABLES = (".csv", ".parquet")
-_FORMATS = "a folder of images, .csv, .parquet or .npz"
+_FORMATS = f"a folder of images, {', '.join(TABLES)} or .npz"
 
 
 def load(
@@ -51,7 +51,7 @@ def load(
         return load_standard(source, Path(root) if root is not None else standard_root())
     path = Path(source)
     kind = path.suffix.lower()
-    if kind in _TABLES:
+    if is_table(path):
         if schema is None:
             raise UsageError(f"{str(path)!r} is a table and needs schema=, a TOML file of its public facts.")
         from sordino.data.table import load_table
@@ -104,7 +104,7 @@ def _read(source: str, facts: Facts, schema: Path | None) -> Tensor:
             raise UsageError(f"{source} has no public test rows: give a file.")
         return test.inputs
     path = Path(source)
-    if path.suffix.lower() in (".csv", ".parquet"):
+    if is_table(path):
         if schema is None:
             raise UsageError(f"{source!r} is a table, but the model was not trained on a table.")
         return load_features(path, Schema.read(schema))
@@ -112,9 +112,7 @@ def _read(source: str, facts: Facts, schema: Path | None) -> Tensor:
         return _array(path)
     if os.path.isdir(path):
         return load_pictures(path, facts.input_shape)
-    raise DataError(
-        f"{source!r:.200} is neither the name of a dataset nor a readable .csv, .parquet, .npz or folder of images."
-    )
+    raise DataError(f"{source!r:.200} is neither the name of a dataset nor readable: allowed are {_FORMATS}.")
 
 
 def _array(path: Path) -> Tensor:

@@ -7,6 +7,7 @@ The number of classes and all ranges come from the TOML file and are never compu
 private labels is private.
 
 confirmed_public = true            # a person has checked that nothing here was computed from private rows
+declared_by = "A. Person"          # optional: who declares these facts public; the privacy card says so
 units = 1000                       # optional: number of users, or of rows if every row is one unit
 rows_per_user = 10                 # needed if there is an array of owners
 
@@ -40,6 +41,7 @@ from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT, Table
 from sordino.data.archives import Limits, unzip
 from sordino.data.dataset import DataSet, Facts, Split
+from sordino.data.declaration import UNNAMED, Declaration
 from sordino.errors import DataError, StateError, UsageError
 from sordino.kernel.rows import as_tensor
 
@@ -55,6 +57,7 @@ class ArrayFacts:
     facts: Facts
     units: int | None = None
     rows_per_user: int | None = None
+    declaration: Declaration = UNNAMED
 
     @classmethod
     def read(cls, path: Path) -> ArrayFacts:
@@ -70,18 +73,14 @@ class ArrayFacts:
         3
         """
         top = Table.parse(text, what=shown)
-        top.allow("confirmed_public", "units", "rows_per_user", "inputs", "target")
-        if not ("confirmed_public" in top and top.truth("confirmed_public")):
-            raise UsageError(
-                f"{shown}: confirmed_public must be true: a person has to confirm that no fact was computed from "
-                "private rows."
-            )
+        top.allow(*Declaration.KEYS, "units", "rows_per_user", "inputs", "target")
+        declaration = Declaration.parse(top)
         inputs, target = top.table("inputs"), top.table("target")
         shape, (num_classes, class_names, bounds) = _shape(inputs), _target(target)
         input_range, mean, std = _normalization(inputs, channels=shape[0])
         facts = Facts(name, shape, num_classes, input_range, mean, std, class_names, bounds)
         units, rows_per_user = (top.whole(key) if key in top else None for key in ("units", "rows_per_user"))
-        return cls(facts, units, rows_per_user)
+        return cls(facts, units, rows_per_user, declaration)
 
 
 def _shape(inputs: Table) -> tuple[int, ...]:

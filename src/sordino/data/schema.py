@@ -1,14 +1,13 @@
-"""Schemas of tables: public facts about columns, classes and users, and a draft made from a file.
-
-`draft` computes a schema from a table. Its content is as private as the rows: a bound may be the value of one person,
-or a category may exist because of one person, and every model trained with it would reveal that. So a draft is marked
-as unconfirmed, and cannot be loaded until a person has confirmed or replaced each fact.
+"""Schemas of tables: public facts about columns, classes and users.
 
 confirmed_public = true            # a person has checked that nothing here was computed from private rows
+declared_by = "A. Person"          # optional: who declares these facts public; the privacy card says so
+read_from_private_rows = true      # in drafts: the privacy card repeats it until `declared_by` names somebody
 user = "patient"                   # optional: column of users; the privacy unit is then the user
 rows_per_user = 10                 # with user: rows of one user that count, at most
 groups = ["sex"]                   # optional: category columns by which results are compared
-missing = "?"                      # optional: marker of a missing cell, besides an empty one
+missing = ["?", "NA"]              # optional: markers of a missing cell, besides an empty one
+delimiter = ";"                    # optional, as quote, escape and decimal: how a CSV file is written
 
 [target]
 column = "diagnosis"
@@ -18,6 +17,10 @@ classes = ["healthy", "ill"]       # or bounds = [0, 100] for a regression targe
 kind = "number"
 bounds = [0, 120]
 
+[columns.admitted]
+kind = "date"
+bounds = ["2015-01-01", "2025-01-01"]
+
 [columns.sex]
 kind = "category"
 categories = ["female", "male"]
@@ -25,111 +28,23 @@ categories = ["female", "male"]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tomli_w
 import torch
 from torch import Tensor
 
 from sordino._input import validate
 from sordino._input.files import read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT, Table
-from sordino.data.columns import Category, Cells, Column, Missing, NumberColumn
+from sordino.data.cells import Cells, Missing, Texts
+from sordino.data.columns import Category, Column, DateColumn, NumberColumn
 from sordino.data.dataset import Facts
-from sordino.data.table_readers import header_of, pieces_in
+from sordino.data.declaration import UNNAMED, Declaration
+from sordino.data.dialect import DETECTED, Dialect
 from sordino.errors import UsageError
-
-MOST_CATEGORIES = 50
-_LONGEST_CATEGORY = 80
-_MISSING = ("", None, "?")
-_REMARK = """\
-# A draft. EVERYTHING BELOW WAS COMPUTED FROM THE FILE, so it is as private as its rows.
-# Replace each bound, category and class by a publicly known one (from a form, a code book, or physical limits), or
-# confirm that it is public. Then set confirmed_public = true. Until then this file cannot be loaded.
-#
-# The target is assumed to be the last column. If one person can have several rows, name the column that identifies
-# persons with user = "...", set rows_per_user to the largest number of rows that count for one of them, and remove
-# that column below.
-"""
-
-
-def draft(path: Path) -> str:
-    """Drafts a schema in TOML from a .csv or .parquet file, marked as unconfirmed.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "people.csv"
-    >>> _ = path.write_text("age,ill\\n30,no\\n60,yes\\n")
-    >>> "confirmed_public = false" in draft(path)
-    True
-    """
-    header = header_of(path)
-    seen = {name: _ColumnSummary() for name in header}
-    for cells in pieces_in(path, header):
-        for name, column in seen.items():
-            column.update(cells[name])
-    *names, target = header
-    described = {name: seen[name].described() for name in names}
-    document = {
-        "confirmed_public": False,
-        "missing": "?",
-        "target": {"column": target, **seen[target].as_target()},
-        "columns": {name: column for name, column in described.items() if column},
-    }
-    remarks = "".join(_left_out(name) for name, column in described.items() if not column)
-    return f"{_REMARK}{remarks}\n{tomli_w.dumps(document)}"
-
-
-@dataclass
-class _ColumnSummary:
-    """Bounds and categories of one column in the rows read so far."""
-
-    low: float = math.inf
-    high: float = -math.inf
-    all_numbers: bool = True
-    categories: set[str] = field(default_factory=set)
-
-    def update(self, cells: Cells) -> None:
-        for cell in set(cells).difference(_MISSING):
-            text = str(cell)
-            if len(self.categories) <= MOST_CATEGORIES:
-                self.categories.add(text)
-            if self.all_numbers:
-                self._update_bounds(text)
-
-    def _update_bounds(self, text: str) -> None:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        self.all_numbers = math.isfinite(number)
-        self.low, self.high = min(self.low, number), max(self.high, number)
-
-    def described(self) -> dict[str, object] | None:
-        """The column as a schema entry, or None if it has neither numbers nor few categories."""
-        if self.categories and self.all_numbers:
-            return {"kind": "number", "bounds": self._bounds()}
-        return {"kind": "category", "categories": sorted(self.categories)} if self._has_few_categories() else None
-
-    def as_target(self) -> dict[str, object]:
-        """The column as a target: classes if there are few values, even if they are numbers."""
-        if self._has_few_categories():
-            return {"classes": sorted(self.categories)}
-        return {"bounds": self._bounds()} if self.all_numbers and self.categories else {"classes": []}
-
-    def _bounds(self) -> list[float]:
-        return [self.low, self.high if self.low < self.high else self.low + 1]
-
-    def _has_few_categories(self) -> bool:
-        return 0 < len(self.categories) <= MOST_CATEGORIES and max(map(len, self.categories)) <= _LONGEST_CATEGORY
-
-
-def _left_out(name: str) -> str:
-    return f"# Left out, because it has too many different strings, or no values: {name!r}\n"
-
 
 MOST_FEATURES = 100_000
 
@@ -139,7 +54,7 @@ class TargetColumn:
     """The column to predict, with its categories or bounds."""
 
     name: str
-    kind: Column
+    kind: Category | NumberColumn
 
 
 @dataclass(frozen=True)
@@ -173,6 +88,8 @@ class Schema:
     missing: Missing = frozenset({"", None})
     units: int | None = None
     test: Path | None = None
+    dialect: Dialect = DETECTED
+    declaration: Declaration = UNNAMED
 
     def __post_init__(self) -> None:
         validate.count(at_most=MOST_FEATURES, **{"the number of inputs of all columns together": self.num_features})
@@ -222,29 +139,34 @@ class Schema:
         bounds = (kind.low, kind.high)
         return Facts(self.name, (self.num_features,), None, (-1.0, 1.0), target_range=bounds)
 
-    def encode(self, cells: Mapping[str, Cells]) -> Tensor:
+    def encode(self, cells: Mapping[str, Cells | Texts]) -> Tensor:
         """Encoded inputs, float32, shape (rows, num_features). A row with an invalid number has a NaN."""
         return torch.from_numpy(np.concatenate([c.encode(cells[n], self.missing) for n, c in self.columns.items()], 1))
 
-    def labels(self, cells: Mapping[str, Cells]) -> Tensor:
+    def labels(self, cells: Mapping[str, Cells | Texts]) -> Tensor:
         """Targets: class index or -1, or for regression a value scaled to [-1, 1] or NaN."""
         return torch.from_numpy(self.target.kind.labels(cells[self.target.name], self.missing))
 
-    def group_labels(self, cells: Mapping[str, Cells]) -> dict[str, Tensor]:
+    def group_labels(self, cells: Mapping[str, Cells | Texts]) -> dict[str, Tensor]:
         """For each group column, the index of the category of each row, or -1."""
-        return {name: torch.from_numpy(self.columns[name].labels(cells[name], self.missing)) for name in self.groups}
+        kinds = {name: self.columns[name] for name in self.groups}
+        return {
+            name: torch.from_numpy(kind.labels(cells[name], self.missing))
+            for name, kind in kinds.items()
+            if isinstance(kind, Category)
+        }
 
 
-_KEYS = ("name", "confirmed_public", "user", "rows_per_user", "groups", "missing", "units", "test", "target", "columns")
+_OF_DIALECT = ("delimiter", "quote", "escape", "decimal")
+_KEYS = (
+    *("name", "user", "rows_per_user", "groups", "missing", "units", "test", "target", "columns"),
+    *(*Declaration.KEYS, *_OF_DIALECT),
+)
 
 
 def _schema(top: Table, name: str, folder: Path) -> Schema:
     top.allow(*_KEYS)
-    if "confirmed_public" not in top or not top.truth("confirmed_public"):
-        raise UsageError(
-            f"{top.what}: confirmed_public must be true: a person has to confirm that no fact was computed from "
-            "private rows."
-        )
+    declaration = Declaration.parse(top)
     target, columns, user = _target(top.table("target")), _columns(top.table("columns")), _user(top)
     with top.named():
         schema = Schema(
@@ -253,11 +175,20 @@ def _schema(top: Table, name: str, folder: Path) -> Schema:
             columns=columns,
             user=user,
             groups=top.texts("groups") if "groups" in top else (),
-            missing=frozenset({"", None, top.text("missing") if "missing" in top else ""}),
+            missing=frozenset({"", None, *_markers(top)}),
             units=top.whole("units") if "units" in top else None,
             test=folder / top.text("test") if "test" in top else None,
+            dialect=Dialect(**{key: top.text(key) for key in _OF_DIALECT if key in top}),
+            declaration=declaration,
         )
     return schema
+
+
+def _markers(top: Table) -> tuple[str, ...]:
+    """Markers of missing cells: one string, or a list of them."""
+    if "missing" not in top:
+        return ()
+    return top.texts("missing") if isinstance(top.entries["missing"], list) else (top.text("missing"),)
 
 
 def _target(table: Table) -> TargetColumn:
@@ -281,11 +212,14 @@ def _column(table: Table) -> Column:
         case "number":
             table.allow("kind", "bounds")
             return _number(table)
+        case "date":
+            table.allow("kind", "bounds", "format")
+            return _date(table)
         case "category":
             table.allow("kind", "categories")
             return _category(table, "categories")
         case other:
-            raise UsageError(f"{table.what}: kind must be 'number' or 'category', got {other[:80]!r}.")
+            raise UsageError(f"{table.what}: kind must be 'number', 'date' or 'category', got {other[:80]!r}.")
 
 
 def _number(table: Table) -> NumberColumn:
@@ -295,6 +229,15 @@ def _number(table: Table) -> NumberColumn:
     with table.named():
         number = NumberColumn(*bounds)
     return number
+
+
+def _date(table: Table) -> DateColumn:
+    bounds = table.dates("bounds")
+    if len(bounds) != 2:
+        raise UsageError(f"{table.what}: bounds must be [earliest, latest], got {len(bounds)} dates.")
+    with table.named():
+        dates = DateColumn(*bounds, format=table.text("format") if "format" in table else None)
+    return dates
 
 
 def _category(table: Table, key: str) -> Category:

@@ -1,4 +1,4 @@
-"""Loading of tables (CSV or Parquet) with a schema of public facts.
+"""Loading of tables (CSV, TSV or Parquet) with a schema of public facts.
 
 A file without the declared structure is refused. The values of cells are private and never raise an error: a missing or
 unknown value is encoded as no information, a number that cannot be parsed or a missing owner makes the whole row count
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.data.columns import Cells
+from sordino.data.cells import Cells, Texts
 from sordino.data.dataset import DataSet, Split
 from sordino.data.schema import Schema
 from sordino.data.table_readers import pieces_in
@@ -46,14 +48,14 @@ def load_table(path: Path, schema_path: Path, *, test_path: Path | None = None) 
 
 def load_features(path: Path, schema: Schema) -> Tensor:
     """Loads the inputs of new rows. Only the feature columns are needed."""
-    pieces = [schema.encode(cells) for cells in pieces_in(path, tuple(schema.columns))]
+    pieces = [schema.encode(cells) for cells in pieces_in(path, tuple(schema.columns), schema.dialect)]
     _refuse_empty(pieces, repr(str(path)))
     return torch.cat(pieces)
 
 
 def read_split(path: Path, schema: Schema) -> Split:
     """Reads all rows of a file, with their targets, owners and groups."""
-    return split_of(pieces_in(path, schema.needed), schema, repr(str(path)))
+    return split_of(pieces_in(path, schema.needed, schema.dialect), schema, repr(str(path)))
 
 
 def split_of(pieces: Iterable[Mapping[str, Cells]], schema: Schema, shown: str) -> Split:
@@ -72,10 +74,15 @@ def _split(cells: Mapping[str, Cells], schema: Schema, numbers: dict[str | None,
     """Encodes one piece of a table. `numbers` maps each user seen so far to an index, and grows."""
     inputs, owners = schema.encode(cells), None
     if schema.user:
-        users = [None if user in schema.missing else user for user in cells[schema.user.name]]
-        owners = torch.tensor([numbers.setdefault(user, len(numbers)) for user in users])
+        users = cells[schema.user.name]
+
+        def numbered(texts: Texts) -> NDArray[np.int64]:
+            names = (None if text in schema.missing else text for text in texts)
+            return np.fromiter((numbers.setdefault(name, len(numbers)) for name in names), np.int64, len(texts))
+
+        owners = torch.from_numpy(users.mapped(numbered))
         # A row without an owner belongs to no privacy unit, so it counts as absent.
-        inputs[torch.tensor([user is None for user in users])] = torch.nan
+        inputs[torch.from_numpy(users.are_missing(schema.missing))] = torch.nan
     return Split(inputs, schema.labels(cells), owners, schema.group_labels(cells))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sordino._input import validate
@@ -17,7 +18,7 @@ from sordino.errors import UsageError
 from sordino.kernel.calibration import calibrate, check_delta_for
 from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.kernel.step import Plan
-from sordino.recipes.defaults import PrivacyTarget, TrainingSettings, defaults_for, hidden_defaults_for
+from sordino.recipes.defaults import PrivacyTarget, Task, TrainingSettings, defaults_for, hidden_defaults_for
 from sordino.recipes.networks import convex_model
 from sordino.recipes.settings import MethodName, SamplerName, SettingError
 from sordino.recipes.stages import (
@@ -68,7 +69,7 @@ class HiddenState:
             "--draw-again is not needed with noisy-cgd: its iterates are not released, so repeated steps cost nothing."
         )
 
-    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
+    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
         return hidden_defaults_for(
             recipe.model,
             examples=examples,
@@ -161,8 +162,8 @@ class TrainingMethod(Protocol):
         """Refuses `--draw-again` if the method never needs to repeat steps with fresh noise."""
         ...
 
-    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
-        """Default settings for a public number of examples."""
+    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
+        """Default settings for a public number of examples, and a task."""
         ...
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
@@ -199,8 +200,14 @@ class DpSgd:
     def check_drawing_again(self) -> None:
         """Accepts `--draw-again`."""
 
-    def defaults(self, recipe: Recipe, examples: int) -> TrainingSettings:
-        found = defaults_for(recipe.model, examples=examples, epsilon=recipe.epsilon)
+    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
+        delta = recipe.delta_for(examples)
+        choose = partial(defaults_for, recipe.model, examples=examples, epsilon=recipe.epsilon, delta=delta, task=task)
+        given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum")}
+        given = {name: value for name, value in given.items() if value is not None}
+        if recipe.steps is not None:
+            given["epochs"] = recipe.steps * (recipe.batch_size or choose().batch_size) / examples
+        found = choose(given=given)
         return replace(found, momentum=ADAM_BETAS[0]) if recipe.optimizer == "adam" else found
 
     def divisor(self, recipe: Recipe, examples: int) -> int:

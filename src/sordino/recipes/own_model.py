@@ -30,6 +30,7 @@ from sordino.data import Facts, Split, load
 from sordino.data.image_folder import load_folder, load_pictures
 from sordino.data.npz import ArrayFacts, read_arrays
 from sordino.data.standard import NAMES
+from sordino.data.table_readers import is_table
 from sordino.errors import DataError, StateError, UsageError
 from sordino.gradients.probes import one_line
 from sordino.gradients.row_loss import logits_of
@@ -326,7 +327,7 @@ class OwnRun:
             return ModelRows(self._inputs(self._standard_test(source).inputs, source))
         if path.suffix.lower() == ".npz":
             return ModelRows(self._of_arrays(path, read_arrays(path), ""))
-        if path.suffix.lower() in (".csv", ".parquet"):
+        if is_table(path):
             raise UsageError(
                 f"{source!r} is a table, and how its rows were prepared for your model is not known: save them as an "
                 "array named inputs in a .npz file."

@@ -96,5 +96,8 @@ def _take_back(folder: RunFolder) -> None:
 
 
 def schema_of(recipe: Recipe) -> str | None:
-    """Content of the schema file of the recipe."""
-    return None if recipe.schema is None else read_bytes(Path(recipe.schema), at_most=LARGEST_TEXT).decode()
+    """Content of the schema file of the recipe. That of arrays is by default beside them."""
+    path = Path(recipe.data)
+    beside = str(path.with_suffix(".toml")) if path.suffix.lower() == ".npz" else None
+    schema = recipe.schema or beside
+    return None if schema is None else read_bytes(Path(schema), at_most=LARGEST_TEXT).decode()

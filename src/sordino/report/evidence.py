@@ -42,6 +42,7 @@ from sordino.accounting import (
 )
 from sordino.accounting.events import HiddenStateDpEvent, flatten
 from sordino.accounting.guarantee import rounded_up
+from sordino.data.declaration import Declaration
 from sordino.errors import SordinoError, StateError
 from sordino.kernel.sampling import Sampler
 from sordino.recipes import FinishedRun, OwnRun, Recipe, read_run
@@ -172,6 +173,17 @@ class Evidence:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise TypeError(f"{steps!r:.80} is no number of steps.")
         return steps
+
+    @cached_property
+    def declaration(self) -> Declaration | None:
+        """Who declares the facts of the run's schema public; None if the run has no schema."""
+        path = self.saved.folder.schema
+        if path is None:
+            return None
+        try:
+            return Declaration.read(path)
+        except SordinoError as error:
+            raise StateError(str(error)) from None
 
     @cached_property
     def planned(self) -> tuple[Sampler, DpEvent] | None:

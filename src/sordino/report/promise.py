@@ -104,6 +104,8 @@ def _does_not(run: Evidence) -> list[str]:
             "Protection against anyone who knows the seed of this run: they can remove the noise. "
             "Keep the seed secret, and use it once."
         )
+    if run.declaration is not None and run.declaration.is_open:
+        texts.append(run.declaration.in_words)
     texts.append("Protection from other releases of the same data. Their epsilons add up with this one.")
     texts.append("Security of the computer: its memory, the time that steps take, and who else can read the data.")
     return texts

@@ -8,9 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sordino.data.columns import Category, NumberColumn
+from sordino.data.columns import Category, DateColumn, NumberColumn
 from sordino.data.schema import Schema
 from sordino.data.standard import adult_schema
+from sordino.data.table_readers import is_table
 from sordino.errors import SordinoError, StateError
 from sordino.recipes import OwnRun
 from sordino.report.evidence import Evidence
@@ -70,7 +71,11 @@ def data(run: Evidence) -> Section:
             f"{shortened(name, 24)} ({shortened(kind, 40)})" for name, kind in list(columns.items())[:_MOST_COLUMNS]
         ]
         rows.append(("columns", ", ".join(shown) + (", …" if len(columns) > _MOST_COLUMNS else "")))
-    return Section("data", "Data", pairs(rows), asdict(facts) | {"columns": columns}, 70)
+    declaration = run.declaration
+    if declaration is not None:
+        rows.append(("declared public", declaration.in_words))
+    said = None if declaration is None else asdict(declaration)
+    return Section("data", "Data", pairs(rows), asdict(facts) | {"columns": columns, "declaration": said}, 70)
 
 
 def _own_data(own: OwnRun) -> Section:
@@ -104,7 +109,7 @@ def _columns(run: Evidence) -> dict[str, str]:
     path, source = run.saved.folder.schema, run.recipe.data
     if source == "adult":
         schema = adult_schema()
-    elif path is not None and Path(source).suffix.lower() in (".csv", ".parquet"):
+    elif path is not None and is_table(Path(source)):
         try:
             schema = Schema.read(path)
         except SordinoError as error:
@@ -118,6 +123,8 @@ def _kind(column: object) -> str:
     match column:
         case NumberColumn(low=low, high=high):
             return f"number, {low:g} to {high:g}"
+        case DateColumn(earliest=earliest, latest=latest):
+            return f"date, {earliest} to {latest}"
         case Category(categories=categories):
             return f"one of {len(categories)} categories"
         case _:

@@ -21,6 +21,7 @@ from sordino.data.published import SOURCES
 from sordino.data.schema import Schema
 from sordino.data.standard import NAMES, adult_schema, read_batches, read_digits, read_pictures, read_rows, root
 from sordino.data.table import read_split
+from sordino.data.table_readers import is_table
 from sordino.errors import DataError, SordinoError
 from sordino.recipes import FinishedRun, OwnRun, Recipe
 from sordino.training.evaluation import Regression, correctness, wilson
@@ -38,7 +39,7 @@ def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:
     path = Path(recipe.data)
     if recipe.data in SOURCES:
         return _published(recipe.data)
-    if recipe.data not in NAMES and schema is not None and path.suffix.lower() in (".csv", ".parquet"):
+    if recipe.data not in NAMES and schema is not None and is_table(path):
         return _of_table(recipe, schema)
     if recipe.data not in NAMES and path.is_dir():
         return _of_folder(path / "test", facts)
