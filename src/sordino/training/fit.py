@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -23,7 +24,7 @@ from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget
-from sordino.kernel.calibration import calibrate, check_delta_for, check_target
+from sordino.kernel.calibration import calibrate, check_delta_for, check_target, event_at
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
@@ -229,14 +230,17 @@ class _FitJob:
 
     def check_budget(self, epsilon: float | None = None) -> None:
         """Refuses a plan that does not fit into the budget, and says which epsilon would."""
-        plan, noise = self.plan, self.plan.noise
-        release: Any = noise.event  # whatever the noise is, its event has a multiplier
-
-        def event_at(noise_multiplier: float) -> DpEvent:
-            return plan.sampler.compose(noise.with_multiplier(noise_multiplier).event, plan.steps)
-
-        multiplier = float(release.noise_multiplier)
-        self.budget.check_target(event_at, multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon)
+        plan = self.plan
+        release: Any = plan.noise.event  # whatever the noise is, its event has a multiplier
+        self.budget.check_target(
+            partial(event_at, plan),
+            float(release.noise_multiplier),
+            plan.adjacency,
+            what=_WHAT,
+            delta=self.delta,
+            epsilon=epsilon,
+            beside=self.evaluation.event,
+        )
 
     def training(
         self, key: Key, physical_batch_size: int | Literal["auto"], writer: RunWriter | None = None
