@@ -305,11 +305,11 @@ spent at delta 1e-05. Ask for at most 3.281.
             ) from None
 
     def guarantee_of(
-        self, event: DpEvent, adjacency: Adjacency, *, delta: float, assumptions: tuple[str, ...] = ()
+        self, event: DpEvent, adjacency: Adjacency, *, delta: float, assumptions: tuple[str, ...] = (), own: int = 1
     ) -> Guarantee:
-        """What one of the releases promises by itself. It says so where the budget holds others too."""
+        """What `own` of the releases promise by themselves. It says so where the budget holds others too."""
         releases = len(self.releases)
-        if releases > 1:
+        if releases > own:
             assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         unit, alone = self.records.unit, ComposedDpEvent([event])
         return Guarantee.of(alone, adjacency, delta=delta, unit=unit, assumptions=assumptions)
