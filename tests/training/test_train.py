@@ -101,6 +101,13 @@ def test_the_stages_are_passed_through():
     assert fit(clip=so.ClipPerLayer((1.0,) * 4)).plan.clip.bound == 2.0
 
 
+def test_a_callback_that_is_none_is_named_by_its_place_in_the_given_list():
+    budget = so.Budget(EASY)
+    with pytest.raises(UsageError, match=r"callbacks\[1\] must be a Callback, got int"):
+        fit(data=budget, progress=True, callbacks=[so.Callback(), 3])
+    assert budget.releases == ()
+
+
 def test_a_clip_for_another_model_is_refused_before_anything_is_charged():
     budget = so.Budget(EASY)
     with pytest.raises(UsageError, match="norms must hold 4 clip norms, got 2"):

@@ -128,6 +128,7 @@ def fit(
     """
     plan_settings, options = _split(settings, has_plan=plan is not None)
     validate.instance((Plan, type(None)), plan=plan)
+    own_callbacks = CallbackList(callbacks)  # checked by themselves, so that a message has the place in `callbacks`
     evaluation = _evaluation(evaluation, options)
     if delta is None:
         delta = data.delta if isinstance(data, Budget) else None
@@ -186,13 +187,11 @@ def fit(
             raise UsageError(
                 "draw_again must be False with a charged evaluation: its noise was used for other weights."
             )
-    if options.get("progress", True):
-        callbacks = (ProgressBar(), *callbacks)
-    if (on_row := options.get("on_row")) is not None:
-        callbacks = (*callbacks, CallOnEvaluation(on_row))
+    bar = (ProgressBar(),) if options.get("progress", True) else ()
+    on_row = options.get("on_row")
+    called = CallbackList((LogSteps(), *bar, own_callbacks, *(() if on_row is None else (CallOnEvaluation(on_row),))))
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     micro_batch = options.get("physical_batch_size", "auto")
-    called = CallbackList((LogSteps(), *callbacks))
     if folder is None:
         return job.follow(job.training(key, micro_batch), called)
     settings_of(optimizer)  # refused before anything is written
