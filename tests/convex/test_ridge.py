@@ -12,7 +12,7 @@ from sordino.accounting import Adjacency
 from sordino.convex.least_squares import Releases, fit_adassp, fit_ssp, solve, typical_noise
 from sordino.convex.random_features import FeatureMap, RandomFourier, RandomReLU
 from sordino.convex.sufficient_statistics import Statistics, Summation, release_statistics
-from sordino.errors import UsageError
+from sordino.errors import BudgetError, UsageError
 from sordino.kernel.records import as_records
 
 CENTRES = torch.randn(4, 10, generator=torch.Generator().manual_seed(1))
@@ -41,12 +41,25 @@ def test_a_fit_spends_its_target_and_learns(fit, adjacency):
 
 
 @pytest.mark.parametrize("fit", [fit_ssp, fit_adassp])
-def test_a_fit_within_a_budget_leaves_what_was_spent_before(fit):
+def test_the_target_and_the_guarantee_are_those_of_the_fit_whatever_its_budget_holds(fit):
     budget = so.Budget(clusters(3000))
-    release_statistics(budget, FEATURES, num_classes=4, noise_multiplier=8.0)
-    fitted = fit(budget, FEATURES, **TARGET)
-    assert 0.999 < fitted.guarantee.epsilon <= 1.0
-    assert len(budget.releases) > 1
+    alone = fit(budget, FEATURES, **TARGET)
+    assert "counted alone" not in str(alone.guarantee.assumptions)
+    beside = fit(budget, FEATURES, **TARGET)
+    assert beside.noise_multiplier == alone.noise_multiplier
+    assert 0.999 < beside.guarantee.epsilon == alone.guarantee.epsilon <= 1.0 < budget.guarantee(delta=1e-5).epsilon
+    assert "counted alone" in str(beside.guarantee.assumptions)
+
+
+@pytest.mark.parametrize("fit", [fit_ssp, fit_adassp])
+def test_a_fit_that_does_not_fit_into_its_budget_is_refused_with_what_would(fit):
+    budget = so.Budget(clusters(300), epsilon=1.2, delta=1e-5)
+    release_statistics(budget, RandomReLU(width=8), num_classes=4, noise_multiplier=4.0)
+    with pytest.raises(BudgetError, match=r"epsilon 1 for this least-squares fit .* at most 0\.\d+") as refused:
+        fit(budget, RandomReLU(width=8), **TARGET)
+    assert len(budget.releases) == 1
+    largest = float(str(refused.value).rstrip(".").split()[-1])
+    assert fit(budget, RandomReLU(width=8), **(TARGET | {"epsilon": largest})).guarantee.epsilon <= largest
 
 
 def test_a_replacement_costs_less_than_two_removals():

@@ -13,6 +13,7 @@ import sordino as so
 from sordino.accounting import Unit
 from sordino.errors import BudgetError, UsageError
 from sordino.kernel.encoding import Unchanged
+from sordino.training.evaluation import Charged
 
 GENERATOR = torch.Generator().manual_seed(0)
 LABELS = torch.randint(0, 2, (600,), generator=GENERATOR)
@@ -100,6 +101,13 @@ def test_the_stages_are_passed_through():
     assert fit(clip=so.ClipPerLayer((1.0,) * 4)).plan.clip.bound == 2.0
 
 
+def test_a_callback_that_is_none_is_named_by_its_place_in_the_given_list():
+    budget = so.Budget(EASY)
+    with pytest.raises(UsageError, match=r"callbacks\[1\] must be a Callback, got int"):
+        fit(data=budget, progress=True, callbacks=[so.Callback(), 3])
+    assert budget.releases == ()
+
+
 def test_a_clip_for_another_model_is_refused_before_anything_is_charged():
     budget = so.Budget(EASY)
     with pytest.raises(UsageError, match="norms must hold 4 clip norms, got 2"):
@@ -127,9 +135,26 @@ def test_the_target_is_that_of_this_fit_and_a_refusal_says_what_would_fit():
     assert budget.releases == ("mean of the inputs", "training run")
     assert largest - 0.01 < fitted.guarantee.epsilon <= largest
     assert 7.9 < budget.guarantee(delta=1e-4).epsilon <= 8.0
-    with pytest.raises(BudgetError, match=r"allowed is 8, of which \d\.\d+ is spent: nothing more would fit"):
+    with pytest.raises(BudgetError, match=r"8\.00 of 8 are spent .* at most 0\.0"):
         fit(data=budget, epsilon=1.0)
     assert len(budget.releases) == 2
+
+
+@pytest.mark.parametrize(("asked", "is_measured"), [(3.0, False), pytest.param(3.36, True, marks=pytest.mark.slow)])
+def test_the_largest_epsilon_that_a_refusal_names_fits_and_slightly_more_does_not(asked, is_measured):
+    budget = so.Budget(EASY, epsilon=4.0, delta=1e-4)
+    fit(
+        data=budget, epsilon=3.36, batch_size=30, steps=40
+    )  # its Renyi bound exceeds the limit, and its tight one leaves room
+    evaluation = Charged(budget, 200.0, evaluations=40) if is_measured else None
+    again = functools.partial(fit, data=budget, batch_size=30, steps=40, evaluation=evaluation)
+    with pytest.raises(BudgetError, match=rf"epsilon {asked:g} for this .*: 3\.\d+ of 4 are spent") as refused:
+        again(epsilon=asked)
+    largest = float(re.search(r"Ask for at most ([\d.]+\d)\.", str(refused.value)).group(1))
+    with pytest.raises(BudgetError, match=f"Ask for at most {largest}"):
+        again(epsilon=largest + 0.01)
+    assert 0.99 * largest < again(epsilon=largest).guarantee.epsilon <= largest
+    assert 3.99 < budget.guarantee(delta=1e-4).epsilon <= 4.0
 
 
 def test_epsilon_on_a_budget_is_that_of_the_fit_and_the_budget_counts_all_releases():

@@ -44,8 +44,15 @@ def smallest(
     def tight(multiplier: float) -> float:
         return _log_excess(privacy_of(make_event(multiplier), adjacency).epsilon(delta), epsilon)
 
-    # The quick bounds are valid, so a multiplier that meets the target by them is enough. The rest is refinement.
-    enough = _first_to_meet(quick, start=max(low, min(1.0, high)))
+    # The quick bounds are valid, so a multiplier that meets the target by them is enough. The rest is refinement. They
+    # may exceed the target by other releases alone, where the tight bound leaves room.
+    start = max(low, min(1.0, high))
+    enough = _first_to_meet(quick, start) or _first_to_meet(tight, start)
+    if enough is None:
+        raise UsageError(
+            "the target epsilon cannot be met by any amount of noise, because other releases exceed it: "
+            "raise epsilon, or use a new budget."
+        )
     too_little = enough
     while tight(too_little) <= 0:
         if too_little <= low:
@@ -93,16 +100,13 @@ def check_multiplier(noise_multiplier: float) -> None:
         )
 
 
-def _first_to_meet(excess: Callable[[float], float], start: float) -> float:
-    """A multiplier that meets the target, and is at most a quarter above the smallest that does (or below `start`)."""
+def _first_to_meet(excess: Callable[[float], float], start: float) -> float | None:
+    """A multiplier that meets the target, if any: at most a quarter above the smallest one, or below `start`."""
     above = start
     while excess(above) > 0:
         above *= 4
         if above > HOPELESS:
-            raise UsageError(
-                "the target epsilon cannot be met by any amount of noise, because other releases exceed it: "
-                "raise epsilon, or use a new budget."
-            )
+            return None
     below = above / 4
     while above / below > 1.25:
         middle = math.sqrt(below * above)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import StrEnum
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -188,9 +188,22 @@ def rounded_up(value: float, digits: int = 4) -> str:
     >>> rounded_up(2.3816860), rounded_up(0.00012341), rounded_up(24.0)
     ('2.382', '0.0001235', '24')
     """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """The value with `digits` significant digits, rounded down: at most so much fits.
+
+    >>> rounded_down(2.3816860), rounded_down(0.00012341), rounded_down(24.0)
+    ('2.381', '0.0001234', '24')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
     if not math.isfinite(value):
         return str(value)
-    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value)):f}"
+    return f"{Context(prec=digits, rounding=rounding).create_decimal(Decimal(value)):f}"
 
 
 def _factor(epsilon: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,8 @@ def audit(
         wanted = _recipe_at(recipe)
     folder = out or _beside(recipe)
     check_place(folder)
-    with progress_bar(not quiet and not as_json) as bar:
+    with ExitStack() as stack:
+        bar = progress_bar(not quiet and not as_json)
         task = bar.add_task("training with canaries", total=None)
         found = carry_out(
             wanted,
@@ -117,6 +119,7 @@ def audit(
             confidence=confidence,
             delta=delta,
             seed=seed,
+            on_start=lambda: stack.enter_context(bar),  # not before a refusal
             on_step=lambda taken, planned: bar.update(task, completed=taken, total=planned),
         )
     page = write_audit(found, folder)

@@ -67,14 +67,14 @@ def tune(
             raise UsageError("a search is resumed with its own settings: give no settings besides --resume RUN.")
         folder = resume
     else:
-        with naming_options(*own, *(settings if recipe is not None else declared(Recipe))):
+        with naming_options(*_SEARCHED, *(settings if recipe is not None else declared(Recipe))):
             wanted = recipe_of(recipe, settings)
             search = Search(**own)
             search.check(wanted)
         folder = out or unused_folder(wanted)
     try:
         if resume is None:
-            with naming_options(*own, *(settings if recipe is not None else declared(Recipe))):
+            with naming_options(*_SEARCHED, *(settings if recipe is not None else declared(Recipe))):
                 tune_by_recipe(wanted, search, folder, progress=not quiet, then=partial(_print_best, wanted))
         else:
             resume_tuning(folder, progress=not quiet, then=partial(_print_best, None))

@@ -15,6 +15,7 @@ replaced, because one row raises it and the other lowers it. The matrix that a u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -23,14 +24,14 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino.accounting import Adjacency, Guarantee, smallest
+from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, smallest
 from sordino.accounting.guarantee import Unit
 from sordino.convex.random_features import FeatureMap, Features
 from sordino.convex.sufficient_statistics import Statistics, Summation, key_of, release_statistics
 from sordino.errors import UsageError
 from sordino.kernel.budget import Budget, Release
 from sordino.kernel.calibration import check_delta_for, check_target
-from sordino.kernel.noise import Gaussian
+from sordino.kernel.noise import Gaussian, check_tail
 from sordino.kernel.records import Data
 from sordino.kernel.states import BoundedSum, Layout
 
@@ -95,8 +96,8 @@ def fit_ssp(
 ) -> FittedLinear:
     """Fits ridge regression on random features from one noisy release of X^T X and X^T Y, at most (epsilon, delta).
 
-    The ridge is public; by default it is `typical_noise`. If `data` is a `Budget`, the target (epsilon, delta) is for
-    all its releases together.
+    The ridge is public; by default it is `typical_noise`. `epsilon` and the returned guarantee are those of this fit.
+    If `data` is a `Budget`, its own guarantee counts all releases.
 
     >>> from sordino.convex.random_features import RandomReLU
     >>> data = (torch.randn(1000, 3), torch.randint(2, (1000,)))
@@ -108,15 +109,15 @@ def fit_ssp(
     summation = Summation.of(budget.records, features, num_classes)
 
     def event(noise_multiplier: float) -> DpEvent:
-        return ComposedDpEvent([budget.event, summation.event(noise_multiplier, adjacency)])
+        return summation.event(noise_multiplier, adjacency)
 
-    multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
+    multiplier = _calibrated(event, budget, adjacency, epsilon=epsilon, delta=delta)
     statistics = release_statistics(
         budget, features, num_classes=num_classes, noise_multiplier=multiplier, adjacency=adjacency, seed=seed
     )
     ridge = typical_noise(statistics) if ridge is None else ridge
     model = LinearModel(features, summation.input_shape, solve(statistics, ridge))
-    return FittedLinear(model, budget.guarantee(delta=delta), multiplier, ridge)
+    return FittedLinear(model, _guarantee(budget, event(multiplier), adjacency, delta, seed), multiplier, ridge)
 
 
 def prepared(
@@ -138,6 +139,23 @@ def prepared(
     budget = data if isinstance(data, Budget) else Budget(data)
     check_delta_for(budget.records.num_units, delta, allow_large_delta=allow_large_delta)
     return budget
+
+
+def _calibrated(
+    event: Callable[[float], DpEvent], budget: Budget, adjacency: Adjacency, *, epsilon: float, delta: float
+) -> float:
+    """The smallest noise multiplier for the target. Refuses a fit without room in the budget, and says what would."""
+    multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
+    budget.check_target(event, multiplier, adjacency, what="least-squares fit", delta=delta, epsilon=epsilon)
+    check_tail(Gaussian(multiplier), adjacency, steps=1, delta=delta)
+    return multiplier
+
+
+def _guarantee(
+    budget: Budget, event: DpEvent, adjacency: Adjacency, delta: float, seed: int | None, own: int = 1
+) -> Guarantee:
+    assumptions = () if seed is None else (SEED_STAYS_SECRET,)
+    return budget.guarantee_of(event, adjacency, delta=delta, assumptions=assumptions, own=own)
 
 
 _EIGENVALUE_NOISE_RATIO = 3.0  # relative to the statistics' noise multiplier: the eigenvalue costs about a tenth
@@ -184,6 +202,8 @@ def fit_adassp(
 ) -> FittedLinear:
     """Fits ridge regression on random features with a ridge that adapts to the data, at most (epsilon, delta) in total.
 
+    `epsilon` and the returned guarantee are those of this fit, as in `fit_ssp`.
+
     >>> from sordino.convex.random_features import RandomReLU
     >>> data = (torch.randn(1000, 3), torch.randint(2, (1000,)))
     >>> fitted = fit_adassp(data, RandomReLU(width=20), num_classes=2, epsilon=1.0, delta=1e-5, seed=0)
@@ -194,13 +214,11 @@ def fit_adassp(
     releases = Releases(Summation.of(budget.records, features, num_classes), adjacency)
 
     def event(noise_multiplier: float) -> DpEvent:
-        return ComposedDpEvent([budget.event, *releases.events(noise_multiplier)])
+        return ComposedDpEvent([*releases.events(noise_multiplier)])
 
-    multiplier = smallest(event, adjacency, epsilon=epsilon, delta=delta)
+    multiplier = _calibrated(event, budget, adjacency, epsilon=epsilon, delta=delta)
     noise, eigenvalue_noise = Gaussian(multiplier), Gaussian(_EIGENVALUE_NOISE_RATIO * multiplier)
     key, statistics_event, eigenvalue_event = key_of(seed, None), *releases.events(multiplier)
-    both_events = ComposedDpEvent([statistics_event, eigenvalue_event])
-    budget.check(both_events, adjacency, what="statistics and their eigenvalue")
 
     def open_release(what: str, noise: Gaussian, event: DpEvent) -> Release:
         return budget.open(what, noise=noise, adjacency=adjacency, key=key, event=event, delta=delta)
@@ -214,7 +232,8 @@ def fit_adassp(
     lower_bound = float(eigenvalue.value) - _DEVIATIONS * eigenvalue_noise.std(releases.eigenvalue_bound)
     ridge = adaptive_ridge(statistics, lower_bound)
     model = LinearModel(features, releases.summation.input_shape, solve(statistics, ridge))
-    return FittedLinear(model, budget.guarantee(delta=delta), multiplier, ridge)
+    guarantee = _guarantee(budget, event(multiplier), adjacency, delta, seed, own=2)
+    return FittedLinear(model, guarantee, multiplier, ridge)
 
 
 def adaptive_ridge(statistics: Statistics, smallest_eigenvalue: float) -> float:

@@ -8,7 +8,6 @@ nor dropout. A resumed run keeps its number: steps that are repeated have the no
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Adjacency, Guarantee, PureDpEvent, privacy_of, smallest
-from sordino.accounting.guarantee import rounded_up
+from sordino.accounting.guarantee import rounded_down, rounded_up
 from sordino.accounting.tightest import check_delta
 from sordino.errors import BudgetError, SordinoError, UsageError
 from sordino.kernel.noise import LearningNoise, Noise, NoiseAt, check_tail
@@ -262,11 +261,12 @@ class Budget:
         what: str,
         delta: float,
         epsilon: float | None = None,
+        beside: DpEvent | None = None,
     ) -> None:
         """Refuses what `charge` would refuse of a release with noise for a target, and says which epsilon would fit.
 
         `event_at` gives the event for a noise multiplier, and the target is at `delta`. `epsilon` is what was asked
-        for, by default that of the event.
+        for, by default that of the event. A target includes the event `beside`, which is charged already.
 
         >>> import torch
         >>> from dp_accounting import GaussianDpEvent
@@ -288,25 +288,28 @@ spent at delta 1e-05. Ask for at most 3.281.
             def together(multiplier: float) -> DpEvent:
                 return ComposedDpEvent([self.event, event_at(multiplier)])
 
+            def alone(multiplier: float) -> float:
+                event = event_at(multiplier)
+                return privacy_of(ComposedDpEvent([event, beside]) if beside else event, adjacency).epsilon(delta)
+
             try:
-                multiplier = smallest(together, adjacency, epsilon=limit, delta=limit_delta)
-                fits = privacy_of(event_at(multiplier), adjacency).epsilon(delta)
+                fits = alone(smallest(together, adjacency, epsilon=limit, delta=limit_delta))
             except SordinoError:  # nothing would fit, or no bound is known: the error of the check says what there is
                 raise error from None
             if epsilon is None:
-                epsilon = privacy_of(event_at(noise_multiplier), adjacency).epsilon(delta)
+                epsilon = alone(noise_multiplier)
             spent = privacy_of(self.event, adjacency).epsilon(limit_delta) if self._charges else 0.0
             raise BudgetError(
                 f"epsilon {epsilon:.4g} for this {what} does not fit into the budget: {rounded_up(spent, 3)} of "
-                f"{limit:g} are spent at delta {limit_delta:g}. Ask for at most {math.floor(fits * 1000) / 1000:g}."
+                f"{limit:g} are spent at delta {limit_delta:g}. Ask for at most {rounded_down(fits)}."
             ) from None
 
     def guarantee_of(
-        self, event: DpEvent, adjacency: Adjacency, *, delta: float, assumptions: tuple[str, ...] = ()
+        self, event: DpEvent, adjacency: Adjacency, *, delta: float, assumptions: tuple[str, ...] = (), own: int = 1
     ) -> Guarantee:
-        """What one of the releases promises by itself. It says so where the budget holds others too."""
+        """What `own` of the releases promise by themselves. It says so where the budget holds others too."""
         releases = len(self.releases)
-        if releases > 1:
+        if releases > own:
             assumptions += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         unit, alone = self.records.unit, ComposedDpEvent([event])
         return Guarantee.of(alone, adjacency, delta=delta, unit=unit, assumptions=assumptions)

@@ -40,17 +40,22 @@ def calibrate(
     """
     check_target(epsilon, delta, allow_weak=allow_weak, release=plan.noise.event)
 
-    single: Any = plan.noise.event  # the events of all noises have a `noise_multiplier`
-
     others = [event for event in (None if budget is None else budget.event, beside) if event is not None]
 
     def event(noise_multiplier: float) -> DpEvent:
-        # Events accept any multiplier, and noises do not, so the search can report how much noise a target would need.
-        release = attr.evolve(single, noise_multiplier=noise_multiplier)
-        candidate = plan.sampler.compose(release, plan.steps)
+        candidate = event_at(plan, noise_multiplier)
         return ComposedDpEvent([*others, candidate]) if others else candidate
 
     multiplier = smallest(event, plan.adjacency, epsilon=epsilon, delta=delta)
     calibrated = replace(plan, noise=plan.noise.with_multiplier(multiplier))
     calibrated.check_noise(delta)
     return calibrated
+
+
+def event_at(plan: Plan, noise_multiplier: float) -> DpEvent:
+    """The event of the plan with another noise multiplier.
+
+    Events accept any multiplier, and noises do not, so a search can report how much noise a target would need.
+    """
+    single: Any = plan.noise.event  # the events of all noises have a `noise_multiplier`
+    return plan.sampler.compose(attr.evolve(single, noise_multiplier=noise_multiplier), plan.steps)

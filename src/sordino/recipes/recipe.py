@@ -189,7 +189,7 @@ class Recipe:
         "noisy-cgd: radius of the ball that weights are projected to, above 0 [no ball].",
         only={MethodName.DP_SGD: Only((None,), "")},
     )
-    views: Count = setting(
+    views: Annotated[int, Field(ge=1, le=64)] = setting(
         1,
         "Number of augmented copies of each example in a step, 1 to 64 [1].",
         only=_noisy_cgd(1, because="a clipped mean of several gradients need not be the gradient of a convex loss"),

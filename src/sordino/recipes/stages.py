@@ -140,10 +140,13 @@ def parse_averaging(text: str) -> Averaging | None:
         return None
     kind, colon, setting = text.partition(":")
     makers: dict[str, Callable[..., Averaging]] = {"ema": Ema, "tail": Tail}
-    refusal = UsageError(f"averaging must be none, ema:DECAY or tail:FRACTION, got {validate.option(text)}.")
-    if kind not in makers:
-        raise refusal
-    return makers[kind](_number(setting, refusal)) if colon else makers[kind]()
+    try:
+        return makers[kind](float(setting)) if colon else makers[kind]()
+    except (KeyError, ValueError):  # another name, no number, or one out of range
+        raise UsageError(
+            "averaging must be none, ema:DECAY with DECAY in [0, 1) or tail:FRACTION with FRACTION in (0, 1], "
+            f"got {validate.option(text)}."
+        ) from None
 
 
 def parse_augmentation(text: str) -> tuple[Transform, ...]:
@@ -156,21 +159,17 @@ def parse_augmentation(text: str) -> tuple[Transform, ...]:
 
 
 def _transform(text: str) -> Transform:
-    refusal = UsageError(
-        f"augment must be none, or a list of flip, crop:PIXELS and jitter:STD, got {validate.option(text)}."
-    )
-    match text.partition(":"):
-        case "flip", "", "":
-            return Flip()
-        case "crop", ":", setting if setting.isdecimal():
-            return Crop(int(setting[:10]))
-        case "jitter", ":", setting:
-            return Jitter(_number(setting, refusal))
-    raise refusal
-
-
-def _number(text: str, refusal: UsageError) -> float:
     try:
-        return float(text)
-    except ValueError:
-        raise refusal from None
+        match text.partition(":"):
+            case "flip", "", "":
+                return Flip()
+            case "crop", ":", setting if setting.isdecimal():
+                return Crop(int(setting[:10]))
+            case "jitter", ":", setting:
+                return Jitter(float(setting))
+    except ValueError:  # no number, or one out of range
+        pass
+    raise UsageError(
+        "augment must be none, or a list of flip, crop:PIXELS and jitter:STD with PIXELS and STD above 0, "
+        f"got {validate.option(text)}."
+    )

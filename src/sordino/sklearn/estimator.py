@@ -79,10 +79,11 @@ class OneFit(Budget):
         what: str,
         delta: float,
         epsilon: float | None = None,
+        beside: DpEvent | None = None,
     ) -> None:
         """Asks the shared budget, which may have a limit."""
         check = super().check_target if self._shared is None else self._shared.check_target
-        check(event_at, noise_multiplier, adjacency, what=what, delta=delta, epsilon=epsilon)
+        check(event_at, noise_multiplier, adjacency, what=what, delta=delta, epsilon=epsilon, beside=beside)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -24,7 +25,7 @@ from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
 from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.budget import Budget
-from sordino.kernel.calibration import calibrate, check_delta_for, check_target
+from sordino.kernel.calibration import calibrate, check_delta_for, check_target, event_at
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Data, Records, as_records
 from sordino.kernel.run import PrivateRun
@@ -132,6 +133,7 @@ def fit(
     """
     plan_settings, options = _split(settings, has_plan=plan is not None)
     validate.instance((Plan, type(None)), plan=plan)
+    own_callbacks = CallbackList(callbacks)  # checked by themselves, so that a message has the place in `callbacks`
     evaluation = _evaluation(evaluation, options)
     if delta is None:
         delta = data.delta if isinstance(data, Budget) else None
@@ -192,13 +194,11 @@ def fit(
             raise UsageError(
                 "draw_again must be False with a charged evaluation: its noise was used for other weights."
             )
-    if options.get("progress", True):
-        callbacks = (ProgressBar(), *callbacks)
-    if (on_row := options.get("on_row")) is not None:
-        callbacks = (*callbacks, CallOnEvaluation(on_row))
+    bar = (ProgressBar(),) if options.get("progress", True) else ()
+    on_row = options.get("on_row")
+    called = CallbackList((LogSteps(), *bar, own_callbacks, *(() if on_row is None else (CallOnEvaluation(on_row),))))
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     micro_batch = options.get("physical_batch_size", "auto")
-    called = CallbackList((LogSteps(), *callbacks))
     if folder is None:
         return job.follow(job.training(key, micro_batch), called)
     settings_of(optimizer)  # refused before anything is written
@@ -236,13 +236,15 @@ class FitJob:
 
     def check_budget(self, epsilon: float | None = None) -> None:
         """Refuses a plan that does not fit into the budget, and says which epsilon would."""
-        plan, noise = self.plan, self.plan.noise
-
-        def event_at(noise_multiplier: float) -> DpEvent:
-            return plan.sampler.compose(noise.with_multiplier(noise_multiplier).event, plan.steps)
-
+        plan = self.plan
         self.budget.check_target(
-            event_at, self.noise_multiplier, plan.adjacency, what=_WHAT, delta=self.delta, epsilon=epsilon
+            partial(event_at, plan),
+            self.noise_multiplier,
+            plan.adjacency,
+            what=_WHAT,
+            delta=self.delta,
+            epsilon=epsilon,
+            beside=self.evaluation.event,
         )
 
     def training(

@@ -98,7 +98,8 @@ class Step:
 
     def __post_init__(self) -> None:
         validate.instance(tuple, at=self.at)
-        validate.between(0, 1, low_open=True, high_open=True, **{f"at[{i}]": place for i, place in enumerate(self.at)})
+        for place in self.at:
+            validate.between(0, 1, low_open=True, high_open=True, at=place)
         validate.positive(by=self.by)
         if any(one >= other for one, other in pairwise(self.at)):
             raise UsageError("at must be strictly increasing fractions.")
@@ -207,30 +208,40 @@ def parse(text: str) -> Schedule:
         ...
     sordino.errors.UsageError: schedule must be constant, warmup, cosine or step with settings after colons, \
 got 'plateau'.
+    >>> parse("step:5")
+    Traceback (most recent call last):
+        ...
+    sordino.errors.UsageError: schedule must be step:PLACES:FACTOR with rising PLACES in (0, 1), as 0.5,0.75, and \
+FACTOR above 0, got 'step:5'.
     """
     name, *settings = text.split(":")
-    if name not in _READERS or len(settings) > len(_READERS[name][1]):
+    if name not in _READERS:
         raise UsageError(
             f"schedule must be constant, warmup, cosine or step with settings after colons, "
             f"got {validate.option(text)}."
         )
-    make, readers = _READERS[name]
+    make, readers, form = _READERS[name]
     try:
-        values = [read(setting) for read, setting in zip(readers, settings, strict=False)]
-    except ValueError:
-        raise UsageError(f"settings of a schedule must be numbers, got {validate.option(text)}.") from None
-    return make(*values)
+        if len(settings) > len(readers):
+            raise ValueError
+        return make(*(read(setting) for read, setting in zip(readers, settings, strict=False)))
+    except ValueError:  # no number, or one out of range
+        raise UsageError(f"schedule must be {form}, got {validate.option(text)}.") from None
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.split(","))
 
 
-_READERS: dict[str, tuple[Callable[..., Schedule], tuple[Callable[[str], object], ...]]] = {
-    "constant": (Constant, ()),
-    "warmup": (Warmup, (float,)),
-    "cosine": (Cosine, (float, float)),
-    "step": (Step, (_numbers, float)),
+_READERS: dict[str, tuple[Callable[..., Schedule], tuple[Callable[[str], object], ...], str]] = {
+    "constant": (Constant, (), "constant, without settings"),
+    "warmup": (Warmup, (float,), "warmup:FRACTION with FRACTION in [0, 1]"),
+    "cosine": (Cosine, (float, float), "cosine:FINAL:WARMUP with FINAL in [0, 1] and WARMUP in [0, 1)"),
+    "step": (
+        Step,
+        (_numbers, float),
+        "step:PLACES:FACTOR with rising PLACES in (0, 1), as 0.5,0.75, and FACTOR above 0",
+    ),
 }
 
 

@@ -121,14 +121,15 @@ class CandidateGrid:
 def check_momenta(momenta: tuple[float, ...]) -> None:
     """Checks that momenta are distinct numbers in [0, 1), at least one."""
     _check_several(momenta=momenta)
-    named = {f"momenta[{place}]": mu for place, mu in enumerate(momenta)}
-    validate.between(0, 1, low_open=False, high_open=True, **named)
+    for momentum in momenta:
+        validate.between(0, 1, high_open=True, momenta=momentum)
 
 
 def check_factors(factors: tuple[float, ...]) -> None:
     """Checks that factors are distinct numbers above 0, at least one."""
     _check_several(factors=factors)
-    validate.positive(**{f"factors[{place}]": factor for place, factor in enumerate(factors)})
+    for factor in factors:
+        validate.positive(factors=factor)
 
 
 def _check_several(**arguments: tuple[float, ...]) -> None:

@@ -30,7 +30,7 @@ from sordino.tuning.candidates import Candidate
 
 _SMALLEST_PROBABILITY = 2.0**-70
 _LARGEST_SHAPE = 1e6
-_LARGEST_MEAN = 500.0  # exp(-mean) underflows for means not much larger
+LARGEST_MEAN = 500.0  # exp(-mean) underflows for means not much larger
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class PoissonNumber:
     mean: float
 
     def __post_init__(self) -> None:
-        validate.between(1, _LARGEST_MEAN, mean=self.mean)
+        validate.between(1, LARGEST_MEAN, mean=self.mean)
 
     @property
     def shape(self) -> float:

@@ -13,10 +13,11 @@ from typing import Any
 from sordino._input import strict_json, validate
 from sordino._input.files import read_bytes, write_atomically
 from sordino.accounting import Adjacency
-from sordino.accounting.selection import check_number_of_trials
+from sordino.accounting.selection import LARGEST_MEAN as LARGEST_MEAN_OF_SHAPE
 from sordino.errors import DataError, StateError, UsageError
 from sordino.kernel.encoding import Encoding
 from sordino.recipes import Recipe
+from sordino.recipes.settings import SettingError
 from sordino.tuning.candidates import (
     FACTORS,
     MOMENTA,
@@ -28,7 +29,7 @@ from sordino.tuning.candidates import (
     check_momenta,
     clip_momentum,
 )
-from sordino.tuning.payments import Compose, NegativeBinomialNumber, Payment, PoissonNumber, Repeat
+from sordino.tuning.payments import LARGEST_MEAN, Compose, NegativeBinomialNumber, Payment, PoissonNumber, Repeat
 
 RULES = ("clip-momentum",)
 PUBLIC = "public"
@@ -69,13 +70,25 @@ class Search:
         check_factors(self.factors)
         validate.instance(bool, one_stage=self.one_stage)
         validate.between(0, 1, low_open=True, score_std=self.score_std)
+        if self.trials is not None:
+            validate.between(1, LARGEST_MEAN if self.shape is None else LARGEST_MEAN_OF_SHAPE, trials=self.trials)
+        if self.shape is not None:
+            validate.between(0, 1e6, shape=self.shape)
         for name in ("trials", "shape"):
-            if getattr(self, name) is not None and self.payment != "repeat":
-                raise UsageError(f"{name} needs payment repeat, got {self.payment}, which tries every candidate once.")
+            if (value := getattr(self, name)) is not None and self.payment != "repeat":
+                raise SettingError(
+                    f"{{{name}}} needs {{payment}} repeat, got {{{name}}} {{value}} with {{payment}} {{given}}, which "
+                    "tries every candidate once.",
+                    value=value,
+                    given=self.payment,
+                )
         if (self.public_data is not None) != (self.payment == PUBLIC):
-            raise UsageError(f"public_data and payment {PUBLIC} need each other: give both or neither.")
+            raise SettingError(
+                "{public_data} and {payment} public need each other, got {payment} {given}: give both or neither.",
+                given=self.payment,
+            )
         if self.public_schema is not None and self.public_data is None:
-            raise UsageError("public_schema needs public_data.")
+            raise SettingError("{public_schema} needs {public_data}: give both or neither.")
         PAYMENTS[self.payment](self)  # raises if the number of trials has no valid distribution
 
     @property
@@ -151,7 +164,6 @@ def _repeat(search: Search) -> Payment:
     mean = _TRIALS if search.trials is None else search.trials
     if search.shape is None:
         return Repeat(PoissonNumber(mean))
-    check_number_of_trials(mean, search.shape)
     return Repeat(NegativeBinomialNumber(mean, search.shape))
 
 

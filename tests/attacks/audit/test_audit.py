@@ -13,7 +13,9 @@ from sordino.attacks.audit.audit import audit, write_audit
 from sordino.attacks.audit.black_box import InputCanaries, black_box_values, from_worst_start
 from sordino.attacks.audit.last_iterate import last_iterate_scores, on_canaries_alone
 from sordino.attacks.audit.lower_bounds import GAUSSIAN, METHODS
+from sordino.attacks.audit.scores import Scores
 from sordino.attacks.audit.threat_models import InGradients, InLastIterate, InRows
+from sordino.cli import main
 from sordino.cli.checks import audit as command
 from sordino.convex import Linear, NoisyCGD
 from sordino.errors import SordinoError, UsageError
@@ -138,8 +140,9 @@ def test_a_plan_on_canaries_alone_promises_what_the_plan_does():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"canaries": 0}, "canaries must be a whole number from 4"),
-        ({"canaries": 3}, "canaries must be a whole number from 4"),
+        ({"canaries": 0}, "canaries must be a whole number from 22 to 1000000, got 0"),
+        ({"canaries": 21}, "canaries must be a whole number from 22 to 1000000, got 21"),
+        ({"canaries": 5, "repeats": 4}, "canaries must be a whole number from 6"),
         ({"confidence": 95}, "confidence must be in"),
         ({"confidence": float("nan")}, "confidence must be in"),
         ({"delta": 2.0}, "delta"),
@@ -147,7 +150,7 @@ def test_a_plan_on_canaries_alone_promises_what_the_plan_does():
         ({"method": "magic"}, "method must be one of one-run, f-dp, gaussian, clopper-pearson, got 'magic'"),
         ({"worst_start": True}, "is for the black box only"),
         ({"repeats": 0}, "repeats must be a whole number from 1"),
-        ({"canaries": 700}, "canaries must be a whole number from 4 to 650"),
+        ({"canaries": 700}, "canaries must be a whole number from 22 to 650"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(options, message):
@@ -172,7 +175,7 @@ def test_without_a_number_there_are_as_many_canaries_as_fit_and_never_more_than_
 
 def test_more_canaries_than_fit_are_refused_before_anything_is_prepared(monkeypatch):
     monkeypatch.setattr("sordino.attacks.audit.threat_models.prepare", lambda *_, **__: pytest.fail("was prepared"))
-    with pytest.raises(UsageError, match="canaries must be a whole number from 4 to 650, got 651"):
+    with pytest.raises(UsageError, match="canaries must be a whole number from 22 to 650, got 651"):
         audit(SMALL, canaries=651)
 
 
@@ -236,6 +239,34 @@ def test_the_command_prints_the_proved_epsilon_and_the_lower_bound(called, tmp_p
     for text in ("epsilon proved     8.000", "epsilon by attack  at least", "0.95", "not refuted", "one-run"):
         assert text in done.output
     assert (tmp_path / "small.internal" / "audit.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--box", "foo"], "--box must be white or black, got 'foo'"), (["--canaries", "20"], "--canaries must be")],
+)
+def test_the_command_refuses_before_it_shows_a_progress_bar(options, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("rich.progress.Progress.start", lambda _: pytest.fail("a progress bar was shown"))
+    (tmp_path / "small.toml").write_text(SMALL.text())
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(tmp_path / "small.toml"), *options])
+    shown = capfd.readouterr()
+    assert ended.value.code == 2 and said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+
+
+@pytest.mark.parametrize("number", [22, 23])
+def test_the_fewest_canaries_are_enough_for_every_bound_and_fewer_are_not(number):
+    def bounds(canaries):
+        scores = Scores(np.arange(float(canaries)), np.arange(canaries) % 2 == 0)
+        return [
+            method.bound(scores, np.random.default_rng(seed), delta=1e-5, confidence=0.95)
+            for method in METHODS.values()
+            for seed in range(3)
+        ]
+
+    assert np.isfinite(bounds(number)).all()
+    with pytest.raises(UsageError, match="canaries are too few"):
+        bounds(21)
 
 
 def test_the_command_says_how_many_canaries_fit(tmp_path):

@@ -7,6 +7,7 @@ warning that they are not private.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from sordino.training.not_private import ExposedResult, refuse_in_run
 NOT_PRIVATE = "not private: its trainings are charged to no budget and their seed is known; for internal use only"
 BOXES = ("white", "black")
 _USUAL_CANARIES = 1000
-_FEWEST_CANARIES = 4  # over all trainings: one half chooses the number of guesses, the other half is guessed
+_FEWEST_CANARIES = 22  # over all trainings: of each half, a twentieth is guessed, rounded to at least one canary
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,14 @@ def audit(
     confidence: float = 0.95,
     delta: float | None = None,
     seed: int = 0,
+    on_start: Callable[[], None] = lambda: None,
     on_step: OnStep = lambda taken, planned: None,
 ) -> Audit:
     """Trains `repeats` times by the recipe with new canaries, and computes lower bounds on epsilon from their scores.
 
     By default each training has 1000 canaries, or as many as fit: a canary in gradient space needs a trainable weight
-    of its own. A run of the user's own model is trained again by the plan in its folder.
+    of its own. A run of the user's own model is trained again by the plan in its folder. `on_start` is called after all
+    arguments were checked.
 
     >>> from sordino.recipes import Recipe
     >>> result = audit(Recipe("digits", "linear", epsilon=3.0, delta=1e-4, steps=5), canaries=100)
@@ -140,6 +143,7 @@ def audit(
         most = threat_model.most_canaries()
         canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
         validate.count(at_least=fewest, at_most=most, canaries=canaries)
+        on_start()
         evidence = threat_model.attack(canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
         title = f"{recipe.model_name} by the plan of {str(recipe.folder.path)!r}"
     else:
@@ -149,6 +153,7 @@ def audit(
         most = threat_model.most_canaries(recipe)
         canaries = min(_USUAL_CANARIES, most) if canaries is None else canaries
         validate.count(at_least=fewest, at_most=most, canaries=canaries)
+        on_start()
         evidence = threat_model.attack(recipe, canaries=canaries, seeds=seeds, delta=delta, on_step=on_step)
         title = f"{recipe.model} on {recipe.data} by {recipe.method}"
     scores = evidence.scores
