@@ -109,7 +109,7 @@ def audit(
     confidence: float = 0.95,
     delta: float | None = None,
     seed: int = 0,
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[], object] = lambda: None,
     on_step: OnStep = lambda taken, planned: None,
 ) -> Audit:
     """Trains `repeats` times by the recipe with new canaries, and computes lower bounds on epsilon from their scores.
