@@ -34,7 +34,7 @@ def test_every_statement_carries_all_that_an_epsilon_means_nothing_without(adjac
     for part in (rounded_up(guarantee.epsilon), "1e-05", "user", adjacency, "final model only", "labels are public"):
         assert part in statement
     assert f"Accountant: {guarantee.accountant}." in statement
-    assert "family of four" in statement and "membership attack" in statement
+    assert "group of four" in statement and "membership attack" in statement
     assert "example" not in statement and "\n" not in statement
 
 

@@ -129,7 +129,7 @@ def test_epochs_are_as_many_steps_as_they_need(run):
 def test_a_statement_is_one_plain_paragraph(run):
     *_, before, paragraph = run(*SMALL, "--steps", 10, "--noise-multiplier", 1).splitlines()
     assert before == ""
-    assert paragraph.startswith("What is released is differentially private")
+    assert paragraph.startswith("The output is differentially private")
     assert "family of four" in paragraph and "no membership attack finds more than" in paragraph
     assert "\x1b" not in paragraph
 

@@ -70,7 +70,7 @@ def test_the_budget_is_charged_for_the_end_and_for_nothing_else():
     found = fitted(data=budget)
     assert budget.releases == ("training run",)
     assert found.guarantee.epsilon == make().guarantee(delta=1e-3).epsilon
-    assert any("nobody sees anything of the run" in text for text in found.guarantee.assumptions)
+    assert any("nobody sees more of the run" in text for text in found.guarantee.assumptions)
     assert any("seed" in text for text in found.guarantee.assumptions)
 
 

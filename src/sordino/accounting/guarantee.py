@@ -138,7 +138,7 @@ class Guarantee:
         epsilon, is_pure = rounded_up(self.epsilon), self.delta == 0
         numbers = f"epsilon = {epsilon}" + (" (pure: delta = 0)" if is_pure else f" and delta = {float(self.delta)!r}")
         return (
-            f"What is released is differentially private for every {self.unit} with {numbers} under "
+            f"The output is differentially private for every {self.unit} with {numbers} under "
             f"{self.adjacency} adjacency: whether or not one {self.unit}'s data is used, no outcome becomes more than "
             f"{_factor(self.epsilon)} times as likely{'' if is_pure else ', apart from a probability of delta'}."
         )
@@ -146,14 +146,14 @@ class Guarantee:
     @property
     def _neighbors(self) -> str:
         words = self.adjacency.in_words.replace("unit", str(self.unit))
-        return f"Compared are two data sets in which {words}, by an observer who {_VIEWS[self.view]}."
+        return f"Datasets are neighbors if {words}. The guarantee holds for an observer who {_VIEWS[self.view]}."
 
     @property
     def _family(self) -> str:
         if math.isinf(self._epsilon_of_four):
-            return f"For a family of four ({self.unit}s together) nothing is proved at this delta."
+            return f"For a group of four {self.unit}s, such as a family, nothing is proved at this delta."
         together = rounded_up(self._epsilon_of_four)
-        return f"For a family of four (four {self.unit}s together) epsilon is {together} at the same delta."
+        return f"For a group of four {self.unit}s, such as a family, epsilon is {together} at the same delta."
 
     @property
     def _attack(self) -> str:

@@ -169,10 +169,10 @@ def _guarantee(plan: NoisyCGD, budget: Budget, delta: float, assumptions: tuple[
 
 def _assumptions(plan: NoisyCGD, key: Key) -> tuple[str, ...]:
     """The assumptions of the guarantee."""
-    hidden = "nobody sees anything of the run but what it gives in the end"
+    hidden = "nobody sees more of the run than its final result"
     assumed = (
         "nothing else is released from the same data outside this run's budget",
-        hidden + " and what it shows" if plan.shown_after else hidden,
+        hidden + " and the iterates that it shows" if plan.shown_after else hidden,
     )
     return (*assumed, SEED_STAYS_SECRET) if key.reproducible else assumed
 
