@@ -107,8 +107,8 @@ def seeding_torch_alone() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
-        (rows_module, "_restored_generators", seeding_nothing),
-        (rows_module, "_restored_generators", seeding_torch_alone),
+        (rows_module, "restored_generators", seeding_nothing),
+        (rows_module, "restored_generators", seeding_torch_alone),
         (ReadAt, "seed", lambda at, row: at.step),
         (ReadAt, "seed", lambda at, row: row),
         (ReadAt, "seed", lambda at, row: at.step + row),

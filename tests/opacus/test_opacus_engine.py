@@ -57,11 +57,14 @@ def test_per_layer_clipping_is_the_kernels():
     assert_same(found, kernel_gradients(network(), data_set(), 3, clip=so.ClipPerLayer(norms)))
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost"])
-def test_every_mode_returns_three_values(mode):
-    engine, *returned = made_private(grad_sample_mode=mode, criterion=nn.CrossEntropyLoss())
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost", "ghost_fsdp"])
+def test_every_mode_returns_what_opacus_returns(mode):
+    criterion = nn.CrossEntropyLoss()
+    engine, *returned = made_private(grad_sample_mode=mode, criterion=criterion)
+    if mode.startswith("ghost"):
+        assert returned.pop(2) is criterion
     assert len(returned) == 3
-    train(*returned)
+    train(*returned, criterion)
     assert engine.get_epsilon(1e-3) > 0
 
 

@@ -88,13 +88,23 @@ def test_two_forward_passes_cannot_be_one_loss():
         (F.cross_entropy(module(inputs), labels) + F.cross_entropy(module(inputs), labels)).backward()
 
 
-def test_a_closure_is_refused():
-    _, optimizer, _, loss = started()
-    loss.backward()
-    with pytest.raises(UsageError, match="takes no closure"):
-        optimizer.step(lambda: loss)
-    with pytest.raises(UsageError, match="takes no closure"):
-        optimizer.step(closure=lambda: loss)
+def test_a_closure_is_called_once_before_the_release():
+    calls = []
+    found = []
+    _, module, optimizer, loader = made_private()
+    optimizer.param_groups[0]["lr"] = 0.0
+    for inputs, labels in loader:
+
+        def closure(inputs=inputs, labels=labels):
+            calls.append(0)
+            loss = F.cross_entropy(module(inputs), labels)
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure=closure) is not None
+        found.append(gradient(module))
+    assert len(calls) == len(loader)
+    assert_same(found[:3], kernel_gradients(network(), data_set(), 3))
 
 
 def test_zeroing_clipping_and_writing_gradients_change_nothing():

@@ -227,7 +227,7 @@ class _Lazy:
         if at is None:
             return [self._row(index) for index in indices]
         rows = []
-        with _restored_generators() as seed:
+        with restored_generators() as seed:
             for index in indices:
                 seed(at.seed(index))
                 rows.append(self._row(index))
@@ -274,7 +274,7 @@ def most_of(found: Sequence[Structure]) -> Structure | None:
 
 
 @contextmanager
-def _restored_generators() -> Iterator[Callable[[int], None]]:
+def restored_generators() -> Iterator[Callable[[int], None]]:
     """Yields a function that seeds torch, numpy and random. On exit, their states are restored.
 
     States are copied once. `torch.manual_seed` is not used, because it looks for devices at each call.
@@ -358,7 +358,7 @@ def _refuse_names_of_tuples(inputs: Sequence[str] | None, target: str | None) ->
 def _inspected_rows(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[list[object], list[str]]:
     """The rows `indices`, and the reasons why others cannot be read."""
     rows, reasons = list[object](), list[str]()
-    with _restored_generators():
+    with restored_generators():
         for index in indices:
             try:
                 rows.append(dataset[index])

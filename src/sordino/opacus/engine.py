@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, Literal
 
 import torch
 from dp_accounting.dp_event import ComposedDpEvent
@@ -16,23 +19,27 @@ from sordino.errors import UsageError
 from sordino.gradients.row_loss import Loss
 from sordino.gradients.torch_state import original, working_dtype
 from sordino.kernel.budget import RunIdentity
-from sordino.kernel.calibration import calibrate, check_delta_for, check_target
+from sordino.kernel.calibration import WEAKEST_EPSILON, calibrate, check_target
 from sordino.kernel.clipping import Clip, ClipByNorm, ClipPerLayer
 from sordino.kernel.model_checks import check_model
-from sordino.kernel.noise import Gaussian, check_tail
+from sordino.kernel.noise import Gaussian, arithmetic_of, check_tail
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import as_records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
-from sordino.opacus.loader import PrivateLoader, check_loader, sampler_for
+from sordino.opacus.collated import records_of
+from sordino.opacus.loader import PrivateLoader, check_loader, is_waiting, sampler_for
 from sordino.opacus.session import Session
-from sordino.opacus.wrappers import PrivateModule, ScriptedGradient, step_privately
+from sordino.opacus.spent import EarlierEngines, SpentCall
+from sordino.opacus.wrappers import PrivateCalls, PrivateModule, ScriptedGradient, step_privately
 
-Private = tuple[PrivateModule, torch.optim.Optimizer, PrivateLoader]
+FileLike = str | os.PathLike[str] | BinaryIO | IO[bytes]
+Private = tuple[Any, ...]  # (model or hooks, optimizer, loader), or with the criterion before the loader
 
 _KEPT = "the script keeps raw batches, the model's outputs and losses to itself"
 _CHOSEN = "the number of steps was not chosen by looking at the data or at the training"
-_MODES = ("hooks", "functorch", "ew", "ghost")
+_LOADED = "nothing was released of steps that were begun after a loaded checkpoint was written"
+_WEIGHTS, _OPTIMIZER, _SPENT = "module_state_dict", "optimizer_state_dict", "privacy_accountant_state_dict"
+_MODES = ("hooks", "functorch", "ew", "ghost", "ghost_fsdp")
 
 
 class PrivacyEngine:
@@ -71,6 +78,8 @@ class PrivacyEngine:
             raise UsageError("secure_mode and seed exclude each other: with the seed, the noise can be removed.")
         self._key = Key.fresh() if seed is None else Key.from_seed(seed)
         self._sessions: list[tuple[Session, bool]] = []
+        self._earlier = EarlierEngines()
+        self._has_seed = seed is not None
 
     def make_private(
         self,
@@ -92,18 +101,19 @@ class PrivacyEngine:
     ) -> Private:
         """Returns the private model, the script's optimizer and a private loader, for any number of steps.
 
-        Pass a `criterion` only if an error says that the loss cannot be traced. The script must then use this one.
+        In the modes "ghost" and "ghost_fsdp" the criterion is returned before the loader, as in Opacus. In other modes,
+        pass a `criterion` only if an error says that the loss cannot be traced. The script must then use this one.
+        Without `wrap_model` the first result is an object whose `cleanup()` removes the hooks of the model.
         """
-        _check_modes(
-            batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty
-        )
+        _check_modes(batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, rand_on_empty)
+        form = _Returned(grad_sample_mode.startswith("ghost"), wrap_model)
         noise, clip = Gaussian(noise_multiplier), _clip(module, max_grad_norm, clipping)
 
         def plan(loader: DataLoader[Any]) -> Plan:
             sampler = sampler_for(loader, poisson_sampling=poisson_sampling, epochs=None)
             return Plan(sampler, ScriptedGradient(), clip, noise)
 
-        return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, planned=False)
+        return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, form, planned=False)
 
     def make_private_with_epsilon(
         self,
@@ -126,21 +136,20 @@ class PrivacyEngine:
         rand_on_empty: bool = False,
     ) -> Private:
         """Calibrates the noise to the target for `epochs`, then as `make_private`. Further steps raise an error."""
-        _check_modes(
-            batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, wrap_model, rand_on_empty
-        )
-        check_target(target_epsilon, target_delta)
+        _check_modes(batch_first, loss_reduction, clipping, noise_generator, grad_sample_mode, rand_on_empty)
+        form = _Returned(grad_sample_mode.startswith("ghost"), wrap_model)
+        check_target(target_epsilon, target_delta, allow_weak=True)
         validate.between(0, 1e6, low_open=True, epochs=epochs)
 
         clip = _clip(module, max_grad_norm, clipping)
 
         def plan(loader: DataLoader[Any]) -> Plan:
-            check_delta_for(len(loader.dataset), target_delta)  # type: ignore[arg-type]
+            _warn_if_weak(target_epsilon, target_delta, len(loader.dataset))  # type: ignore[arg-type]
             sampler = sampler_for(loader, poisson_sampling=poisson_sampling, epochs=epochs)
             bare = Plan(sampler, ScriptedGradient(), clip, Gaussian(1.0))
-            return calibrate(bare, epsilon=target_epsilon, delta=target_delta)
+            return calibrate(bare, epsilon=target_epsilon, delta=target_delta, allow_weak=True)
 
-        return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, planned=True)
+        return self._made_private(module, optimizer, data_loader, plan, criterion, loss_reduction, form, planned=True)
 
     @property
     def accountant(self) -> PrivacyEngine:
@@ -158,6 +167,62 @@ class PrivacyEngine:
         """
         return self._guarantee(delta, whole_plans=True)
 
+    def save_checkpoint(
+        self,
+        *,
+        path: FileLike,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: None = None,
+        grad_clip_scheduler: None = None,
+        checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: dict[str, Any] | None = None,
+        torch_save_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Saves the states of module and optimizer, and what was spent, with the keys that Opacus uses."""
+        _refuse_schedulers(noise_scheduler, grad_clip_scheduler)
+        options = _options_of_torch("module_state_dict_kwargs", module_state_dict_kwargs, "prefix", "keep_vars")
+        how = _options_of_torch("torch_save_kwargs", torch_save_kwargs, "pickle_module", "pickle_protocol")
+        checkpoint = {**(checkpoint_dict or {}), _WEIGHTS: module.state_dict(**options)}
+        checkpoint[_SPENT] = self._earlier.state([SpentCall.of(session.run) for session, _ in self._sessions])
+        if optimizer is not None:
+            checkpoint[_OPTIMIZER] = optimizer.state_dict()
+        torch.save(checkpoint, path, **how)
+
+    def load_checkpoint(
+        self,
+        *,
+        path: FileLike,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        noise_scheduler: None = None,
+        grad_clip_scheduler: None = None,
+        module_load_dict_kwargs: dict[str, Any] | None = None,
+        torch_load_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Loads a checkpoint, and adds to this engine what was spent before. Returns the content of the file.
+
+        Noise is new: steps are not repeated, they go on. Steps that were begun after the checkpoint was written are not
+        in it, and the guarantee assumes that nothing of them was released.
+        """
+        _refuse_schedulers(noise_scheduler, grad_clip_scheduler)
+        if self._has_seed:
+            raise UsageError("an engine with a seed would draw the noise of the checkpoint again: leave out the seed.")
+        options = _options_of_torch("module_load_dict_kwargs", module_load_dict_kwargs, "strict", "assign")
+        allowed = "map_location", "pickle_module", "weights_only", "mmap"
+        how = {"weights_only": True} | _options_of_torch("torch_load_kwargs", torch_load_kwargs, *allowed)
+        checkpoint = torch.load(path, **how)
+        if not isinstance(checkpoint, dict) or not {_WEIGHTS, _SPENT} <= checkpoint.keys():
+            raise UsageError(f"a checkpoint must have the keys {_WEIGHTS} and {_SPENT}, but some are missing.")
+        if (optimizer is not None) != (_OPTIMIZER in checkpoint):
+            has = "no state" if optimizer is not None else "the state"
+            raise UsageError(f"the checkpoint has {has} of an optimizer: pass optimizer both when saving and loading.")
+        self._earlier.load(checkpoint[_SPENT])
+        module.load_state_dict(checkpoint[_WEIGHTS], **options)
+        if optimizer is not None:
+            optimizer.load_state_dict(checkpoint[_OPTIMIZER])
+        return checkpoint
+
     def _made_private(
         self,
         module: nn.Module,
@@ -166,6 +231,7 @@ class PrivacyEngine:
         make_plan: Callable[[DataLoader[Any]], Plan],
         criterion: Loss | None,
         loss_reduction: str,
+        returned: _Returned,
         *,
         planned: bool,
     ) -> Private:
@@ -176,29 +242,73 @@ class PrivacyEngine:
         source = data_loader.source if isinstance(data_loader, PrivateLoader) else data_loader
         check_loader(source)
         plan, inner = make_plan(source), original(module)
-        records = as_records(source.dataset, dtype=working_dtype(inner))
+        records = records_of(source, working_dtype(inner))
         call = len(self._sessions)  # each call has a budget of its own, so the engine numbers the releases
         run = PrivateRun(
             plan, inner, records, key=self._key, identity=RunIdentity(f"call {call}", call), physical_batch_size=1
         )
-        session = Session(run, inner, records, criterion, loss_reduction)
+        declared = None if returned.with_criterion else criterion
+        session = Session(run, inner, records, declared, loss_reduction)
         step_privately(optimizer, inner, session, run.expected_batch_size if loss_reduction == "mean" else 1.0)
         self._sessions.append((session, planned))
-        return PrivateModule(inner, session), optimizer, PrivateLoader(source, session)
+        loader = data_loader if is_waiting(data_loader) else PrivateLoader(source)
+        loader.begin(session)
+        calls = PrivateCalls(inner, session)
+        first = PrivateModule(inner, session, calls) if returned.wrapped else calls
+        middle = (criterion or nn.CrossEntropyLoss(),) if returned.with_criterion else ()
+        return (first, optimizer, *middle, loader)
 
     def _guarantee(self, delta: float, *, whole_plans: bool) -> Guarantee:
-        if not self._sessions:
+        earlier = self._earlier.calls
+        if not self._sessions and not earlier:
             raise UsageError("there is no epsilon yet: call make_private or make_private_with_epsilon first.")
-        assumptions, events = [_KEPT], []
+        assumptions, events = [_KEPT, *([_LOADED, *arithmetic_of(earlier[0].noise)] if earlier else [])], []
+        for call in earlier:
+            events.append(call.event)
+            check_tail(call.noise, call.sampler.adjacency, steps=max(1, call.steps), delta=delta)
         for session, planned in self._sessions:
             run, whole = session.run, planned and whole_plans
             events.append(run.event if whole else run.event_so_far)
-            assumptions += [*run.assumptions, *(() if whole else (_CHOSEN,))]
+            assumptions += [*run.assumptions, *session.assumptions, *(() if whole else (_CHOSEN,))]
             steps = run.plan.steps if whole else max(1, run.steps)
             check_tail(run.plan.noise, run.plan.adjacency, steps=steps, delta=delta)
-        adjacency = self._sessions[0][0].run.plan.adjacency
+        adjacency = earlier[0].sampler.adjacency if earlier else self._sessions[0][0].run.plan.adjacency
         event = events[0] if len(events) == 1 else ComposedDpEvent(events)
         return Guarantee.of(event, adjacency, delta=delta, assumptions=tuple(dict.fromkeys(assumptions)))
+
+
+def _options_of_torch(name: str, given: object, *allowed: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not given.keys() <= set(allowed):
+        raise UsageError(f"{name} must be a dictionary with keys among {', '.join(allowed)}.")
+    return given
+
+
+def _refuse_schedulers(noise_scheduler: object, grad_clip_scheduler: object) -> None:
+    if noise_scheduler is not None or grad_clip_scheduler is not None:
+        raise UsageError("noise_scheduler and grad_clip_scheduler must be None: noise and clip are those of the plan.")
+
+
+class WeakTarget(UserWarning):
+    """A script asks for a guarantee that protects little. It is carried out and stated as asked."""
+
+
+def _warn_if_weak(epsilon: float, delta: float, rows: int) -> None:
+    if epsilon > WEAKEST_EPSILON:
+        what = f"epsilon above {WEAKEST_EPSILON:g} protects hardly anything, got {validate.shown(epsilon)}"
+        warnings.warn(f"{what}: choose a smaller target_epsilon.", WeakTarget, stacklevel=5)
+    if delta >= 1 / rows:
+        what = f"a mechanism that publishes one of the {rows} rows meets the target_delta {validate.shown(delta)}"
+        warnings.warn(f"{what}: choose a smaller one.", WeakTarget, stacklevel=5)
+
+
+@dataclass(frozen=True)
+class _Returned:
+    """Which objects a script gets, in which form."""
+
+    with_criterion: bool
+    wrapped: bool
 
 
 def _check_modes(
@@ -207,7 +317,6 @@ def _check_modes(
     clipping: str,
     noise_generator: object,
     grad_sample_mode: str,
-    wrap_model: bool,
     rand_on_empty: bool,
 ) -> None:
     """Raises an error for modes of Opacus that are not supported. The supported ones make no difference here."""
@@ -226,8 +335,6 @@ def _check_modes(
             f"grad_sample_mode must be one of {', '.join(_MODES)}, which are all equivalent here, "
             f"got {validate.option(grad_sample_mode)}."
         )
-    if not wrap_model:
-        raise UsageError("wrap_model must be True: only the wrapped model processes each row on its own.")
     if rand_on_empty:
         raise UsageError("rand_on_empty must be False: a random row could move the sum by twice the clip norm.")
 

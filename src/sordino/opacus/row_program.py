@@ -23,7 +23,7 @@ from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.opacus.constants import ScriptConstant, appearance, is_number, is_public
-from sordino.opacus.traced import Call, Column, Departure, Leaf, Node, Output, calls_of, evaluate, leaves_of, name_of
+from sordino.opacus.nodes import Call, Column, Departure, Leaf, Node, Output, calls_of, evaluate, leaves_of, name_of
 
 _STRUCTURAL = frozenset(
     "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim expand unbind chunk split stack "
@@ -69,7 +69,12 @@ class RowProgram:
     def of_batch(self, values: list[Tensor]) -> Tensor:
         """Runs the program on a whole batch, as the script did. For synthetic values."""
         places = {id(leaf): place for place, leaf in enumerate(self.leaves)}
-        result: Tensor = evaluate(self.node, lambda leaf: values[places[id(leaf)]])
+
+        def value(leaf: Leaf) -> Tensor:
+            found = values[places[id(leaf)]]
+            return found.mean(0) if isinstance(leaf, Output) and leaf.is_number else found
+
+        result: Tensor = evaluate(self.node, value)
         return result
 
     def of_rows(self, values: list[Tensor]) -> Tensor:
@@ -188,7 +193,8 @@ class ScriptLoss:
     def __call__(self, outputs: Any, target: Tensor) -> Tensor:
         """The loss of a batch of one, or NaN if its label is unusable: such a row is ignored."""
         if self.criterion is None:
-            return self.program.of_batch(self._leaves(tree_flatten(outputs)[0], target)).reshape(())
+            each = [x if x.ndim else x.unsqueeze(0) for x in tree_flatten(outputs)[0]]
+            return self.program.of_batch(self._leaves(each, target)).reshape(())
         loss, usable = RowLoss.of(self.criterion)(outputs, target)
         return torch.where(usable, loss, torch.nan)
 

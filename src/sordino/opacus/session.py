@@ -25,12 +25,24 @@ from sordino.kernel.records import Batch, Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import BegunStep
+from sordino.opacus.batch_of_one import Habits
+from sordino.opacus.collated import Form
 from sordino.opacus.constants import appearance, contents, is_number
-from sordino.opacus.passes import ForwardPass, check_forward, forward_pass, no_contributions
+from sordino.opacus.nodes import Column, Departure, Node, Output, Untraceable
+from sordino.opacus.parts import Part, Passed, ShapeGroup, columns_of, without_sizes
+from sordino.opacus.passes import (
+    ForwardPass,
+    check_forward,
+    forward_pass,
+    habits_of,
+    names_of_arguments,
+    no_contributions,
+)
 from sordino.opacus.row_program import RowProgram, ScriptLoss
-from sordino.opacus.traced import Column, Departure, IssuedBatch, Node, Output, Trace, TracedTensor, Untraceable, plain
+from sordino.opacus.traced import Trace, TracedTensor, plain
 
 _SYNTHETIC_ROWS = 5
+_ROUNDED_ALIKE = "the rounding of an example's gradient does not depend on which others have its sizes"
 
 
 class Session:
@@ -45,13 +57,21 @@ class Session:
         self._begun: BegunStep | None = None
         self._total: BoundedSum | None = None
         self._waiting: list[Tensor] = []  # parts of the batch that have not been issued yet
-        self._part: _Part | None = None
+        self._part: Part | None = None
         self._checked: set[Any] = set()
-        self._trace = Trace(self.backward, self._is_of_the_model)
+        self._form = Form.of(records)
+        self._trace = Trace(self.backward, self._is_of_the_model, self._form.is_ragged)
+        self._habits = Habits(squeezes=False, has_other_outputs=False)
+        self._known_outputs: dict[Any, ForwardPass] = {}  # of no rows, by call of the model
         self._constants: _Constants | None = None  # those of the last step, which depend on no batch
         self._model_at_first = tuple(self._model_constants())
 
-    def issue(self, largest_part: int | None = None) -> Iterator[list[TracedTensor]]:
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Assumptions of the guarantee beside those of the run."""
+        return (_ROUNDED_ALIKE,) if self._form.is_ragged else ()
+
+    def issue(self, largest_part: int | None = None) -> Iterator[Any]:
         """Begins a step and yields its batch in parts of at most `largest_part` rows. An empty batch is one part."""
         if self._begun is not None:
             raise UsageError(
@@ -67,15 +87,19 @@ class Session:
                 raise UsageError("no step was taken on the previous part: call optimizer.step() for every part.")
             batch, seeds = self.run.drawn(begun, self._waiting.pop(0))
             device = device_of(self._model)
-            self._part = _Part(batch.to(device), seeds.to(device))
+            self._part = Part(batch.to(device), seeds.to(device), self._form)
             yield self._part.issue(self._trace)
 
-    def forward(self, *arguments: Any) -> Any:
+    def made(self, value: Any) -> bool:
+        """Whether a value is a tensor of a batch of this session."""
+        return isinstance(value, TracedTensor) and value.history is self._trace
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the model's outputs for rows of the current batch."""
-        part = self._part
+        part, arguments = self._part, (*args, *kwargs.values())
         if part is None or not arguments or not all(isinstance(x, TracedTensor) and part.made(x) for x in arguments):
             raise UsageError(
-                "in training, the model takes the tensors of the loader's last batch, as positional arguments; use "
+                "in training, the model takes the tensors of the loader's last batch, and nothing else; use "
                 f"torch.no_grad() for other inputs{_why_untraceable(arguments)}."
             )
         if Layout.of(self._model) != self.run.layout:
@@ -85,12 +109,17 @@ class Session:
         programs = [RowProgram.of(_node(x)) for x in arguments]
         if not all(isinstance(leaf, Column) for program in programs for leaf in program.leaves):
             raise UsageError("outputs of the model cannot be its inputs: combine both passes in one module.")
-        batch = replace(part.batch, inputs=tuple(self._rows_of(program, part.batch) for program in programs))
-        shapes = [(tuple(x.shape[1:]), x.dtype) for x in batch.inputs]
-        if self._is_new("model", repr((shapes, [module.training for module in self._model.modules()]))):
-            check_forward(self._model, batch)
-        passed = forward_pass(self._model, batch, part.seeds)
-        return part.add(passed, programs, tuple(self._model_constants()), self._trace)
+        names = names_of_arguments(self._model, args, kwargs)
+        public = self._checked_call(programs, names)
+        groups = [(group, self._passed(group, programs, names, public)) for group in part.groups]
+        return part.add(Passed(groups, programs, names, tuple(self._model_constants())), public, self._trace)
+
+    def synthetic_like(self, value: Any) -> Any:
+        """The same computation from synthetic rows, if a value is a tensor of the batch."""
+        if not isinstance(value, TracedTensor):
+            return value
+        program = RowProgram.of(_node(value))
+        return program.of_batch(self._columns_of(program, self._synthetic()))
 
     def look(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the model's outputs for a batch without gradients. The model's attributes are restored afterwards."""
@@ -113,16 +142,17 @@ class Session:
         passes = {leaf.origin for leaf in program.leaves if isinstance(leaf, Output)}
         if len(passes) != 1:
             raise UsageError(f"a loss must come from one forward pass of the private model, got {len(passes)}.")
-        passed, inputs, model_constants = part.passes[passes.pop()]
-        fingerprints = program.fingerprint(), tuple(p.fingerprint() for p in inputs)
-        constants = _Constants(fingerprints, model_constants)
-        self._refuse_constants_of_batches([program, *inputs], constants, len(part.seeds))
+        passed = part.passes[passes.pop()]
+        fingerprints = program.fingerprint(), tuple(p.fingerprint() for p in passed.inputs)
+        constants = _Constants(fingerprints, passed.model_constants)
+        self._refuse_constants_of_batches([program, *passed.inputs], constants, len(part.seeds))
         script_loss = ScriptLoss.of(program, self._criterion, target=len(part.batch.inputs))
         # A criterion may have changed since the last check: it is checked again as soon as it could depend on a batch.
         if self._is_new("loss", fingerprints) or (self._criterion is not None and self._trace.left):
             with pinned(self._model):
-                self._check_loss(script_loss, inputs)
-        self._add(self.run.bounded(self._begun, self._contributions(script_loss, passed, part)))
+                self._check_loss(script_loss, passed)
+        for group, one in passed.groups:
+            self._add(self.run.bounded(self._begun, self._contributions(script_loss, one, group)))
         part.is_added = True
 
     def release(self) -> Private | None:
@@ -211,27 +241,79 @@ class Session:
     def __reduce__(self) -> NoReturn:
         raise UsageError("a private model cannot be pickled, because it has data and key: save model.state_dict().")
 
-    def _rows_of(self, program: RowProgram, batch: Batch) -> Tensor:
-        """The model's inputs: the script's preprocessing, applied to each row."""
-        if program.is_leaf:
-            return self._columns_of(program, batch)[0]
-        with pinned(self._model):
-            if self._is_new("inputs", program.fingerprint()):
-                program.check_rows(self._columns_of(program, self._synthetic()))
-            return program.of_rows(self._columns_of(program, batch)).flatten(0, 1)
+    def _checked_call(self, programs: list[RowProgram], names: tuple[str, ...]) -> ForwardPass:
+        """The forward pass of no rows, after a check of the model on synthetic rows when it is first called so."""
+        modes = [module.training for module in self._model.modules()]
+        called = repr(([program.fingerprint() for program in programs], names, modes))
+        if called not in self._known_outputs:
+            for program in programs:
+                if not program.is_leaf and self._is_new("inputs", program.fingerprint()):
+                    with pinned(self._model):
+                        program.check_rows(self._columns_of(program, self._synthetic()))
+            public = self._called(programs, names, self._synthetic())
+            self._habits = habits_of(self._model, public)
+            with self._habits.treated(self._model):
+                check_forward(self._model, public)
+                self._known_outputs[called] = forward_pass(self._model, public.take(slice(0, 0)), public.units[:0])
+            if self._form.is_ragged:
+                self._check_other_sizes(programs, names, self._known_outputs[called])
+        return self._known_outputs[called]
 
-    def _contributions(self, loss: ScriptLoss, passed: ForwardPass, part: _Part) -> PerExample:
+    def _check_other_sizes(self, programs: list[RowProgram], names: tuple[str, ...], public: ForwardPass) -> None:
+        """Raises an error if shapes of outputs depend on the sizes of rows. Uses synthetic rows only."""
+        larger = self._called(programs, names, self._form.larger(self._synthetic()))
+        with self._habits.treated(self._model):
+            outputs = forward_pass(self._model, larger, larger.units).outputs
+        if [x.shape[1:] for x in outputs] != [x.shape[1:] for x in public.outputs]:
+            raise UsageError(
+                "rows have sizes of their own, and so would the model's outputs: let collate_fn or the dataset pad "
+                "each row to one size."
+            )
+
+    def _passed(
+        self, group: ShapeGroup, programs: list[RowProgram], names: tuple[str, ...], public: ForwardPass
+    ) -> ForwardPass | None:
+        """The forward pass of a group, or None if the model fails on rows of these sizes: they count as absent."""
+        try:
+            with self._habits.treated(self._model):
+                passed = forward_pass(self._model, self._called(programs, names, group.batch), group.seeds)
+        except (UsageError, RuntimeError, IndexError):
+            if not self._form.is_ragged:
+                raise
+            return None
+        same = [x.shape[1:] for x in passed.outputs] == [x.shape[1:] for x in public.outputs]
+        return passed if same else None
+
+    def _called(self, programs: list[RowProgram], names: tuple[str, ...], batch: Batch) -> Batch:
+        """The batch with the model's inputs: the script's preprocessing, applied to each row."""
+        inputs = []
+        for program in programs:
+            columns = self._columns_of(program, batch)
+            with pinned(self._model):
+                inputs.append(columns[0] if program.is_leaf else program.of_rows(columns).flatten(0, 1))
+        return replace(batch, inputs=tuple(inputs), names=names)
+
+    def _contributions(self, loss: ScriptLoss, passed: ForwardPass | None, group: ShapeGroup) -> PerExample:
         """The contributions of the rows. A row on which the loss fails is ignored and does not affect the others."""
-        column = _columns(part.batch)[loss.column]
+        if passed is None:
+            return no_contributions(self._model)
+        column = columns_of(group.batch)[loss.column]
         try:
             try:
                 return passed.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, column))
             except (RuntimeError, IndexError):
-                rows = self._without_failing_losses(loss, passed, column, part.seeds)
+                rows = self._without_failing_losses(loss, passed, column, group.seeds)
                 counted = replace(passed, batch=replace(passed.batch, valid=rows.valid))
                 return counted.contributions(lambda outputs: loss.of_rows(outputs, passed.spec, rows.target))
         except (TapeUnavailable, RuntimeError, IndexError):  # row by row
-            return LossGradient(loss).of(self._model, replace(passed.batch, target=column), part.seeds)
+            batch = replace(passed.batch, target=column)
+        try:
+            with self._habits.treated(self._model):
+                return LossGradient(loss).of(self._model, batch, group.seeds)
+        except UsageError:
+            if not self._form.is_ragged:
+                raise
+            return no_contributions(self._model)  # the model fails on rows of these sizes
 
     def _without_failing_losses(self, loss: ScriptLoss, passed: ForwardPass, column: Tensor, seeds: Tensor) -> Batch:
         """The outputs and a column of the batch, with synthetic values in rows on which the loss fails."""
@@ -241,18 +323,20 @@ class Session:
                 lambda some, _: loss.of_rows(list(some.inputs), passed.spec, some.target), rows, seeds
             )[1]
 
-    def _check_loss(self, loss: ScriptLoss, inputs: list[RowProgram]) -> None:
+    def _check_loss(self, loss: ScriptLoss, passed: Passed) -> None:
         synthetic = self._synthetic()
-        rows = tuple(program.of_batch(self._columns_of(program, synthetic)) for program in inputs)
-        batch = replace(synthetic, inputs=rows)
-        passed = forward_pass(self._model, batch, torch.arange(_SYNTHETIC_ROWS, device=batch.units.device))
-        loss.check(passed.outputs, passed.spec, _columns(synthetic)[loss.column], self._loss_reduction)
+        rows = tuple(program.of_batch(self._columns_of(program, synthetic)) for program in passed.inputs)
+        batch = replace(synthetic, inputs=rows, names=passed.names)
+        with self._habits.treated(self._model):
+            one = forward_pass(self._model, batch, torch.arange(_SYNTHETIC_ROWS, device=batch.units.device))
+        loss.check(one.outputs, one.spec, columns_of(synthetic)[loss.column], self._loss_reduction)
 
     def _synthetic(self) -> Batch:
-        return self._records.template(_SYNTHETIC_ROWS).to(device_of(self._model))
+        batch = self._records.template(_SYNTHETIC_ROWS).to(device_of(self._model))
+        return without_sizes(batch, self._form)
 
     def _columns_of(self, program: RowProgram, batch: Batch) -> list[Tensor]:
-        return [_columns(batch)[leaf.place] for leaf in program.leaves]
+        return [columns_of(batch)[leaf.place] for leaf in program.leaves]
 
     def _is_new(self, *what: Any) -> bool:
         known = what in self._checked
@@ -268,32 +352,6 @@ class _Constants:
     of_model: Any
 
 
-class _Part:
-    """The rows of the current part of a batch. The script gets copies, so it cannot change what the kernel uses."""
-
-    def __init__(self, batch: Batch, seeds: Tensor) -> None:
-        self.batch, self.seeds = batch, seeds
-        self.passes: dict[object, tuple[ForwardPass, list[RowProgram], Any]] = {}
-        self.is_added = False
-        self.issued = IssuedBatch()
-
-    def issue(self, trace: Trace) -> list[TracedTensor]:
-        columns = enumerate(_columns(self.batch))
-        return [TracedTensor.of(x.clone(), Column(self.issued, place, x.to("meta")), trace) for place, x in columns]
-
-    def add(self, passed: ForwardPass, inputs: list[RowProgram], model_constants: Any, trace: Trace) -> Any:
-        origin = object()
-        self.passes[origin] = passed, inputs, model_constants
-        outputs = enumerate(passed.outputs)
-        return passed.spec.unflatten(
-            [TracedTensor.of(x, Output(self.issued, place, x.to("meta"), origin), trace) for place, x in outputs]
-        )
-
-    def made(self, traced: TracedTensor) -> bool:
-        """Whether a tensor was computed from these rows and from no others."""
-        return not isinstance(traced.node, Untraceable) and traced.node.batch is self.issued
-
-
 def _node(traced: TracedTensor) -> Node:
     """The node of a tensor for which `made` is true."""
     assert not isinstance(traced.node, Untraceable)
@@ -303,7 +361,3 @@ def _node(traced: TracedTensor) -> Node:
 def _why_untraceable(values: Iterable[Any]) -> str:
     reasons = [x.node.why for x in values if isinstance(x, TracedTensor) and isinstance(x.node, Untraceable)]
     return f"; here {reasons[0]} is used, which cannot be computed from a single row" if reasons else ""
-
-
-def _columns(batch: Batch) -> tuple[Tensor, ...]:
-    return (*batch.inputs, batch.target)

@@ -11,30 +11,35 @@ constants in a loss.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-import sordino
 from sordino.errors import UsageError
-from sordino.gradients.row_loss import num_classes
 from sordino.opacus.constants import ScriptConstant
+from sordino.opacus.nodes import (
+    Call,
+    Column,
+    Departure,
+    Leaf,
+    Node,
+    Output,
+    Untraceable,
+    evaluate,
+    in_words,
+    labelled,
+    line_of_the_script,
+    name_of,
+)
 
 _SCALARS_IN_PLACE: dict[str, Any] = {"add_": torch.add, "sub_": torch.sub, "mul_": torch.mul, "div_": torch.div}
-_CLASS_LABELS = (F.cross_entropy, F.nll_loss)
+_NEUTRAL_WITH_ONE = frozenset(("div", "true_divide", "__truediv__", "mul", "__mul__", "__rmul__"))
 _DETACH = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
-_MOST_LINES = 3
-_LIBRARIES = tuple(os.path.dirname(library.__file__) + os.sep for library in (sordino, torch, np) if library.__file__)
 
 # Attributes and methods that reveal nothing about the rows, and those that reveal their number. Every other result that
 # is not a tensor counts as a value of the batch. Printing a tensor is allowed: its string is for a person to read.
@@ -47,30 +52,23 @@ _FACTS = frozenset(
 _SIZES = frozenset(("__len__", "numel", "nelement", "nbytes", "stride"))
 
 
-class IssuedBatch:
-    """The rows that were issued together, until the step on them is taken."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-
-
-class Departure(Enum):
-    """The kind of a value that left the trace: numbers, a truth value, or the number of rows."""
-
-    NUMBER = auto()
-    DECISION = auto()
-    SIZE = auto()
-
-
 class Trace:
-    """The record of one session: the callback of `backward`, and the script lines at which values left the trace."""
+    """The record of one session: the callback of `backward`, and the script lines at which values left the trace.
 
-    def __init__(self, on_backward: Callable[[TracedTensor], None], is_of_the_model: Callable[[Tensor], bool]) -> None:
-        self.on_backward, self.is_of_the_model = on_backward, is_of_the_model
+    `has_own_sizes` says whether some rows differ in their sizes.
+    """
+
+    def __init__(
+        self,
+        on_backward: Callable[[TracedTensor], None],
+        is_of_the_model: Callable[[Tensor], bool],
+        has_own_sizes: bool = False,
+    ) -> None:
+        self.on_backward, self.is_of_the_model, self.has_own_sizes = on_backward, is_of_the_model, has_own_sizes
         self._left: dict[Departure, dict[tuple[str, int], None]] = {}
 
     def note(self, departure: Departure) -> None:
-        self._left.setdefault(departure, {})[_line_of_the_script()] = None
+        self._left.setdefault(departure, {})[line_of_the_script()] = None
 
     @property
     def left(self) -> frozenset[Departure]:
@@ -78,57 +76,7 @@ class Trace:
 
     def lines(self, *departures: Departure) -> str:
         """The script lines at which values left, for an error message."""
-        return _in_words([line for departure in departures for line in self._left.get(departure, {})])
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A leaf: one tensor of an issued batch, by its index among inputs and target."""
-
-    batch: IssuedBatch
-    place: int
-    meta: Tensor  # shape and dtype, without values
-
-
-@dataclass(frozen=True, eq=False)
-class Output:
-    """A leaf: one tensor that the model returned in a forward pass over rows of a batch."""
-
-    batch: IssuedBatch
-    place: int
-    meta: Tensor
-    origin: object
-
-
-@dataclass(frozen=True, eq=False)
-class Untraceable:
-    """A value of a batch that cannot be computed again row by row. `why` gives the reason and the script line."""
-
-    why: str
-
-    @classmethod
-    def here(cls, why: str) -> Untraceable:
-        return cls(f"{why} ({_in_words([_line_of_the_script()])})")
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A function applied to other nodes and to constants. If it has several results, `part` is the index of this one.
-
-    Its constants cannot depend on values that left the trace later; `after` lists the kinds that had left before.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    part: int | None
-    batch: IssuedBatch
-    is_detached: bool
-    after: frozenset[Departure]
-
-
-Node = Column | Output | Call
-Leaf = Column | Output
+        return in_words([line for departure in departures for line in self._left.get(departure, {})])
 
 
 class TracedTensor(Tensor):
@@ -177,85 +125,6 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, TracedTensor) else value
 
 
-def leaves_of(node: Node) -> list[Leaf]:
-    """The leaves from which a node was computed, each once."""
-    return [x for x in _nodes_of(node) if isinstance(x, Column | Output)]
-
-
-def calls_of(node: Node) -> list[Call]:
-    """The calls by which a node was computed, each once."""
-    return [x for x in _nodes_of(node) if isinstance(x, Call)]
-
-
-def _nodes_of(node: Node) -> list[Node]:
-    found: dict[int, Node] = {}
-    waiting: list[Any] = [node]
-    while waiting:
-        value = waiting.pop()
-        if id(value) in found or not isinstance(value, Column | Output | Call):
-            continue
-        found[id(value)] = value
-        if isinstance(value, Call):
-            waiting += tree_leaves((value.args, value.kwargs))
-    return list(found.values())
-
-
-def evaluate(node: Node, leaf: Callable[[Leaf], Tensor], device: str | None = None) -> Any:
-    """Runs the program again with other values for its leaves. Shared nodes are computed once.
-
-    With a `device`, constants are moved to it.
-    """
-    known: dict[int, Any] = {}
-
-    def value(node: Any) -> Any:
-        if isinstance(node, Column | Output):
-            return leaf(node)
-        if isinstance(node, ScriptConstant):
-            return node.value() if device is None else node.value().to(device)
-        if not isinstance(node, Call):
-            return node
-        if id(node) not in known:
-            args, kwargs = tree_map(value, (node.args, node.kwargs))
-            result = labelled(node.function)(*args, **kwargs)
-            known[id(node)] = result if node.part is None else tree_leaves(result)[node.part]
-        return known[id(node)]
-
-    return value(node)
-
-
-def labelled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a class-label loss return NaN for a label outside the model's classes, where torch would raise an error.
-
-    An error would reveal that the row was sampled. A row whose loss is not finite is ignored.
-    """
-    if function not in _CLASS_LABELS:
-        return function
-
-    def lenient(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if target.is_floating_point():
-            return function(input, target, *args, **kwargs)
-        if input.device.type == "cpu":  # on CUDA a label out of range is a fatal error
-            try:
-                return function(input, target, *args, **kwargs)
-            except (IndexError, RuntimeError):
-                pass
-        ignored = kwargs.get("ignore_index", -100)
-        classes = num_classes(input) if input.ndim > 1 else len(input)
-        valid = (target == ignored) | ((target >= 0) & (target < classes))
-        loss = function(input, torch.where(valid, target, 0), *args, **kwargs)
-        return loss * torch.where(valid.all(), 1.0, torch.nan)
-
-    return lenient
-
-
-def name_of(function: Any) -> str:
-    """The name of a torch function, or of the attribute that is read or set."""
-    name: str = getattr(function, "__name__", "")
-    if name == "__get__":
-        return str(getattr(function.__self__, "__name__", name))
-    return name
-
-
 def _changes_in_place(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__set__", "__delete__")
 
@@ -271,8 +140,9 @@ def _recorded(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> 
     leaves = tree_leaves(result)
     if name == "__reduce_ex__" or not all(x is None or isinstance(x, Tensor) for x in leaves):
         if name in _SIZES:
-            if any(isinstance(x, TracedTensor) and _varying_axes(x) for x in operands):
-                trace.note(Departure.SIZE)
+            for x in operands:
+                for departure in _varying_axes(x).values() if isinstance(x, TracedTensor) else ():
+                    trace.note(departure)
         elif name not in _FACTS:
             trace.note(Departure.DECISION if any(isinstance(x, bool) for x in leaves) else Departure.NUMBER)
     if name == "__reduce_ex__" or not any(isinstance(x, Tensor) for x in leaves):
@@ -285,6 +155,9 @@ def _recorded(function: Any, name: str, args: Any, kwargs: Any, result: Any) -> 
             "the loss uses a tensor that requires a gradient and is not an output of the private model: penalize "
             "weights with the optimizer's weight_decay, and compute constants under torch.no_grad()."
         )
+    if name in _NEUTRAL_WITH_ONE and not kwargs and len(args) == 2 and isinstance(args[0], TracedTensor):
+        if type(args[1]) in (int, float) and args[1] == 1 and result.dtype == args[0].value.dtype:
+            return TracedTensor.of(result, args[0].node, trace)  # the same function: no constant of the script
     node_of_part = _node_of(trace, function, name, args, kwargs)
     if isinstance(result, Tensor):
         return TracedTensor.of(result, node_of_part(None), trace)
@@ -392,72 +265,69 @@ def _shape_of(traced: TracedTensor, dim: int | None = None) -> Any:
     sizes, varying = traced.value.shape, _varying_axes(traced)
     if dim is None:
         return Shape.of(sizes, varying, traced.history) if varying else sizes
-    if dim % max(1, len(sizes)) in varying:
-        traced.history.note(Departure.SIZE)
+    axis = dim % max(1, len(sizes))
+    if axis in varying:
+        traced.history.note(varying[axis])
     return traced.value.size(dim)
 
 
-def _varying_axes(traced: TracedTensor) -> frozenset[int]:
-    """The axes whose size depends on the number of sampled rows.
+def _varying_axes(traced: TracedTensor) -> dict[int, Departure]:
+    """The axes whose size depends on the rows, and what leaves the trace when such a size is read.
 
-    They are found by computing the shape for one more row on the meta device. A shape that depends on values counts as
-    a departure of numbers.
+    They are found by computing the shape on the meta device for one more row, and for rows that are larger by one. A
+    shape that depends on values counts as a departure of numbers.
     """
-    node, all_axes = traced.node, frozenset(range(traced.value.ndim))
+    node, axes = traced.node, range(traced.value.ndim)
     if isinstance(node, Column | Output):
-        return frozenset((0,))
+        return node.varying
     if isinstance(node, Untraceable):
-        return all_axes
+        others = Departure.NUMBER if traced.history.has_own_sizes else Departure.SIZE
+        return {axis: others if axis else Departure.SIZE for axis in axes}
+    found: dict[int, Departure] = {}
+    for departure in (Departure.SIZE, Departure.NUMBER) if traced.history.has_own_sizes else (Departure.SIZE,):
+        try:
+            more = evaluate(node, partial(_one_more, departure), device="meta").shape
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            traced.history.note(Departure.NUMBER)
+            return dict.fromkeys(axes, Departure.NUMBER)
+        sizes = zip(traced.value.shape, more, strict=True)
+        found |= {axis: departure for axis, (size, other) in enumerate(sizes) if size != other}
+    return found
 
-    def one_row_more(leaf: Leaf) -> Tensor:
-        return leaf.meta.new_empty((len(leaf.meta) + 1, *leaf.meta.shape[1:]))
 
-    try:
-        more = evaluate(node, one_row_more, device="meta").shape
-    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
-        traced.history.note(Departure.NUMBER)
-        return all_axes
-    axes = zip(traced.value.shape, more, strict=True)
-    return frozenset(axis for axis, (size, other) in enumerate(axes) if size != other)
+def _one_more(departure: Departure, leaf: Leaf) -> Tensor:
+    """An empty tensor like a leaf, larger by one on the axes of which a size is such a departure."""
+    varying = leaf.varying
+    return leaf.meta.new_empty([size + (varying.get(axis) is departure) for axis, size in enumerate(leaf.meta.shape)])
 
 
 class Shape(tuple[int, ...]):
-    """The shape of a tensor of a batch. It records when the number of rows is read from it."""
+    """The shape of a tensor of a batch. It records when a size that depends on the rows is read from it."""
 
-    _varying: frozenset[int]
+    _varying: dict[int, Departure]
     _trace: Trace
 
     @classmethod
-    def of(cls, sizes: Sequence[int], varying: frozenset[int], trace: Trace) -> Shape:
+    def of(cls, sizes: Sequence[int], varying: dict[int, Departure], trace: Trace) -> Shape:
         shape = cls(sizes)
         shape._varying, shape._trace = varying, trace
         return shape
 
     def __getitem__(self, place: Any) -> Any:
         chosen = range(len(self))[place]
-        if not self._varying.isdisjoint((chosen,) if isinstance(chosen, int) else chosen):
-            self._trace.note(Departure.SIZE)
+        self._read((chosen,) if isinstance(chosen, int) else chosen)
         sizes = super().__getitem__(place)
         return sizes if isinstance(sizes, int) else torch.Size(sizes)
 
     def __iter__(self) -> Iterator[int]:
-        self._trace.note(Departure.SIZE)
+        self._read(range(len(self)))
         return super().__iter__()
 
     def numel(self) -> int:
-        self._trace.note(Departure.SIZE)
+        self._read(range(len(self)))
         return torch.Size(tuple.__getitem__(self, slice(None))).numel()
 
-
-def _line_of_the_script() -> tuple[str, int]:
-    """The innermost line outside of the libraries, closest to where a value left."""
-    frame: Any = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def _in_words(lines: list[tuple[str, int]]) -> str:
-    shown = [f"{os.path.basename(file)}:{line}" for file, line in lines[:_MOST_LINES]]
-    more = len(lines) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    def _read(self, axes: Iterable[int]) -> None:
+        for axis in axes:
+            if axis in self._varying:
+                self._trace.note(self._varying[axis])

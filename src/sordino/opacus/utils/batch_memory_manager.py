@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from sordino._input import validate
 from sordino.opacus.loader import PrivateLoader
-from sordino.opacus.traced import TracedTensor
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class _InParts:
     loader: PrivateLoader
     largest_part: int
 
-    def __iter__(self) -> Iterator[list[TracedTensor]]:
+    def __iter__(self) -> Iterator[Any]:
         return self.loader.in_parts(self.largest_part)
 
     def __len__(self) -> int:

@@ -1,0 +1,1 @@
+"""Where Opacus keeps its modules for per-example gradients."""
