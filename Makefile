@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Compiled modules are kept also where the environment says otherwise: tests start processes that import them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all check format clean
 
 demo: $(STAMP)

@@ -18,6 +18,7 @@ def test_the_readme_runs_and_its_guarantees_hold(capsys):
     assert capsys.readouterr().out.count("zero-out") >= 2
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_the_quickstart_runs_and_its_guarantees_hold():
     names = run_examples("docs/quickstart.md")
     assert 2.9 < names["fitted"].guarantee.epsilon <= 3.0
@@ -63,6 +64,7 @@ def test_the_page_about_least_squares_runs_and_its_guarantee_holds(capsys):
     assert 0.9 < names["fitted"].guarantee.epsilon <= 1.0 and names["predicted"].shape == (1000,)
 
 
+@pytest.mark.usefixtures("quick_verification")
 def test_the_page_about_verification_runs_and_refutes_nothing(capsys):
     names = run_examples("docs/verification.md")
     assert names["verdict"].passed and "not refuted" in names["page"]
