@@ -125,6 +125,7 @@ def test_a_folder_of_pictures_trains_and_predicts(run, refused) -> None:
     picture(Path("new/b.png"), 255)
     said = answers(run("predict", "runs/shades-linear-1", "--data", "new"))
     assert [row["prediction"] for row in said] == ["dark", "light"]
+    assert [row["file"] for row in said] == ["a.png", "b.png"]
     picture(Path("new/c.png"), 0, (9, 8))
     assert "has shape (1, 8, 9)" in refused("predict", "runs/shades-linear-1", "--data", "new", code=3)
     Path("empty").mkdir()

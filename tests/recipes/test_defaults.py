@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sordino.recipes import Recipe, carry_out
-from sordino.recipes.defaults import Task, defaults_for
+from sordino.recipes.defaults import TaskFacts, defaults_for
 
 SCHEMA = """
 confirmed_public = true
@@ -48,6 +48,6 @@ def test_longer_trainings_and_smaller_tables_get_smaller_learning_rates(model):
     assert rate() == pytest.approx(4 * rate(given={"clip": 4.0}))
     assert rate(examples=100) < rate() < rate(examples=30_000)
     assert rate(epsilon=0.2) < rate() < rate(epsilon=8.0)
-    assert rate(task=Task(is_regression=True)) < rate()
+    assert rate(task=TaskFacts(is_regression=True)) < rate()
     assert rate(examples=30_000, epsilon=20.0) == 0.5
-    assert rate(examples=30_000, epsilon=20.0, task=Task(rows_per_unit=10)) == 0.05
+    assert rate(examples=30_000, epsilon=20.0, task=TaskFacts(rows_per_unit=10)) == 0.05

@@ -46,6 +46,7 @@ OTHERS = {
     "learning_rate": 0.125,
     "clip": 0.1,
     "noise": "optimized:laplace:flat",
+    "class_weights": "1,2,3,4,5,6,7,8,9,10",
     "optimizer": "adam",
     "momentum": 0.5,
     "weight_decay": 1e-3,
@@ -349,7 +350,7 @@ def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
         defaults.batch_size,
     )
     open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
-    of_others = {"gates", "trailing_steps", "radius", "noise"}
+    of_others = {"gates", "trailing_steps", "radius", "noise", "class_weights"}
     assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
     other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
     assert decided.settings(other) == replace(settings, epochs=other.epochs)

@@ -18,6 +18,7 @@ from sordino.errors import Interrupted, UsageError
 from sordino.recipes.planning import delta_note
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.settings import declared
+from sordino.training.metrics import constant_is_better
 from sordino.training.run_folder import RunFolder
 
 
@@ -96,6 +97,8 @@ def print_end(folder: RunFolder, asked: Recipe | None = None) -> None:
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]
     epsilon = f"{rounded_up(promised['epsilon'], 6)} under {promised['adjacency']}"
     print_columns([("run", str(folder.path)), *measured, ("epsilon", epsilon), ("delta", str(promised["delta"]))])
+    if warning := constant_is_better(last, prefix="test_"):
+        print(f"warning: {warning}")
     if asked is not None and asked.delta is None:
         print(f"({delta_note(promised['delta'])})")
     print()

@@ -36,7 +36,8 @@ from sordino.kernel.step import Plan
 from sordino.training.callbacks import Callback, CallbackList, LogSteps, ProgressBar, TrainingStart, closing_callbacks
 from sordino.training.description import describe_hidden_training
 from sordino.training.evaluation import Public
-from sordino.training.loop import Training, measured, stop_requests, take_steps
+from sordino.training.loop import Training, stop_requests, take_steps
+from sordino.training.metrics import measured_at_end
 from sordino.training.run_folder import RunFolder
 from sordino.training.run_writer import RunWriter, digest_of, promised_fields
 
@@ -234,7 +235,7 @@ class _Steps:
         self, guarantee: Guarantee, evaluation: Public | None, writer: RunWriter | None, *, is_written: bool = False
     ) -> HiddenStateFit:
         """Measures the last iterate, which has been written to disk, and deletes the key."""
-        scores = {} if evaluation is None else measured(self.module, evaluation)
+        scores = {} if evaluation is None else measured_at_end(self.module, evaluation)
         metrics = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
         fitted = HiddenStateFit(
             self.module, guarantee, self.hidden, metrics | {f"test_{name}": value for name, value in scores.items()}

@@ -65,6 +65,11 @@ def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.stack(images)
 
 
+def picture_names(folder: Path) -> list[str]:
+    """Names of the files that `load_pictures` loads, in its order."""
+    return [path.name for path in _entries(folder, _resolved(folder))]
+
+
 def _read_private(folder: Path, classes: list[str], inside: Path) -> Split:
     """Training images. One that cannot be used is all zeros with label -1."""
     files = _files(folder, classes, inside)

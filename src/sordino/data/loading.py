@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from sordino._input import validate
 from sordino.data.dataset import DataSet, Facts
-from sordino.data.image_folder import load_pictures
+from sordino.data.image_folder import load_pictures, picture_names
 from sordino.data.npz import read_arrays
 from sordino.data.schema import Schema
 from sordino.data.standard import NAMES, load_standard
@@ -95,6 +96,23 @@ def load_inputs(source: str, facts: Facts, *, schema: Path | None = None) -> Ten
     if len(inputs) == 0:
         raise DataError(f"{source!r} has no rows.")
     return inputs
+
+
+def row_names(source: str) -> list[str] | None:
+    """Names of the files that `load_inputs` loads as rows, or None if the rows have no names.
+
+    >>> row_names("digits") is None
+    True
+    """
+    return picture_names(Path(source)) if source not in NAMES and os.path.isdir(source) else None
+
+
+def named_rows(source: str, answers: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Answers for the rows of a source, with their numbers, and the names of their files if they have any."""
+    names = row_names(source)
+    if names is None:
+        return [{"row": row, **answer} for row, answer in enumerate(answers)]
+    return [{"row": row, "file": names[row], **answer} for row, answer in enumerate(answers)]
 
 
 def _read(source: str, facts: Facts, schema: Path | None) -> Tensor:

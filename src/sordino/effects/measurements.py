@@ -41,6 +41,7 @@ from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.quality import JudgedRows, judge
 from sordino.training.evaluation import correctness
+from sordino.training.metrics import ClassMetrics
 
 HARMED = 12
 
@@ -140,6 +141,7 @@ def measure(subject: Subject, ensemble: PublicEnsemble, *, attacked: int = 500, 
     notes = [_note_on_empty(grouping) for grouping in subject.groupings if grouping.empty]
     groups = [group for each in subject.groupings for group in accuracies(each, right, ensemble.right, seed=seed)]
     beside = f"{2 * MEMBERS} networks that were trained without privacy on half of these public rows each"
+    notes.append(f"On all public rows: {ClassMetrics.of(subject.judged.outputs, rows.target).in_words}")
     calibration = None
     if saved.has_probabilities:
         calibration = calibration_error(subject.judged.outputs, rows.target, seed=seed)

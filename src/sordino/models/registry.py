@@ -18,6 +18,7 @@ from sordino.models.features import GroupedScattering, Pixels, ScatteringFeature
 from sordino.models.resnet import resnet18, resnet20, resnet34
 from sordino.models.small_networks import (
     ScatterLinear,
+    cnn,
     dp_cnn,
     dp_cnn_small,
     h_cnn,
@@ -196,6 +197,12 @@ _MODELS = {
         "six convolutions with tanh, for color 32x32 images: 550,570 parameters",
         _COLOR_32,
         lambda shape, outputs: dp_cnn(outputs),
+        _pixels,
+    ),
+    "cnn": _Model(
+        "two convolutions with tanh, for small images, such as 16x16: 19,946 parameters in gray",
+        _IMAGES,
+        lambda shape, outputs: cnn(shape[0], shape[1], shape[2], outputs),
         _pixels,
     ),
     "lenet": _Model(

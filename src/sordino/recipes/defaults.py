@@ -61,7 +61,7 @@ _OTHERS = TrainingSettings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskFacts:
     """Public facts about the data on which defaults depend, besides its size.
 
     `rows_per_unit` is the declared largest number of rows of one user. The target is a class or a number.
@@ -84,7 +84,9 @@ class _WeightNoise:
     classes: float
     number: float
 
-    def learning_rate(self, settings: TrainingSettings, task: Task, *, examples: int, single_release: float) -> float:
+    def learning_rate(
+        self, settings: TrainingSettings, task: TaskFacts, *, examples: int, single_release: float
+    ) -> float:
         """The learning rate with this noise, at most that of the settings.
 
         Gradients of a user's rows are summed, so more rows of a user make the loss steeper and need shorter steps.
@@ -144,7 +146,7 @@ def defaults_for(
     examples: int,
     epsilon: float,
     delta: float | None = None,
-    task: Task | None = None,
+    task: TaskFacts | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> TrainingSettings:
     """Default settings of DP-SGD for a model. The learning rate is chosen for the settings that are `given`.
@@ -166,7 +168,7 @@ def defaults_for(
     settings = replace(settings, **(given or {}))
     target = PrivacyTarget(epsilon, _SHARE_OF_DELTA / examples if delta is None else delta, Adjacency.ZERO_OUT)
     single_release = target.noise_multiplier
-    rate = limit.learning_rate(settings, task or Task(), examples=examples, single_release=single_release)
+    rate = limit.learning_rate(settings, task or TaskFacts(), examples=examples, single_release=single_release)
     return replace(settings, learning_rate=rate)
 
 

@@ -18,7 +18,7 @@ from sordino.errors import UsageError
 from sordino.kernel.calibration import calibrate, check_delta_for
 from sordino.kernel.sampling import Cyclic, steps_per_epoch
 from sordino.kernel.step import Plan
-from sordino.recipes.defaults import PrivacyTarget, Task, TrainingSettings, defaults_for, hidden_defaults_for
+from sordino.recipes.defaults import PrivacyTarget, TaskFacts, TrainingSettings, defaults_for, hidden_defaults_for
 from sordino.recipes.networks import convex_model
 from sordino.recipes.settings import MethodName, SamplerName, SettingError
 from sordino.recipes.stages import (
@@ -69,7 +69,7 @@ class HiddenState:
             "--draw-again is not needed with noisy-cgd: its iterates are not released, so repeated steps cost nothing."
         )
 
-    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
+    def defaults(self, recipe: Recipe, examples: int, task: TaskFacts | None = None) -> TrainingSettings:
         return hidden_defaults_for(
             recipe.model,
             examples=examples,
@@ -162,7 +162,7 @@ class TrainingMethod(Protocol):
         """Refuses `--draw-again` if the method never needs to repeat steps with fresh noise."""
         ...
 
-    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
+    def defaults(self, recipe: Recipe, examples: int, task: TaskFacts | None = None) -> TrainingSettings:
         """Default settings for a public number of examples, and a task."""
         ...
 
@@ -200,7 +200,7 @@ class DpSgd:
     def check_drawing_again(self) -> None:
         """Accepts `--draw-again`."""
 
-    def defaults(self, recipe: Recipe, examples: int, task: Task | None = None) -> TrainingSettings:
+    def defaults(self, recipe: Recipe, examples: int, task: TaskFacts | None = None) -> TrainingSettings:
         delta = recipe.delta_for(examples)
         choose = partial(defaults_for, recipe.model, examples=examples, epsilon=recipe.epsilon, delta=delta, task=task)
         given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum")}

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from sordino.accounting import Adjacency
 from sordino.data import Facts, Split, load
 from sordino.data.image_folder import load_folder, load_pictures
+from sordino.data.loading import named_rows
 from sordino.data.npz import ArrayFacts, read_arrays
 from sordino.data.standard import NAMES
 from sordino.data.table_readers import is_table
@@ -275,10 +276,11 @@ class OwnRun:
             if self.facts.num_classes is None
             else class_predictions(outputs, self.facts.class_names, self.has_probabilities)
         )
-        return [
-            {"row": row, **{name: value if is_known else "" for name, value in answer.items()}}
-            for row, (is_known, answer) in enumerate(zip(known, answers, strict=True))
-        ]
+        shown = (
+            {name: value if is_known else "" for name, value in answer.items()}
+            for is_known, answer in zip(known, answers, strict=True)
+        )
+        return named_rows(source, shown)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Outputs of a model with one input."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sordino._input.strict_toml import Table
 from sordino.data import Facts
-from sordino.data.loading import load_inputs
+from sordino.data.loading import load_inputs, named_rows
 from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.recipes.methods import method_of
@@ -97,10 +97,11 @@ class SavedRun:
             if self.facts.num_classes is None
             else class_predictions(outputs, self.facts.class_names, self.has_probabilities)
         )
-        return [
-            {"row": row, **{name: value if is_known else "" for name, value in answer.items()}}
-            for row, (is_known, answer) in enumerate(zip(known, answers, strict=True))
-        ]
+        shown = (
+            {name: value if is_known else "" for name, value in answer.items()}
+            for is_known, answer in zip(known, answers, strict=True)
+        )
+        return named_rows(source, shown)
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Outputs of the network for each row; NaN if the row has a value that is not finite."""

@@ -17,7 +17,7 @@ from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.kernel.step import Plan
 from sordino.models import Built
-from sordino.recipes.defaults import Task, TrainingSettings
+from sordino.recipes.defaults import TaskFacts, TrainingSettings
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import OwnRun
@@ -79,7 +79,7 @@ def rehearse(recipe: Recipe) -> PreparedRecipe:
 
 
 def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> PreparedRecipe:
-    task = Task(data.rows_per_user or 1, is_regression=data.facts.num_classes is None)
+    task = TaskFacts(data.rows_per_user or 1, is_regression=data.facts.num_classes is None)
     settings = recipe.settings(method_of(recipe).defaults(recipe, examples, task))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)

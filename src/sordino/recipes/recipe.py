@@ -78,6 +78,17 @@ def _known_noise(text: str) -> str:
     return text
 
 
+def _known_weights(text: str) -> str:
+    from sordino.recipes.stages import parse_class_weights
+
+    try:
+        parse_class_weights(text)
+    except SettingError as error:
+        raise ValueError(error.values["requirement"]) from None
+    return text
+
+
+ClassWeights = Annotated[str, AfterValidator(_known_weights)]
 NoiseName = Annotated[str, AfterValidator(_known_noise)]
 ModelName = Annotated[str, one_of(_models)]
 _WHOLE_GRADIENT = "the proof is about steps of the whole gradient"
@@ -144,6 +155,12 @@ class Recipe:
         "Noise: gaussian, or optimized:FAMILY:WEIGHTS [gaussian].",
         commands=("train", "verify", "plan"),
         only=_noisy_cgd("gaussian", None, because="the proof is about Gaussian noise"),
+    )
+    class_weights: ClassWeights | None = setting(
+        None,
+        "Public weight of the loss of each class, in the order of the classes, as 1,4 [equal].",
+        commands=("train", "tune"),
+        only=_noisy_cgd(None, because="its loss is that of the proof"),
     )
     optimizer: Literal["sgd", "adam"] | None = setting(
         None,

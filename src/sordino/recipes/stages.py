@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +43,7 @@ __all__ = [
     "optimizer_of",
     "parse_augmentation",
     "parse_averaging",
+    "parse_class_weights",
     "parse_schedule",
     "sparsifying",
     "stages_of",
@@ -93,8 +96,39 @@ def gradient_of(prepared: PreparedRecipe) -> LossGradient:
 
 
 def loss_of(prepared: PreparedRecipe) -> Callable[..., Tensor]:
-    """The loss: cross-entropy for classification, squared error for regression."""
-    return F.mse_loss if prepared.data.facts.num_classes is None else F.cross_entropy
+    """The loss: cross-entropy with the class weights of the recipe, or squared error for regression."""
+    classes, weights = prepared.data.facts.num_classes, parse_class_weights(prepared.recipe.class_weights)
+    if weights is None:
+        return F.mse_loss if classes is None else F.cross_entropy
+    if len(weights) != classes:
+        expected = (
+            "left out, because the target is a number" if classes is None else f"{classes} numbers, one per class"
+        )
+        raise SettingError(
+            "{class_weights} must be {requirement}, got {given}.", requirement=expected, given=len(weights)
+        )
+    return partial(F.cross_entropy, weight=torch.tensor(weights))
+
+
+def parse_class_weights(text: str | None) -> tuple[float, ...] | None:
+    """Parses public weights of classes, or None.
+
+    >>> parse_class_weights("1,4.5")
+    (1.0, 4.5)
+    """
+    if text is None:
+        return None
+    requirement = "positive numbers, one per class, as 1,4"
+    if text.strip() == "balanced":  # 1 / number of rows of the class
+        requirement += ": weights balanced by the classes of the private rows would reveal how many there are of each"
+    try:
+        weights = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 < each < math.inf for each in weights):
+        given = validate.option(text)
+        raise SettingError("{class_weights} must be {requirement}, got {given}.", requirement=requirement, given=given)
+    return weights
 
 
 def views_of(recipe: Recipe) -> Views:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ from sordino.report.markup import (
 )
 from sordino.report.quality import Accuracy, RegressionErrors, Share, Unmeasured
 from sordino.report.sections import Section
+from sordino.training.metrics import constant_is_better
 
 _MOST_CLASSES = 20  # in the figure; report.json has all
 _NAME_LENGTH = 16
@@ -31,25 +33,32 @@ _NAME_LENGTH = 16
 
 def measured(run: Evidence) -> Section:
     """The section on accuracy or regression errors on public test rows."""
-    quality, end = run.quality, _end(run)
+    quality, end, warning = run.quality, _end(run), None
     facts: dict[str, Any] = {"at_the_end_of_training": end}
     figures: list[Html] = []
     match quality:
         case Accuracy():
             overall, by_class = quality.overall, quality.by_class
             words = f"Accuracy on {overall.rows:,} public test rows, with its 95 % interval (Wilson): {overall.text}."
+            words += f" {quality.metrics.in_words}"
             figures.append(_classes(by_class, overall))
             facts |= {"test": overall.as_dict(), "by_class": {name: x.as_dict() for name, x in by_class.items()}}
+            facts |= {"metrics": asdict(quality.metrics)}
+            warning = constant_is_better({"accuracy": overall.value, **asdict(quality.metrics)})
         case RegressionErrors(regression=errors, rows=rows, is_scaled=is_scaled):
             words = (
                 f"On {rows:,} public test rows the mean squared error is {errors.mse:.4g}, and R² is {errors.r2:.3g}."
             )
             words += " The target is scaled to lie between -1 and 1." if is_scaled else ""
             words += " A regression model has no accuracy by class."
-            facts |= {"test": {"mse": errors.mse, "rows": rows}}
+            facts |= {"test": {"mse": errors.mse, "r2": errors.r2, "rows": rows}}
+            warning = constant_is_better({"r2": errors.r2})
         case Unmeasured(reason=reason):
             words = f"{_recorded(end)} There is no interval and no accuracy by class: {reason}"
             facts |= {"absent": reason}
+    if warning:
+        words += f" {warning}"
+        facts["warning"] = warning
     course = _course(run)
     facts["course"] = [dict(row) for row in course]
     if course:

@@ -25,6 +25,7 @@ from sordino.data.table_readers import is_table
 from sordino.errors import DataError, SordinoError
 from sordino.recipes import FinishedRun, OwnRun, Recipe
 from sordino.training.evaluation import Regression, correctness, wilson
+from sordino.training.metrics import ClassMetrics
 
 
 def public_rows(recipe: Recipe, facts: Facts, schema: Path | None) -> Split:
@@ -149,6 +150,7 @@ class Accuracy:
 
     overall: Share
     by_class: dict[str, Share]
+    metrics: ClassMetrics
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def quality_of(saved: FinishedRun) -> Quality:
     if saved.facts.num_classes is None:
         return RegressionErrors(Regression.of(outputs, target), len(target))
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
-    return _accuracy(correctness(outputs, target), target, names)
+    return _accuracy(outputs, target, names)
 
 
 def _of_own(own: OwnRun) -> Quality:
@@ -205,15 +207,16 @@ def _of_own(own: OwnRun) -> Quality:
     if rows.target.ndim > 1:
         return Unmeasured("each row has several labels, and accuracy is about one label of a row.")
     names = own.facts.class_names or tuple(str(label) for label in range(own.facts.num_classes or 2))
-    return _accuracy(correctness(outputs, rows.target), rows.target, names)
+    return _accuracy(outputs, rows.target, names)
 
 
-def _accuracy(right: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:
+def _accuracy(outputs: Tensor, target: Tensor, names: tuple[str, ...]) -> Accuracy:
+    right = correctness(outputs, target)
     by_class = {
         names[label] if label < len(names) else str(label): _share(right[target == label])
         for label in torch.unique(target).tolist()
     }
-    return Accuracy(_share(right), by_class)
+    return Accuracy(_share(right), by_class, ClassMetrics.of(outputs, target))
 
 
 def _share(right: Tensor) -> Share:

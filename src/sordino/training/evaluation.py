@@ -259,17 +259,17 @@ def accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_T
     >>> round(accuracy(nn.Identity(), Public((rows, torch.tensor([0, 1, 1])))), 3)
     0.667
     """
-    return float(correctness(*_outputs(model, public, batch_size)).mean())
+    return float(correctness(*outputs_on(model, public, batch_size)).mean())
 
 
 def per_class_accuracy(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> dict[int, float]:
     """Accuracy on public rows, for each class that occurs."""
-    return correctness_by_class(*_outputs(model, public, batch_size))
+    return correctness_by_class(*outputs_on(model, public, batch_size))
 
 
 def regression(model: nn.Module, public: Public, *, batch_size: int = _ROWS_AT_A_TIME) -> Regression:
     """Mean squared error and R^2 of a regression model on public rows."""
-    return Regression.of(*_outputs(model, public, batch_size))
+    return Regression.of(*outputs_on(model, public, batch_size))
 
 
 def mean_loss(
@@ -277,7 +277,7 @@ def mean_loss(
 ) -> float:
     """Mean loss on public rows, computed for one row at a time as in training."""
     row_loss = RowLoss.of(loss)
-    outputs, target = _outputs(model, public, batch_size)
+    outputs, target = outputs_on(model, public, batch_size)
     losses, usable = vmap(lambda output, label: row_loss(output[None], label[None]))(outputs, target)
     if not bool(usable.all()):
         raise DataError(f"{int((~usable).sum())} public rows have a label outside the model's classes.")
@@ -380,7 +380,7 @@ class Charged:
         return self._taken - 1
 
 
-def _outputs(model: nn.Module, public: Public, batch_size: int) -> tuple[Tensor, Tensor]:
+def outputs_on(model: nn.Module, public: Public, batch_size: int = _ROWS_AT_A_TIME) -> tuple[Tensor, Tensor]:
     """Outputs for all public rows, and their targets."""
     validate.instance(nn.Module, model=model)
     validate.instance(Public, public=public)

@@ -45,6 +45,7 @@ from sordino.training.description import MakeOptimizer as MakeOptimizer
 from sordino.training.description import describe_training, name_of_loss
 from sordino.training.evaluation import Charged, Evaluation, Public
 from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
+from sordino.training.metrics import measured_at_end
 from sordino.training.plans import PlanSettings, noise_or_gaussian, public_size, uncalibrated_plan
 from sordino.training.run_folder import PromisedRun, RunFolder
 from sordino.training.run_writer import (
@@ -438,7 +439,7 @@ class FitJob:
         if rows.during is not None:
             row |= {f"validation_{name}": value for name, value in training.measure(rows.during).items()}
         if rows.at_end is not None and run.steps == len(run):
-            row |= {f"test_{name}": value for name, value in training.measure(rows.at_end).items()}
+            row |= {f"test_{name}": value for name, value in training.measure(rows.at_end, measured_at_end).items()}
         return row
 
 

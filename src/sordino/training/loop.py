@@ -32,6 +32,7 @@ from sordino.training.schedules import AnySchedule, Constant, rates_at
 if TYPE_CHECKING:
     from sordino.training.run_writer import RunWriter
 
+Measure = Callable[[nn.Module, Public], dict[str, float]]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -135,12 +136,16 @@ class Training:
             state[name] = by_parameter.get(id(parameter), state[name])
         return state
 
-    def measure(self, rows: Public | Charged) -> dict[str, float]:
-        """Evaluates the weights that would be released now, on public rows or by a charged evaluation."""
+    def measure(self, rows: Public | Charged, by: Measure | None = None) -> dict[str, float]:
+        """Evaluates the weights that would be released now: public rows `by` a function, or by a charged evaluation."""
         last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.model.load_state_dict(self.weights())
         try:
-            return measured(self.model, rows) if isinstance(rows, Public) else {"accuracy": rows.accuracy(self.model)}
+            return (
+                (by or measured)(self.model, rows)
+                if isinstance(rows, Public)
+                else {"accuracy": rows.accuracy(self.model)}
+            )
         finally:
             self.model.load_state_dict(last)
 
