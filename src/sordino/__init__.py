@@ -17,32 +17,61 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sordino.accounting import Adjacency, Guarantee
+
+    # names that left this module in 0.2, see `_DEPRECATED_MODULES`
+    from sordino.accounting import Unit as Unit
+    from sordino.accounting import View as View
     from sordino.convex.noisy_cgd import NoisyCGD
     from sordino.encodings.freeze import Freeze
     from sordino.encodings.sparsify import RandomSparsify
+    from sordino.errors import BudgetError as BudgetError
+    from sordino.errors import DataError as DataError
+    from sordino.errors import Interrupted as Interrupted
     from sordino.errors import SordinoError
+    from sordino.errors import StateError as StateError
+    from sordino.errors import UnsupportedEvent as UnsupportedEvent
+    from sordino.errors import UsageError as UsageError
     from sordino.gradients.rules import register_gradient
+    from sordino.kernel.augmentation import Crop as Crop
+    from sordino.kernel.augmentation import Flip as Flip
+    from sordino.kernel.augmentation import Jitter as Jitter
     from sordino.kernel.augmentation import Views
     from sordino.kernel.buckets import Buckets
     from sordino.kernel.budget import Budget
     from sordino.kernel.calibration import calibrate
     from sordino.kernel.clipping import ClipByNorm, ClipPerLayer, Normalise
     from sordino.kernel.contribution import LossGradient
+    from sordino.kernel.encoding import Unchanged as Unchanged
     from sordino.kernel.noise import Gaussian
+    from sordino.kernel.randomness import Key as Key
     from sordino.kernel.records import as_records, by_user
     from sordino.kernel.run import PrivateRun
     from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
+    from sordino.kernel.states import BoundedSum as BoundedSum
+    from sordino.kernel.states import Layout as Layout
+    from sordino.kernel.states import PerExample as PerExample
     from sordino.kernel.states import Private
     from sordino.kernel.step import Plan
     from sordino.models.batchnorm import replace_batchnorm
     from sordino.optimized_noise.noise import OptimizedNoise
+    from sordino.releases.gradient_sizes import release_sensitivity as release_sensitivity
     from sordino.releases.moments import release_moments
+    from sordino.releases.vector import Released as Released
     from sordino.releases.vector import release
+    from sordino.training.averaging import Ema as Ema
+    from sordino.training.averaging import Tail as Tail
     from sordino.training.callbacks import Callback
     from sordino.training.description import TrainingSetup
     from sordino.training.evaluation import Charged, Evaluation, Public
+    from sordino.training.evaluation import accuracy as accuracy
+    from sordino.training.fit import Fitted as Fitted
     from sordino.training.fit import fit
     from sordino.training.plans import dp_sgd
+    from sordino.training.run_folder import RunFolder as RunFolder
+    from sordino.training.schedules import Cosine as Cosine
+    from sordino.training.schedules import Step as Step
+    from sordino.training.schedules import Warmup as Warmup
+    from sordino.verification import Verdict as Verdict
     from sordino.verification import verify
     from sordino.verification.explanation import explain
 

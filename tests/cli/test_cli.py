@@ -158,7 +158,7 @@ def test_no_word_is_cut_in_a_narrow_terminal(run, monkeypatch):
 
 @pytest.mark.parametrize("batch_size", [1000, 100])
 def test_ten_gaussians_under_replace_one_never_cost_less_than_they_do(run, batch_size):
-    """The trap: an accountant that forgets the relation says 2.81 where 5.76 is right."""
+    """The trap: an accountant that forgets the adjacency says 2.81 where 5.76 is right."""
     numbers = ["--batch-size", batch_size, "--epochs", 10, "--noise-multiplier", 5, "--delta", 1e-5]
     arguments = ["plan", "--examples", 1000, *numbers, "--sampler", "shuffled", "--adjacency", "replace-one"]
     rows = json.loads(run(*arguments, "--compare", "--json"))["rows"]

@@ -117,21 +117,21 @@ def test_every_sampler_is_compared_and_none_beats_its_own_best_bound():
     assert {name for name, _, _ in rows} == set(SamplerName)
     for name in SamplerName:
         own = solve(question(sampler=name)).guarantee
-        listed = [answer.epsilon for found, relation, answer in rows if (found, relation) == (name, own.adjacency)]
+        listed = [answer.epsilon for found, adjacency, answer in rows if (found, adjacency) == (name, own.adjacency)]
         assert min(listed) == pytest.approx(own.epsilon, rel=1e-9)
 
 
 def test_replace_one_never_costs_less_than_zero_out():
     best = {}
-    for name, relation, answer in compare(question()):
-        best[name, relation] = min(answer.epsilon, best.get((name, relation), float("inf")))
+    for name, adjacency, answer in compare(question()):
+        best[name, adjacency] = min(answer.epsilon, best.get((name, adjacency), float("inf")))
     for name in SamplerName:
         if (name, so.Adjacency.ZERO_OUT) in best:
             assert best[name, so.Adjacency.REPLACE_ONE] >= best[name, so.Adjacency.ZERO_OUT]
 
 
 def test_an_adjacency_asked_for_is_the_one_compared():
-    relations = {(name, relation) for name, relation, _ in compare(question(adjacency=so.Adjacency.ADD_OR_REMOVE))}
-    assert len(relations) == len(SamplerName)
-    assert (SamplerName.POISSON, so.Adjacency.ADD_OR_REMOVE) in relations
-    assert (SamplerName.SHUFFLED, so.Adjacency.ZERO_OUT) in relations
+    adjacencies = {(name, adjacency) for name, adjacency, _ in compare(question(adjacency=so.Adjacency.ADD_OR_REMOVE))}
+    assert len(adjacencies) == len(SamplerName)
+    assert (SamplerName.POISSON, so.Adjacency.ADD_OR_REMOVE) in adjacencies
+    assert (SamplerName.SHUFFLED, so.Adjacency.ZERO_OUT) in adjacencies

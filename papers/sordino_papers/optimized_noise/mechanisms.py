@@ -47,13 +47,6 @@ class StepSettings:
     clip: float
     momentum: float = 0.5
 
-    def __str__(self) -> str:
-        """The text in names of kept entries. It must not change with the name of the class or a new field."""
-        return (
-            f"Settings(steps={self.steps}, rate={self.rate}, learning_rate={self.learning_rate}, clip={self.clip}, "
-            f"momentum={self.momentum})"
-        )
-
     @property
     def sampler(self) -> Poisson:
         return Poisson(self.rate, self.steps, ADJACENCY)

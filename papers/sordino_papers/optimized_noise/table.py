@@ -10,6 +10,7 @@ from pathlib import Path
 from sordino.kernel.noise import HopelessNoise
 from sordino.optimized_noise.sources import Flat
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
+from sordino_papers.harness.keys import as_key
 from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.rows import ExperimentRows
 from sordino_papers.optimized_noise.by_dimension import by_dimension, measure_by_dimension
@@ -232,7 +233,7 @@ def _private(
 
     kept = {"head": trained.head, "noise": WAYS[way], "training": used, "rows": part}
     data = f"{DATA}, left-out rows" if left_out else DATA
-    name = f"search, {trained.title}, {way}, {settings}" if left_out else f"{trained.title}, {way}"
+    name = f"search, {trained.title}, {way}, {_words(settings)}" if left_out else f"{trained.title}, {way}"
     paper = SLIDES.get((trained.title, way)) if epsilon == max(trained.gaussian) and not left_out else None
     return Entry(name, data, epsilon, str(ADJACENCY), kept, measure, paper, "" if left_out else trained.chosen)
 
@@ -258,6 +259,11 @@ def _search(scale: RunScale) -> Iterator[Entry]:
                     for learning_rate in RATES[trained.title]:
                         settings = StepSettings(steps, rate, learning_rate, clip)
                         yield _private(trained, way, epsilon, scale, settings, LEFT_OUT)
+
+
+def _words(settings: StepSettings) -> str:
+    """The settings as in the key of an entry: those that differ from their defaults, by name."""
+    return ", ".join(f"{name} {value:g}" for name, value in as_key(settings).items())
 
 
 def _sized(settings: StepSettings, scale: RunScale, left_out: int) -> tuple[StepSettings, _RowRange]:

@@ -1,6 +1,7 @@
 """What was run is kept: every number of a table that is kept can still be had from the runs beside it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,16 @@ def test_a_table_that_is_kept_follows_from_its_runs(name: str) -> None:
 def test_no_kept_run_names_a_class(path: Path) -> None:
     """Keys are dictionaries of fields: what Python's `repr` writes of an object changes with its class."""
     for line in path.read_text().splitlines():
-        settings = json.loads(line).get("settings", {})
+        run = json.loads(line)
+        settings = run.get("settings", {})
         assert isinstance(settings, dict) and "(" not in json.dumps(settings)
+        assert not re.search(r"\w\(|=", json.dumps(run.get("method", "")))
+
+
+def test_the_kept_search_of_optimized_noise_is_found_by_its_keys() -> None:
+    search = EXPERIMENTS["optimized-noise"].ablation(RunScale.CPU)
+    found = rows(search, ResultsFile(RESULTS / "optimized-noise" / "runs.jsonl"), seeds=1)
+    assert len(search) == 72 and [row.seeds for row in found] == [1] * 72
 
 
 def _place(row: dict[str, object]) -> tuple[object, ...]:

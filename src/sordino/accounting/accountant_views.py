@@ -1,7 +1,7 @@
 """Which event each accountant may read for a mechanism under an adjacency. No other file combines the two.
 
 An accountant that gets the wrong pair returns a wrong epsilon without an error. For example, for ten Gaussians of
-multiplier 5 under replace-one, dp_accounting's RDP accountant ignores the relation and returns 2.81 instead of 5.76.
+multiplier 5 under replace-one, dp_accounting's RDP accountant ignores the adjacency and returns 2.81 instead of 5.76.
 docs/accounting.md has the whole table.
 """
 

@@ -73,11 +73,13 @@ def _print_comparison(planned: PlanAnswer, as_json: bool) -> None:
     delta, multiplier = planned.guarantee.delta, planned.question.noise_multiplier
     headings = ("sampler", "adjacency", "accountant", "epsilon")
     if as_json:
-        values = ((name, relation, answer.accountant, answer.epsilon) for name, relation, answer in compared)
+        values = ((name, adjacency, answer.accountant, answer.epsilon) for name, adjacency, answer in compared)
         rows = [dict(zip(headings, row, strict=True)) for row in values]
         print(json.dumps({"delta": delta, "noise_multiplier": multiplier, "rows": rows}, indent=2))
         return
     print(f"epsilon at delta {delta} with noise multiplier {multiplier}, every step seen")
     print()
-    texts = [(name, relation, answer.accountant, rounded_up(answer.epsilon, 6)) for name, relation, answer in compared]
+    texts = [
+        (name, adjacency, answer.accountant, rounded_up(answer.epsilon, 6)) for name, adjacency, answer in compared
+    ]
     print_columns([headings, *texts])

@@ -159,9 +159,9 @@ def compare(question: Question) -> list[tuple[SamplerName, Adjacency, Answer]]:
     delta = question.delta if question.delta is not None else usual_delta(question.examples)
     for name in SamplerName:
         named = replace(question, sampler=name)
-        for relation in _compared_under(named):
-            event = _event(replace(named, adjacency=relation))
-            rows += [(name, relation, answer) for answer in all_answers(event, relation, delta)]
+        for adjacency in _compared_under(named):
+            event = _event(replace(named, adjacency=adjacency))
+            rows += [(name, adjacency, answer) for answer in all_answers(event, adjacency, delta)]
     return rows
 
 
@@ -175,24 +175,24 @@ def _compared_under(question: Question) -> tuple[Adjacency, ...]:
 
 def make_sampler(question: Question) -> Sampler:
     """Makes the sampler of a question. If it partitions the data, batches per epoch are rounded to a whole number."""
-    batch_size, relation, steps = _known(question.batch_size), question.effective_adjacency, question.num_steps
-    expected = question.examples if relation is Adjacency.ADD_OR_REMOVE else None
+    batch_size, adjacency, steps = _known(question.batch_size), question.effective_adjacency, question.num_steps
+    expected = question.examples if adjacency is Adjacency.ADD_OR_REMOVE else None
     per_epoch = steps_per_epoch(question.examples, batch_size)
     epochs = max(1, math.ceil(steps / per_epoch))
     match question.sampler:
         case SamplerName.POISSON:
-            return Poisson(_rate(question), steps, relation, expected)
+            return Poisson(_rate(question), steps, adjacency, expected)
         case SamplerName.TRUNCATED_POISSON:
             largest = min(question.examples, math.ceil(_TRUNCATION * batch_size))
-            return TruncatedPoisson(_rate(question), steps, question.examples, largest, relation)
+            return TruncatedPoisson(_rate(question), steps, question.examples, largest, adjacency)
         case SamplerName.BALLS_IN_BINS:
-            return BallsInBins(per_epoch, epochs, relation, expected)
+            return BallsInBins(per_epoch, epochs, adjacency, expected)
         case SamplerName.SHUFFLED:
-            return Shuffled(per_epoch, epochs, relation)
+            return Shuffled(per_epoch, epochs, adjacency)
         case SamplerName.CYCLIC:
-            return Cyclic(per_epoch, epochs, relation)
+            return Cyclic(per_epoch, epochs, adjacency)
         case SamplerName.FIXED_SIZE:
-            return FixedSize(int(batch_size), question.examples, steps, relation)
+            return FixedSize(int(batch_size), question.examples, steps, adjacency)
 
 
 def _event(question: Question, noise_multiplier: float | None = None) -> DpEvent:
