@@ -122,7 +122,7 @@ def test_what_is_no_matter_of_a_row_is_not_hidden(error: type[BaseException], pl
         (KeyError("ALICE"), r"raises KeyError: try data\[0\]"),
         ((INPUTS[0], "ALICE"), "targets must be a tensor or an array, got str"),
         ((INPUTS[0], 2**70), "targets must hold numbers, got an array of dtype object"),
-        ("ALICE", r"must be a tuple \(inputs..., target\), got str"),
+        ("ALICE", r"must be a tuple \(inputs..., target\) or a dictionary, got str"),
     ],
 )
 def test_a_data_set_of_which_no_row_can_be_used_is_refused_and_not_quoted(row: object, said: str) -> None:

@@ -73,7 +73,11 @@ def made_in(source: str) -> Iterator[tuple[int, str]]:
             is_claimed_call = name in CLAIMED and isinstance(node, ast.Attribute)
             if (name in MADE_IN_THE_KERNEL and not _only_names_a_constructor(node, tree)) or is_claimed_call:
                 yield node.lineno, name
-        if isinstance(node, ast.alias) and node.asname and node.name in MADE_IN_THE_KERNEL | {"rounded_sum"}:
+        if (
+            isinstance(node, ast.alias)
+            and node.asname not in (None, node.name)
+            and node.name in MADE_IN_THE_KERNEL | {"rounded_sum"}
+        ):
             yield node.lineno, node.name
         if isinstance(node, ast.Call):
             if _adds_noise(node):

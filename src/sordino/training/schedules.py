@@ -98,8 +98,7 @@ class Step:
 
     def __post_init__(self) -> None:
         validate.instance(tuple, at=self.at)
-        for place in self.at:
-            validate.between(0, 1, low_open=True, high_open=True, at=place)
+        validate.between(0, 1, low_open=True, high_open=True, **{f"at[{i}]": place for i, place in enumerate(self.at)})
         validate.positive(by=self.by)
         if any(one >= other for one, other in pairwise(self.at)):
             raise UsageError("at must be strictly increasing fractions.")

@@ -121,15 +121,14 @@ class CandidateGrid:
 def check_momenta(momenta: tuple[float, ...]) -> None:
     """Checks that momenta are distinct numbers in [0, 1), at least one."""
     _check_several(momenta=momenta)
-    for momentum in momenta:
-        validate.between(0, 1, high_open=True, momenta=momentum)
+    named = {f"momenta[{place}]": momentum for place, momentum in enumerate(momenta)}
+    validate.between(0, 1, low_open=False, high_open=True, **named)
 
 
 def check_factors(factors: tuple[float, ...]) -> None:
     """Checks that factors are distinct numbers above 0, at least one."""
     _check_several(factors=factors)
-    for factor in factors:
-        validate.positive(factors=factor)
+    validate.positive(**{f"factors[{place}]": factor for place, factor in enumerate(factors)})
 
 
 def _check_several(**arguments: tuple[float, ...]) -> None:
