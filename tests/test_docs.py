@@ -35,6 +35,7 @@ def test_the_page_about_fine_tuning_runs_and_its_guarantees_hold(capsys):
     names = run_examples("docs/fine-tuning.md")
     assert 7.9 < names["fitted"].guarantee.epsilon <= 8.0
     assert 2.9 < names["run"].guarantee(delta=1e-3).epsilon <= 3.0
+    assert 2.9 < names["trainer"].guarantee.epsilon <= 3.0
     output = capsys.readouterr().out
     assert "NextTokenLoss(over_tokens='sum')" in output and "100.0% of the trained numbers are taped" in output
 
