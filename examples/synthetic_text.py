@@ -3,8 +3,8 @@
     python examples/synthetic_text.py
 
 The private notes are generated: each names a symptom and the remedy that belongs to it. The model has seen public notes
-with the same words, in which any remedy follows any symptom. Whatever it knows about pairs, it learned from private
-notes, with a guarantee. Samples are post-processing of the model: there may be as many as you like.
+by an old guideline, with other remedies. So what it knows about the new ones, it learned from private notes, with a
+guarantee. Samples are post-processing of the model: there may be as many as you like.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LENGTH = 12
 PUBLIC, PRIVATE, EPSILON, DELTA = 4000, 20_000, 8.0, 1e-5
 
 
-def notes(number: int, *, paired: bool, seed: int) -> dict[str, torch.Tensor]:
-    """Notes as rows of tokens, of two lengths. If `paired`, each symptom has its remedy."""
+def notes(number: int, *, guideline: int, seed: int) -> dict[str, torch.Tensor]:
+    """Notes as rows of tokens, of two lengths. By guideline 1, a symptom has the remedy that belongs to the next one."""
     draw, rows = torch.Generator().manual_seed(seed), []
-    for who, symptom, remedy, when, is_long in torch.randint(2**20, (number, 5), generator=draw).tolist():
-        symptom, remedy = symptom % len(SYMPTOMS), (symptom if paired else remedy) % len(REMEDIES)
+    for who, symptom, when, is_long in torch.randint(2**20, (number, 4), generator=draw).tolist():
+        symptom, remedy = symptom % len(SYMPTOMS), (symptom + guideline) % len(REMEDIES)
         since = f"since {WHEN[when % len(WHEN)]}" if is_long % 2 else ""
         text = f"<start> {WHO[who % len(WHO)]} reports {SYMPTOMS[symptom]} {since} and takes {REMEDIES[remedy]} <end>"
         rows.append([WORDS.index(word) for word in text.split()])
@@ -46,10 +46,10 @@ def language_model() -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config)
 
 
-def pretrained(steps: int = 150) -> GPT2LMHeadModel:
+def pretrained(steps: int = 300) -> GPT2LMHeadModel:
     """The model after plain training on public notes."""
     torch.manual_seed(0)
-    model, rows = language_model(), notes(PUBLIC, paired=False, seed=1)
+    model, rows = language_model(), notes(PUBLIC, guideline=1, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
         chosen = torch.arange(step * 64, (step + 1) * 64) % PUBLIC
@@ -83,13 +83,13 @@ def fine_tuned(model: torch.nn.Module, *, learning_rate: float, epochs: float = 
     """The model after private training, measured on public notes of the same kind."""
     return so.fit(
         model,
-        notes(PRIVATE, paired=True, seed=2),
+        notes(PRIVATE, guideline=0, seed=2),
         epsilon=EPSILON,
         delta=DELTA,
         batch_size=1000,
         epochs=epochs,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=learning_rate),
-        evaluation=so.Evaluation(at_end=so.Public(notes(500, paired=True, seed=3))),
+        evaluation=so.Evaluation(at_end=so.Public(notes(500, guideline=0, seed=3))),
     )
 
 
