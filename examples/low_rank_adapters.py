@@ -14,7 +14,7 @@ from synthetic_text import fine_tuned, pretrained, sampled, share_of_pairs
 def adapted() -> peft.PeftModel:
     """The pretrained model with adapters of rank 8 in all layers that multiply by a matrix."""
     settings = peft.LoraConfig(
-        r=8, lora_alpha=16, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True, task_type="CAUSAL_LM"
+        r=8, lora_alpha=32, target_modules=["c_attn", "c_fc", "c_proj"], fan_in_fan_out=True, task_type="CAUSAL_LM"
     )
     model = peft.get_peft_model(pretrained(), settings)
     return model.eval()
@@ -23,7 +23,7 @@ def adapted() -> peft.PeftModel:
 def main() -> None:
     model = adapted()
     print(f"Before: {share_of_pairs(sampled(model, 500)):.0%} of samples have the remedy of their symptom.")
-    fitted = fine_tuned(model, learning_rate=5e-3)
+    fitted = fine_tuned(model, learning_rate=1e-2)
     texts = sampled(model, 500)
     print(fitted.guarantee)
     print(f"Perplexity on public notes: {fitted.metrics[-1]['test_perplexity']:.2f}")
