@@ -200,7 +200,7 @@ _MODELS = {
         _pixels,
     ),
     "cnn": _Model(
-        "two convolutions with tanh, for small images, such as 16x16: 19,946 parameters in gray",
+        "two convolutions with tanh, for small images, such as 16x16: 21,546 parameters in gray",
         _IMAGES,
         lambda shape, outputs: cnn(shape[0], shape[1], shape[2], outputs),
         _pixels,

@@ -104,6 +104,7 @@ _WEIGHT_NOISE = {
     "linear": _WeightNoise(classes=0.5, number=0.3),
     "two-layer": _WeightNoise(classes=0.25, number=0.05),
     "mlp": _WeightNoise(classes=0.25, number=0.1),
+    "cnn": _WeightNoise(classes=0.35, number=0.1),  # chosen on 2,000 digits of MNIST, reduced to 16 pixels
 }
 _OF_TABLES = replace(_OTHERS, averaging="tail:0.5")
 
@@ -151,8 +152,8 @@ def defaults_for(
 ) -> TrainingSettings:
     """Default settings of DP-SGD for a model. The learning rate is chosen for the settings that are `given`.
 
-    A small dataset gets smaller batches. The learning rate of networks for tables is limited by the noise that a weight
-    collects; for other networks, an epsilon below 3 gets a proportionally smaller one.
+    A small dataset gets smaller batches. The learning rate of networks for tables and small images is limited by the
+    noise that a weight collects; for other networks, an epsilon below 3 gets a proportionally smaller one.
 
     >>> defaults_for("scatter-linear", examples=60_000, epsilon=3.0).batch_size
     8192
