@@ -38,8 +38,9 @@ from sordino.training.description import describe_hidden_training
 from sordino.training.evaluation import Public
 from sordino.training.loop import Training, stop_requests, take_steps
 from sordino.training.metrics import measured_at_end
+from sordino.training.plan_identity import PlanDigest, digest_of
 from sordino.training.run_folder import RunFolder
-from sordino.training.run_writer import RunWriter, digest_of, promised_fields
+from sordino.training.run_writer import RunWriter, promised_fields
 
 _WHAT = "training run"
 
@@ -311,7 +312,7 @@ def _load_finished(
     budget: Budget,
     plan: NoisyCGD,
     module: nn.Module,
-    digest: str,
+    digest: PlanDigest,
     delta: float,
     described: dict[str, object],
 ) -> HiddenStateFit:

@@ -34,8 +34,8 @@ from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Sam
 from sordino.kernel.step import Plan
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.loop import described_optimizer
+from sordino.training.plan_identity import digest_of
 from sordino.training.run_folder import PromisedRun, RunFolder
-from sordino.training.run_writer import digest_of
 from sordino.training.schedules import AnySchedule, Constant, Cosine, RateTable, Schedule, Step, Warmup
 
 Stage = TypeVar("Stage")
@@ -295,7 +295,7 @@ class TrainingDescription:
             from sordino.convex.hidden_run import kernel_plan
 
             stages = (*kernel_plan(stages[0]).stages, stages[0])
-        if digest_of(*stages) != promised.plan:
+        if not digest_of(*stages).identifies(promised.plan):
             raise StateError(f"privacy.json in {self.run!r} belongs to another training.json than the one beside it.")
 
     def plan(self, promised: PromisedRun | None, setup: TrainingSetup | None) -> Plan:
@@ -312,7 +312,7 @@ class TrainingDescription:
         if promised is not None:
             noise = noise.with_multiplier(promised.noise_multiplier)
         plan = Plan(self.stage("sampler", setup), loss, self.stage("clip", setup), noise, self.stage("encoding", setup))
-        if promised is not None and digest_of(*plan.stages) != promised.plan:
+        if promised is not None and not digest_of(*plan.stages).identifies(promised.plan):
             own = [name for name in (setup.given if setup else ()) if name in ("sampler", "clip", "noise", "encoding")]
             if own:
                 raise UsageError(

@@ -46,11 +46,11 @@ from sordino.training.description import describe_training, name_of_loss
 from sordino.training.evaluation import Charged, Evaluation, Public
 from sordino.training.loop import Training, described_optimizer, settings_of, stop_requests, take_steps
 from sordino.training.metrics import measured_at_end
+from sordino.training.plan_identity import digest_of
 from sordino.training.plans import PlanSettings, noise_or_gaussian, public_size, uncalibrated_plan
 from sordino.training.run_folder import PromisedRun, RunFolder
 from sordino.training.run_writer import (
     RunWriter,
-    digest_of,
     epsilon_so_far,
     evaluations_until,
     is_evaluated,

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -30,6 +31,9 @@ from sordino._input.files import read_bytes, sync_folder, write_atomically
 from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.errors import DataError, StateError, UsageError
 from sordino.kernel.budget import RunIdentity
+
+if TYPE_CHECKING:
+    from sordino.training.plan_identity import PlanDigest
 
 _LARGEST_TEXT = 1 << 26
 _FILES = (
@@ -68,9 +72,9 @@ class PromisedRun:
     def identity(self) -> RunIdentity:
         return RunIdentity(self.name, self.number)
 
-    def check(self, plan: str, folder: Path) -> None:
+    def check(self, plan: PlanDigest, folder: Path) -> None:
         """Raises if `plan` is not the digest of the run's plan: the guarantee in the folder would not be its own."""
-        if self.plan != plan:
+        if not plan.identifies(self.plan):
             raise StateError(
                 f"the run in {str(folder)!r} had another plan: give the arguments that it was begun with, or "
                 "choose another folder."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -173,11 +172,6 @@ class RunWriter:
         checkpoint = replace(training.checkpoint(self._progress), identity=self._identity)
         self._checkpoints.save(checkpoint, self._device, gradients=self._gradients)
         self._saved_at = time.monotonic()
-
-
-def digest_of(*stages: object) -> str:
-    """Digest of the stages of a plan, by which a folder identifies the plan of its run."""
-    return hashlib.blake2b(repr(stages).encode(), digest_size=16).hexdigest()
 
 
 def promised_fields(
