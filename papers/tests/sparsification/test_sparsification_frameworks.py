@@ -78,7 +78,7 @@ def test_a_network_is_pretrained_once(tmp_path, monkeypatch) -> None:
 
 
 @needs_cifar
-@pytest.mark.parametrize("framework", ["GEP", "transfer, linear probe"])
+@pytest.mark.parametrize("framework", [pytest.param("GEP", marks=pytest.mark.slow), "transfer, linear probe"])
 def test_a_framework_trains_on_cifar10_and_promises_no_more_than_its_epsilon(framework, tmp_path) -> None:
     found = reproduce(
         SPARSIFICATION_FRAMEWORKS, tmp_path, scale=RunScale.QUICK, seeds=1, only=framework, progress=False
