@@ -26,7 +26,7 @@ PUBLIC, PRIVATE, EPSILON, DELTA = 4000, 20_000, 8.0, 1e-5
 
 
 def notes(number: int, *, guideline: int, seed: int) -> dict[str, torch.Tensor]:
-    """Notes as rows of tokens, of two lengths. By guideline 1, a symptom has the remedy that belongs to the next one."""
+    """Notes as rows of tokens, of two lengths. By guideline 1, a symptom has the remedy of the next one."""
     draw, rows = torch.Generator().manual_seed(seed), []
     for who, symptom, when, is_long in torch.randint(2**20, (number, 4), generator=draw).tolist():
         symptom, remedy = symptom % len(SYMPTOMS), (symptom + guideline) % len(REMEDIES)
