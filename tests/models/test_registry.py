@@ -35,6 +35,7 @@ SIZES = [
     ("h-cnn", COLOUR, 187_210),
     ("dp-cnn-s", GREY, 26_010),
     ("dp-cnn", COLOUR, 550_570),
+    ("cnn", Facts("stamps", (1, 16, 16), 10, (0.0, 255.0)), 21_546),
     ("lenet", GREY, 61_706),
     ("lenet", COLOUR, 62_006),
     ("vit-s", GREY, 104_970),
