@@ -44,6 +44,12 @@ def test_the_page_about_training_runs():
     assert run_examples("docs/training.md")
 
 
+def test_the_page_about_loops_of_ones_own_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = run_examples("docs/own-loop.md")
+    assert names["continued"].guarantee(delta=1e-3).epsilon > names["plan"].guarantee(delta=1e-3).epsilon
+
+
 def test_the_page_about_pitfalls_runs_and_says_what_shuffled_batches_cost(capsys):
     names, page = run_examples("docs/pitfalls.md"), (ROOT / "docs" / "pitfalls.md").read_text()
     for plan in ("poisson", "shuffled"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,27 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise DataError(f"{shown} cannot be read: {error.strerror}.") from None
+
+
+def lock(descriptor: int) -> bool:
+    """Locks an open file for this process until it is closed. Returns whether nobody else holds the lock.
+
+    >>> with tempfile.NamedTemporaryFile() as file, open(file.name) as again:
+    ...     lock(file.fileno()), lock(again.fileno())
+    (True, False)
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,8 +6,10 @@ A `PrivateRun` returns `Private` gradients: never batches, losses or norms. The 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
-from typing import Literal, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import torch
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
@@ -20,7 +22,7 @@ from sordino.kernel.buckets import ROUNDED_ALIKE
 from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.encoding import State
 from sordino.kernel.micro_batches import MEMORY_MIB, keep_what_is_freed, units_at_a_time
-from sordino.kernel.noise import LearningNoise, NoiseAt, arithmetic_of, warn_if_hopeless
+from sordino.kernel.noise import LearningNoise, NoiseAt, arithmetic_of, check_tail, warn_if_hopeless
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import Batch, Data
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
@@ -37,6 +39,11 @@ from sordino.kernel.step import (
     step,
     sum_of_nobody,
 )
+from sordino.kernel.step_log import RunState, StepLog, identity_of, in_whole_periods
+
+_DRAWN_AGAIN = "steps drawn again"
+_LOADED_ONCE = "no other process went on from the saved state of this run, or from an earlier one"
+_LOG_IS_WHOLE = "the step log of this run was neither edited nor replaced by an older one"
 
 
 class PrivateRun:
@@ -45,9 +52,12 @@ class PrivateRun:
     The gradient is computed at the parameters that the model has when the step is requested. `physical_batch_size` is
     the number of units held in memory at a time, or "auto" for the fastest number within about `memory_mib`; it changes
     nothing else. With a `seed` the run is reproducible, and its guarantee states that anyone who knows the seed can
-    remove the noise. Two runs on one `Budget` draw different noise, even with the same seed. A resumed run is given the
-    `identity` that it had, and so draws the same noise; a budget that holds it is not charged again. `continue_at` says
-    when a run may be resumed.
+    remove the noise. Two runs on one `Budget` draw different noise, even with the same seed.
+
+    A run in a loop of your own is saved by `state_dict` and continued by `load_state_dict` in another process. With a
+    `step_log`, a file that counts the steps that were begun, the steps to pay for twice are those that were lost.
+    `fit` continues otherwise: it gives a run the `identity` that it had, which draws the same noise, and a budget that
+    holds it is not charged again (`continue_at`).
 
     >>> import torch.nn.functional as F
     >>> import sordino as so
@@ -71,6 +81,7 @@ class PrivateRun:
         identity: RunIdentity | None = None,
         physical_batch_size: int | Literal["auto"] = "auto",
         memory_mib: int = MEMORY_MIB,
+        step_log: Path | str | None = None,
     ) -> None:
         validate.instance(Plan, plan=plan)
         validate.instance(nn.Module, model=model)
@@ -98,8 +109,14 @@ class PrivateRun:
         self._steps_begun = 0
         self._unfinished: BegunStep | None = None
         self._drawn_again: DpEvent | None = None
-        self._identity, self._reproducible = identity, key.reproducible
+        self._steps_drawn_again, self._is_continued = 0, False
+        self._reproducible = key.reproducible
         self._state = self._checked_first_state(key)
+        self._log = None if step_log is None else StepLog(step_log, identity_of(plan), seeded=key.reproducible)
+        self._name = secrets.token_hex(16) if self._log is None else self._log.run
+        if identity is None and self._log is not None:
+            identity = RunIdentity(self._name)
+        self._identity = identity
         keep_what_is_freed()
         self._release = self._budget.open(
             "training run",
@@ -112,6 +129,8 @@ class PrivateRun:
         )
         self._streams = Streams.of(self._release.key)
         self._batches = plan.sampler.batches(self._records.num_units, self._streams.sampling)
+        if self._log is not None and self._log.begun:  # what holds if the run begins at step 0 once more
+            self._note_drawn_again(self._log.spent(plan.sampler.period))
 
     @property
     def steps(self) -> int:
@@ -162,12 +181,65 @@ class PrivateRun:
         validate.instance(Mapping, coding_state=coding_state)
         validate.count(at_least=0, drawn_again=drawn_again)
         if drawn_again:
-            again = self.plan.sampler.compose(self.plan.noise.event, drawn_again)
-            self._budget.charge(again, self.plan.adjacency, what="steps drawn again", run=self._identity)
-            self._drawn_again = again
+            again = self._note_drawn_again(drawn_again)
+            self._budget.charge(again, self.plan.adjacency, what=_DRAWN_AGAIN, run=self._identity)
         self._state = StepState.of_names(coding_state)
         self._steps_begun = step
         self._batches = self.plan.sampler.batches(self._records.num_units, self._streams.sampling, start=step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state before the next step, for `load_state_dict` in another process: numbers, and what releases taught.
+
+        It may leave, like the weights: the key is not in it, and is nowhere but in the memory of this process. Model,
+        optimizer and learning-rate scheduler have states of their own, which the loop saves beside it.
+        """
+        spent = self.plan.steps + self._steps_drawn_again
+        seeded = self._reproducible
+        return RunState(self._name, identity_of(self.plan), self.steps, spent, seeded, self.coding_state).as_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from the state of an earlier process, under a new key, and charges every step that is paid twice.
+
+        Theorem. Let processes 1, ..., k take steps of one plan, process i those in [a_i, b_i), each under a key of its
+        own. Then what they release is an adaptive composition of k independent sequences, and costs no more than the
+        periods of the sampler that intersect each [a_i, b_i), added up; every period is counted as often as processes
+        intersect it. No step is repeated under an old key, so nothing has to be equal bit for bit: data loading,
+        hardware and optimizer may change.
+
+        With a `step_log`, all b_i are on the disk, and this process is counted to the end of the plan. So the price of
+        a stop is the steps between the saved state and the stop, rounded to whole periods; a stop right after a save
+        costs nothing at period 1. Without one, nobody knows how far the earlier process went, and it is counted to the
+        end of the plan too: a state saved after a quarter of the steps costs three quarters of the plan once more. That
+        bound assumes that nothing else continues from the same state or an earlier one, and the guarantee says so.
+
+        >>> import tempfile
+        >>> import torch.nn.functional as F
+        >>> import sordino as so
+        >>> model, data = nn.Linear(4, 3), (torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64))
+        >>> gradient, clip, noise = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(4.0)
+        >>> plan = so.Plan(so.Poisson(rate=0.5, steps=8), gradient, clip, noise)
+        >>> path = Path(tempfile.mkdtemp()) / "steps.log"
+        >>> run = so.PrivateRun(plan, model, data, step_log=path)
+        >>> released = [next(run) for _ in range(3)]
+        >>> saved = run.state_dict()
+        >>> released.append(next(run))  # lost: the process ends before the next state is saved
+        >>> del run
+        >>> again = so.PrivateRun(plan, model, data, step_log=path)
+        >>> again.load_state_dict(saved)
+        >>> again.steps, len(list(again)), again.steps_drawn_again
+        (3, 5, 1)
+        """
+        if self._steps_begun or self._is_continued:
+            raise UsageError(f"call load_state_dict once, before the first step of a run; this one is at {self.steps}.")
+        saved = RunState.of_dict(state, self.plan)
+        if self._log is not None:
+            self._log.check(saved)
+        self._continue(saved)
+
+    @property
+    def steps_drawn_again(self) -> int:
+        """The number of steps that are charged on top of those of the plan, because another process began them too."""
+        return self._steps_drawn_again
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -180,6 +252,7 @@ class PrivateRun:
         return self
 
     def __next__(self) -> Private:
+        self._count_others()
         joined = self._next_batch()
         number, self._unfinished = self._count_step(), None
         private, self._state = step(
@@ -201,6 +274,7 @@ class PrivateRun:
         Guarantee: that of the plan, if the caller releases nothing but the result of `finish`, and passes to `bounded`
         each unit's own contribution (see `PerExample`). Iteration over the run ensures both.
         """
+        self._count_others()
         self._unfinished = begin(self.plan, self._state, self._count_step(), self._next_batch(), self._streams)
         return self._unfinished
 
@@ -245,18 +319,49 @@ class PrivateRun:
             assumed += (SEED_STAYS_SECRET,)
         if self._records.buckets is not None:
             assumed += (ROUNDED_ALIKE,)
+        if self._is_continued:
+            assumed += (_LOADED_ONCE if self._log is None else _LOG_IS_WHOLE,)
         return assumed + arithmetic_of(self.plan.noise)
 
     def guarantee(self, *, delta: float) -> Guarantee:
         """The guarantee of all planned steps. It holds if the run is stopped early, whatever the reason to stop."""
         assumed = self.assumptions
         releases = len(self._budget.releases)
-        if releases > (1 if self._drawn_again is None else 2):
+        if releases > (1 if self._drawn_again is None and not self._is_continued else 2):
             assumed += (f"this run is counted alone: its budget holds {releases} releases, and has a guarantee",)
         unit, adjacency = self._records.unit, self.plan.adjacency
         promise = Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
-        self.plan.check_noise(delta)
+        check_tail(self.plan.noise, adjacency, steps=self.plan.steps + self._steps_drawn_again, delta=delta)
         return promise
+
+    def _continue(self, saved: RunState) -> None:
+        """Goes on from a state, under a key that no other process has, and charges what it takes beyond the plan."""
+        plan, period = self.plan, self.plan.sampler.period
+        earlier = saved.spent if self._log is None else self._log.spent(period)
+        again = earlier + in_whole_periods(saved.step, plan.steps, period) - plan.steps
+        event, noise = plan.sampler.compose(plan.noise.event, again), plan.noise
+        key, steps = Key.fresh(), plan.steps + again
+        adjacency = plan.adjacency
+        self._release = self._budget.open(
+            _DRAWN_AGAIN, noise=noise, adjacency=adjacency, key=key, event=event, steps=steps
+        )
+        self._note_drawn_again(again)
+        self._is_continued, self._reproducible = True, self._reproducible or saved.seeded
+        self._streams = Streams.of(self._release.key)
+        self._state, self._steps_begun = StepState.of_names(saved.coding), saved.step
+        self._batches = plan.sampler.batches(self._records.num_units, self._streams.sampling, start=saved.step)
+
+    def _count_others(self) -> None:
+        """Begins at step 0 again if the step log has steps of earlier processes, and no state of theirs was loaded."""
+        if self._log is not None and self._log.begun and not self._is_continued:
+            plan = self.plan
+            self._continue(RunState(self._name, identity_of(plan), 0, plan.steps, self._log.seeded, self.coding_state))
+
+    def _note_drawn_again(self, steps: int) -> DpEvent:
+        """Notes the number of steps on top of those of the plan, and returns their event."""
+        event = self.plan.sampler.compose(self.plan.noise.event, steps)
+        self._steps_drawn_again, self._drawn_again = steps, event if steps else None
+        return event
 
     def _next_batch(self) -> Tensor:
         return torch.from_numpy(next(self._batches))
@@ -265,6 +370,8 @@ class PrivateRun:
         self._release.check_process()
         if self._steps_begun >= self.plan.steps:
             raise UsageError(f"all {self.plan.steps} steps of the plan have been taken: make a new run for more.")
+        if self._log is not None:
+            self._log.count(self._steps_begun)
         self._steps_begun += 1
         return self._steps_begun - 1
 
