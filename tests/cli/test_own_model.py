@@ -481,5 +481,7 @@ def test_a_model_is_not_named_for_a_run_with_a_recipe(run, refused, tmp_path: Pa
     )
     for command in (("predict", "--data", "digits"), ("report",)):
         name, *rest = command
-        assert "has a recipe: leave it out" in refused(name, tmp_path / "d", *rest, "--model", "nets:network")
-    assert "and this has a recipe" in refused("audit", tmp_path / "d", "--model", "nets:network")
+        assert "the recipe has 'linear': leave it out" in refused(
+            name, tmp_path / "d", *rest, "--model", "nets:network"
+        )
+    assert "the recipe has 'linear': leave it out" in refused("audit", tmp_path / "d", "--model", "nets:network")

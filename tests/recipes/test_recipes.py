@@ -38,6 +38,7 @@ OTHERS = {
     "epsilon": 1,
     "delta": 1e-7,
     "method": "noisy-cgd",
+    "loss": "nets.py:own_loss",
     "schema": "people.toml",
     "gates": 12,
     "batch_size": 64,
@@ -350,7 +351,7 @@ def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
         defaults.batch_size,
     )
     open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
-    of_others = {"gates", "trailing_steps", "radius", "noise", "class_weights"}
+    of_others = {"gates", "trailing_steps", "radius", "noise", "class_weights", "loss"}
     assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
     other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
     assert decided.settings(other) == replace(settings, epochs=other.epochs)

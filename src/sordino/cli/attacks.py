@@ -12,7 +12,7 @@ import typer
 
 from sordino._input import validate
 from sordino.cli.commands import Command
-from sordino.cli.options import ModelFunction, number, print_columns, whole_number
+from sordino.cli.options import LossFunction, ModelFunction, number, print_columns, whole_number
 from sordino.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def members(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder [RUN.internal, beside the run].")] = None,
     model: ModelFunction = None,
+    loss: LossFunction = None,
 ) -> None:
     """Run membership inference on a run.
 
@@ -58,6 +59,7 @@ def members(
         run,
         data=data,
         model=model,
+        loss=loss,
         references=references,
         rows=rows,
         epochs=epochs,

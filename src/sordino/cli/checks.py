@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import ModelFunction, naming_options, number, print_columns, whole_number, with_settings
+from sordino.cli.options import (
+    LossFunction,
+    ModelFunction,
+    naming_options,
+    number,
+    print_columns,
+    whole_number,
+    with_settings,
+)
 from sordino.errors import UsageError
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.settings import declared, option_of
@@ -87,6 +95,7 @@ def audit(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     model: ModelFunction = None,
+    loss: LossFunction = None,
     data: Annotated[str | None, typer.Option(help="Rows for a run of your own model [synthetic rows].")] = None,
 ) -> None:
     """Train with canaries and bound epsilon from below.
@@ -100,10 +109,10 @@ def audit(
 
     if _is_own_run(recipe):
         wanted: Recipe | OwnRun = _own_run(recipe, model=model, data=data)
-    elif model is not None or data is not None:
-        raise UsageError("--model and --data go with a run of a model of your own, and this has a recipe.")
+    elif data is not None:
+        raise UsageError("--data goes with a run of a model of your own, and this has a recipe.")
     else:
-        wanted = _recipe_at(recipe)
+        wanted = _recipe_at(recipe).with_code(model=model, loss=loss)
     folder = out or _beside(recipe)
     check_place(folder)
     with ExitStack() as stack:

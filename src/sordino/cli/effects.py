@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino._input import validate
-from sordino.cli.options import ModelFunction, print_columns, whole_number
+from sordino.cli.options import LossFunction, ModelFunction, print_columns, whole_number
 
 if TYPE_CHECKING:
     from sordino.effects.measurements import Effects
@@ -32,6 +32,7 @@ def effects(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder [the run folder].")] = None,
     model: ModelFunction = None,
+    loss: LossFunction = None,
 ) -> None:
     """Measure accuracy by group and robustness on public rows.
 
@@ -44,7 +45,7 @@ def effects(
 
     validate.count(at_least=0, attacked=attacked)
     validate.count(at_least=0, at_most=2**32, seed=seed)
-    subject = Subject.of(read_run(run, model=model, data=data), data=data, columns=group or ())
+    subject = Subject.of(read_run(run, model=model, loss=loss, data=data), data=data, columns=group or ())
     folder = run if out is None else out
     real = folder.resolve()
     inside = real.with_name(f"{real.name}.internal")  # beside the run folder, which may be published

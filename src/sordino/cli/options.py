@@ -46,6 +46,12 @@ ModelFunction = Annotated[
 ]
 
 
+LossFunction = Annotated[
+    str | None,
+    typer.Option("--loss", metavar="MODULE:FUNCTION", help="For a run with a loss of your own: the function."),
+]
+
+
 def with_settings(name: str) -> Callable[[Command], Command]:
     """Replaces `**settings` of the command `name` by one option for each setting of a recipe declared for it.
 

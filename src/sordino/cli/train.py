@@ -17,7 +17,7 @@ from sordino.cli.options import naming_options, print_columns, with_settings
 from sordino.errors import Interrupted, UsageError
 from sordino.recipes.planning import delta_note
 from sordino.recipes.recipe import Recipe
-from sordino.recipes.settings import declared
+from sordino.recipes.settings import declared, names_code
 from sordino.training.metrics import constant_is_better
 from sordino.training.run_folder import RunFolder
 
@@ -52,22 +52,24 @@ def train(
             wanted = recipe_of(recipe, settings)
             folder = out or unused_folder(wanted)
         else:
-            if settings or recipe is not None or out is not None:
+            if set(settings) - {"model", "loss"} or recipe is not None or out is not None:
                 raise UsageError("a run is resumed with its own recipe: give no settings besides --resume RUN.")
-            folder, wanted = resume, Recipe.of_run(RunFolder(resume))
+            folder, wanted = resume, Recipe.of_run(RunFolder(resume)).with_code(**settings)
         again = {"resume": resume is not None, "draw_again": draw_again}
         callbacks = [EventLog(folder / "tensorboard")] if tensorboard else []
-        with _saying_how_to_resume(folder):
+        with _saying_how_to_resume(folder, wanted):
             run = carry_out(wanted, folder, **again, progress=not quiet, callbacks=callbacks)
     print_end(run, wanted)
 
 
 @contextmanager
-def _saying_how_to_resume(folder: Path) -> Iterator[None]:
+def _saying_how_to_resume(folder: Path, recipe: Recipe) -> Iterator[None]:
+    code = (("--model", recipe.model), ("--loss", recipe.loss))
     try:
         yield
     except Interrupted as stopped:
-        raise Interrupted(f"{stopped} sordino train --resume {str(folder)!r}") from None
+        named = "".join(f" {option} {name}" for option, name in code if names_code(name))
+        raise Interrupted(f"{stopped} sordino train --resume {str(folder)!r}{named}") from None
 
 
 def recipe_of(path: Path | None, settings: dict[str, Any]) -> Recipe:
@@ -82,7 +84,7 @@ def recipe_of(path: Path | None, settings: dict[str, Any]) -> Recipe:
 
 def unused_folder(recipe: Recipe) -> Path:
     """Makes a new folder. It is made at once, so that processes that run at the same time get different ones."""
-    name = f"{Path(recipe.data).stem or 'data'}-{recipe.model}"
+    name = f"{Path(recipe.data).stem or 'data'}-{recipe.model.rpartition(':')[2]}"
     for place in itertools.count(1):
         folder = RunFolder(Path("runs") / f"{name}-{place}")
         if not folder.private.exists() and folder.make():

@@ -69,6 +69,8 @@ def tune(
     else:
         with naming_options(*_SEARCHED, *(settings if recipe is not None else declared(Recipe))):
             wanted = recipe_of(recipe, settings)
+            if ":" in wanted.model:
+                raise UsageError(f"model must be a name from `sordino models` to be tuned, got {wanted.model!r:.80}.")
             search = Search(**own)
             search.check(wanted)
         folder = out or unused_folder(wanted)

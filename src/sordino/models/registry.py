@@ -107,7 +107,7 @@ class _Model:
     is_for_regression: bool = False
 
 
-def _pixels(facts: Facts) -> Features | None:
+def pixels(facts: Facts) -> Features | None:
     """Scaling of images to the usual range of networks, or None for tables, whose columns are scaled by the schema."""
     is_image = len(facts.input_shape) == 3
     if not is_image and facts.mean is None and facts.std is None:
@@ -152,21 +152,21 @@ _MODELS = {
         "linear layer (logistic or linear regression)",
         _ANY,
         lambda shape, outputs: linear(prod(shape), outputs),
-        _pixels,
+        pixels,
         is_for_regression=True,
     ),
     "two-layer": _Model(
         "ReLU network with one hidden layer of width 512",
         _ANY,
         lambda shape, outputs: two_layer(prod(shape), outputs),
-        _pixels,
+        pixels,
         is_for_regression=True,
     ),
     "mlp": _Model(
         "two hidden layers of width 64 with tanh, for tables",
         _ANY,
         lambda shape, outputs: table_network(prod(shape), outputs),
-        _pixels,
+        pixels,
         is_for_regression=True,
     ),
     "scatter-linear": _Model(
@@ -191,13 +191,13 @@ _MODELS = {
         "two convolutions with tanh, for gray 28x28 images: 26,010 parameters",
         _GRAY_28,
         lambda shape, outputs: dp_cnn_small(outputs),
-        _pixels,
+        pixels,
     ),
     "dp-cnn": _Model(
         "six convolutions with tanh, for color 32x32 images: 550,570 parameters",
         _COLOR_32,
         lambda shape, outputs: dp_cnn(outputs),
-        _pixels,
+        pixels,
     ),
     "cnn": _Model(
         "two convolutions with tanh, for small images, such as 16x16: 21,546 parameters in gray",
@@ -209,31 +209,31 @@ _MODELS = {
         "LeNet-5 with tanh, for 28x28 or 32x32 images: 61,706 parameters in gray, 62,006 in color",
         _28_OR_32,
         lambda shape, outputs: lenet(shape[0], shape[1], outputs),
-        _pixels,
+        pixels,
     ),
     "vit-s": _Model(
         "vision transformer, two blocks of width 64, for gray 28x28 images: 104,970 parameters",
         _GRAY_28,
         lambda shape, outputs: vit_small(outputs),
-        _pixels,
+        pixels,
     ),
-    "vit": _Model("vision transformer, four blocks of width 128 on patches of 4x4 pixels", _PATCHES, vit, _pixels),
+    "vit": _Model("vision transformer, four blocks of width 128 on patches of 4x4 pixels", _PATCHES, vit, pixels),
     "resnet-20": _Model(
         "ResNet-20 with GroupNorm, 16 to 64 channels: 269,722 parameters in color",
         _IMAGES,
         lambda shape, outputs: resnet20(shape[0], outputs),
-        _pixels,
+        pixels,
     ),
     "resnet-18": _Model(
         "ResNet-18 with GroupNorm, 64 to 512 channels: 11,173,962 parameters in color",
         _IMAGES,
         lambda shape, outputs: resnet18(shape[0], outputs),
-        _pixels,
+        pixels,
     ),
     "resnet-34": _Model(
         "ResNet-34 with GroupNorm, 64 to 512 channels: 21,282,122 parameters in color",
         _IMAGES,
         lambda shape, outputs: resnet34(shape[0], outputs),
-        _pixels,
+        pixels,
     ),
 }

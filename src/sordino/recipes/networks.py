@@ -18,6 +18,7 @@ from sordino.convex.model import ConvexModel, PairedReLU
 from sordino.data import Facts
 from sordino.models import Built
 from sordino.models.features import ScatteringFeatures, Spectrum
+from sordino.models.registry import pixels
 
 Features = Callable[[Tensor], Tensor]
 
@@ -111,15 +112,28 @@ def convex_model(facts: Facts, *, gates: int | None, seed: int) -> ConvexModel:
 def build(name: str, facts: Facts, *, seed: int, gates: int | None = None) -> Built:
     """Builds the network `name` for data with these facts. `gates` is for convex networks, whose weights begin at 0.
 
+    `MODULE:FUNCTION` and `timm:NAME` are networks of other code.
+
     >>> built = build("gated-relu", Facts("people", (4,), 2, (-1.0, 1.0)), seed=0, gates=8)
     >>> built.module(built.prepare(torch.zeros(3, 4))).shape
     torch.Size([3, 2])
     """
+    if ":" in name:
+        return _own(name, facts, seed)
     if name not in _CONVEX:
         return models.build(name, facts, seed=seed)
     features, size = _CONVEX[name].prepared(facts)
     model = convex_model(facts, gates=gates, seed=seed)
     return Built(model.build(size, facts.num_classes or 1), features)
+
+
+def _own(name: str, facts: Facts, seed: int) -> Built:
+    """A network that the user named, on images as all networks here get them: scaled by public constants."""
+    from sordino.recipes.named_code import named_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Built(named_model(name, facts), pixels(facts))
 
 
 def network_inputs(built: Built, facts: Facts, raw: Tensor, *, progress: bool = False) -> Tensor:

@@ -9,10 +9,7 @@ only because the user named it, and a file inside the run folder is refused even
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -42,6 +39,7 @@ from sordino.kernel.records import Records
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.step import Plan
 from sordino.models import Built
+from sordino.recipes.named_code import Setup, load_weights, named_function
 from sordino.training.description import RowShape, TrainingDescription, TrainingSetup, name_of_loss
 from sordino.training.evaluation import evaluating
 from sordino.training.loop import Training, take_steps
@@ -49,9 +47,8 @@ from sordino.training.run_folder import RunFolder
 
 _ROWS_AT_A_TIME = 1024
 _MOST_NUMBERS = 4096  # of one row, in a table of predictions
-_WITH_PROBABILITIES = ("cross_entropy", "CrossEntropyLoss", "RowClassLoss()")
+WITH_PROBABILITIES = ("cross_entropy", "CrossEntropyLoss", "RowClassLoss()")
 
-Setup = Callable[[], TrainingSetup]
 OnStep = Callable[[int, int], None]  # steps taken, steps planned
 
 
@@ -62,76 +59,6 @@ def _silent(taken: int, planned: int) -> None:
 def is_own_run(folder: RunFolder) -> bool:
     """Whether the folder holds a run of a model of one's own, which has no recipe."""
     return folder.is_run and not folder.has_recipe
-
-
-def named_function(name: str, folder: RunFolder) -> Setup:
-    """The function that the user named, which returns the untrained model or a `TrainingSetup`.
-
-    Only this imports code. What lies inside the run folder is refused: it may come from somebody else.
-    """
-    place, colon, attribute = name.rpartition(":")
-    if not (colon and place and attribute.isidentifier()):
-        raise UsageError(
-            "model must be MODULE:FUNCTION, as in package.module:network or path/to/file.py:network, got "
-            f"{name!r:.200}."
-        )
-    inside = Path(os.path.realpath(folder.path))
-    if place.endswith(".py"):
-        path = Path(os.path.realpath(place))
-        if path.is_relative_to(inside):
-            raise UsageError(
-                f"{place!r} lies in the run folder, and nothing in a run folder is executed: read it, and copy it to "
-                "another place if you trust it."
-            )
-        module = _imported(name, path.parent, lambda: _module_of_file(path))
-    else:
-        here = Path(os.path.realpath("."))
-        module = _imported(name, None if here.is_relative_to(inside) else here, lambda: importlib.import_module(place))
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise UsageError(f"{name!r:.200} is not a function: {place!r:.200} has none of this name.")
-    return lambda: _setup(function, name)
-
-
-def _module_of_file(path: Path) -> Any:
-    if not path.is_file():
-        raise UsageError(f"{str(path)!r} cannot be read: no such file.")
-    spec = importlib.util.spec_from_file_location(f"sordino_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{str(path)!r} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-def _imported(name: str, beside: Path | None, load_module: Callable[[], Any]) -> Any:
-    """Imports with `beside` at the end of the search path, so that nothing there hides an installed package."""
-    added = [] if beside is None or str(beside) in sys.path else [str(beside)]
-    sys.path.extend(added)
-    try:
-        return load_module()
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{name!r:.200} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
-    finally:
-        for path in added:
-            sys.path.remove(path)
-
-
-def _setup(function: Callable[[], object], name: str) -> TrainingSetup:
-    try:
-        found = function()
-    except Exception as error:
-        raise UsageError(f"{name!r:.200}() failed: {type(error).__name__}: {one_line(error)}") from error
-    if isinstance(found, nn.Module):
-        return TrainingSetup(found)
-    if isinstance(found, TrainingSetup):
-        return found
-    raise UsageError(
-        f"{name!r:.200}() must return the untrained module or a sordino.TrainingSetup, got {type(found).__name__}."
-    )
 
 
 @dataclass(frozen=True)
@@ -207,15 +134,7 @@ class OwnRun:
     def built(self) -> Built:
         """The model with the weights that were released."""
         module = deepcopy(self.setup.model)
-        weights, expected = self.folder.weights(), module.state_dict()
-        found = {name: (tuple(x.shape), x.dtype) for name, x in weights.items()}
-        wanted = {name: (tuple(x.shape), x.dtype) for name, x in expected.items()}
-        if found != wanted:
-            raise UsageError(
-                f"the model that --model gives does not fit the weights in {str(self.folder.path)!r}, which are those "
-                f"of a {self.description.model_class}: {_difference(found, wanted)}."
-            )
-        module.load_state_dict(weights)
+        load_weights(module, self.folder, of=self.description.model_class)
         return Built(module.eval(), None)
 
     @property
@@ -247,8 +166,8 @@ class OwnRun:
         """Whether outputs are logits of classes: the loss is torch's cross-entropy."""
         given = self.setup.loss if self.make is not None else None
         if given is not None:
-            return name_of_loss(given) in _WITH_PROBABILITIES
-        return self.description.text.get("loss") in _WITH_PROBABILITIES
+            return name_of_loss(given) in WITH_PROBABILITIES
+        return self.description.text.get("loss") in WITH_PROBABILITIES
 
     def network_inputs(self, raw: Tensor) -> Tensor:
         """Rows as the model takes them, which they are already."""
@@ -523,15 +442,3 @@ def class_predictions(outputs: Tensor, class_names: Sequence[str], has_probabili
 def per_row(mask: Tensor, rows: Tensor) -> Tensor:
     """A mask of rows, in a shape that broadcasts over the other axes of `rows`."""
     return mask.reshape(-1, *[1] * (rows.ndim - 1))
-
-
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The first difference between the weights of a folder and those of a model, in the order of the model."""
-    for name, (shape, dtype) in wanted.items():
-        if name not in found:
-            return f"it has {name!r:.80}, which the folder has not"
-        if (shape, dtype) != found[name]:
-            there, its_dtype = found[name]
-            return f"{name!r:.80} is {dtype} of shape {shape} in it, and {its_dtype} of shape {there} in the folder"
-    missing = min(name for name in found if name not in wanted)
-    return f"it has no {missing!r:.80}"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from sordino.data.loading import load_inputs, named_rows
 from sordino.errors import StateError, UsageError
 from sordino.models import Built
 from sordino.recipes.methods import method_of
+from sordino.recipes.named_code import load_weights
 from sordino.recipes.networks import build, network_inputs, prepared_by
-from sordino.recipes.own_model import OwnRun, class_predictions, is_own_run, per_row
+from sordino.recipes.own_model import WITH_PROBABILITIES, OwnRun, class_predictions, is_own_run, per_row
 from sordino.recipes.recipe import Recipe
 from sordino.training.evaluation import evaluating
 from sordino.training.run_folder import RunFolder
@@ -37,26 +39,36 @@ class SavedRun:
     built: Built = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> SavedRun:
-        """Reads a run folder. The training data is not needed, only the public facts about it."""
+    def read(cls, path: Path, *, model: str | None = None, loss: str | None = None) -> SavedRun:
+        """Reads a run folder. The training data is not needed, only the public facts about it.
+
+        Functions of the user's own that the recipe names have to be named again (`Recipe.with_code`).
+        """
         folder = RunFolder(path)
-        recipe = Recipe.of_run(folder)
+        recipe = Recipe.of_run(folder).with_code(model=model, loss=loss)
         if not folder.is_finished:
             raise UsageError(f"the run in {str(path)!r} is not finished: resume it first.")
         saved = folder.facts()
         trained_on = saved.pop("prepared_by", None)  # missing in folders of earlier versions
         facts = parse_facts(saved, what=f"facts.json in {str(path)!r}")
+        is_own = ":" in recipe.model
         try:
-            with torch.device("meta"):  # shapes without memory: a damaged file cannot request an allocation
+            # On "meta", shapes take no memory: a damaged file cannot request an allocation.
+            with nullcontext() if is_own else torch.device("meta"):
                 built = build(recipe.model, facts, seed=0, gates=recipe.gates)
         except UsageError as error:
+            if is_own:
+                raise
             raise StateError(f"the files in {str(path)!r} do not belong together: {error}") from None
         if trained_on not in (None, prepared_by(built)):
             raise StateError(
                 f"the model in {str(path)!r} was trained on rows prepared by {trained_on!r:.200}, but this version of "
                 f"Sordino prepares them by {prepared_by(built)!r}: use the version that trained it, or train again."
             )
-        built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
+        if is_own:
+            load_weights(built.module, folder, of=f"run of {recipe.model}")
+        else:
+            built.module.load_state_dict(folder.model(like=built.module.state_dict()), assign=True)
         return cls(folder, recipe, facts, built)
 
     @property
@@ -74,6 +86,9 @@ class SavedRun:
     @property
     def has_probabilities(self) -> bool:
         """Whether outputs are logits of classes. Otherwise they are scores."""
+        loss = self.recipe.loss
+        if loss is not None:
+            return loss.rpartition(":")[2] in WITH_PROBABILITIES
         return method_of(self.recipe).has_probabilities
 
     def network_inputs(self, raw: Tensor) -> Tensor:
@@ -122,16 +137,13 @@ class SavedRun:
 FinishedRun = SavedRun | OwnRun
 
 
-def read_run(path: Path, *, model: str | None = None, data: str | None = None) -> FinishedRun:
-    """A finished run. `model` names the function and `data` the rows that a run of a model of one's own needs."""
-    folder = RunFolder(path)
-    if is_own_run(folder):
-        return OwnRun.read(path, model, data)
-    if model is not None and folder.has_recipe:
-        raise UsageError(
-            f"--model goes with a run of a model of your own, and {str(path)!r} has a recipe: leave it out."
-        )
-    return SavedRun.read(path)
+def read_run(path: Path, *, model: str | None = None, loss: str | None = None, data: str | None = None) -> FinishedRun:
+    """A finished run. `model` and `loss` name the functions and `data` the rows that a run of one's own model needs."""
+    if not is_own_run(RunFolder(path)):
+        return SavedRun.read(path, model=model, loss=loss)
+    if loss is not None:
+        raise UsageError("--loss goes with a recipe: return the loss with the model, in a sordino.TrainingSetup.")
+    return OwnRun.read(path, model, data)
 
 
 def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from sordino.convex.noisy_cgd import NoisyCGD
 from sordino.data import DataSet, Facts, Split, load
+from sordino.errors import UsageError
+from sordino.gradients.probes import one_line
 from sordino.kernel.noise import NormalNoise
 from sordino.kernel.records import Records, as_records, by_user
 from sordino.kernel.step import Plan
@@ -22,7 +24,7 @@ from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import OwnRun
 from sordino.recipes.recipe import Recipe
-from sordino.training.evaluation import Public
+from sordino.training.evaluation import Public, evaluating
 from sordino.verification import Verdict, verify
 from sordino.verification.hidden_state import NOT_CHECKED, lasting_kernel, verify_hidden_state
 from sordino.verification.noise_histogram import NoisePicture, noise_picture
@@ -82,8 +84,29 @@ def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> P
     task = TaskFacts(data.rows_per_user or 1, is_regression=data.facts.num_classes is None)
     settings = recipe.settings(method_of(recipe).defaults(recipe, examples, task))
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
+    if ":" in recipe.model and recipe.loss is None:
+        _check_outputs(built, data.facts, network_inputs(built, data.facts, _synthetic(data.train, data.facts).inputs))
     records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
     return PreparedRecipe(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
+
+
+def _check_outputs(built: Built, facts: Facts, synthetic: Tensor) -> None:
+    """Refuses a network of other code whose outputs do not fit the usual loss of the data."""
+    wanted = (len(synthetic),) if facts.num_classes is None else (len(synthetic), facts.num_classes)
+    try:
+        with evaluating(built.module), torch.no_grad():
+            found = tuple(built.module(synthetic.float()).shape)
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
+        shape = tuple(synthetic.shape[1:])
+        raise UsageError(
+            f"the model fails on rows of shape {shape}: {type(error).__name__}: {one_line(error)}"
+        ) from None
+    if found != wanted:
+        meant = "one number" if facts.num_classes is None else f"{facts.num_classes} logits, one for each class,"
+        raise UsageError(
+            f"the model must return {meant} per row, of shape {wanted} for {len(synthetic)} rows, got {found}: change "
+            "its last layer, or name a loss for these outputs (--loss)."
+        )
 
 
 def _public_size(recipe: Recipe, data: DataSet) -> int:

@@ -27,6 +27,7 @@ from sordino.recipes.settings import (
     Fraction,
     MethodByName,
     MethodName,
+    NamedInFile,
     Only,
     Positive,
     SamplerByName,
@@ -36,8 +37,11 @@ from sordino.recipes.settings import (
     Text,
     checked,
     declared,
+    encodable,
     json_schema,
+    names_code,
     one_of,
+    option_of,
     renamed,
     setting,
 )
@@ -90,7 +94,16 @@ def _known_weights(text: str) -> str:
 
 ClassWeights = Annotated[str, AfterValidator(_known_weights)]
 NoiseName = Annotated[str, AfterValidator(_known_noise)]
-ModelName = Annotated[str, one_of(_models)]
+
+
+def _function(text: str) -> str:
+    if not names_code(text):
+        raise ValueError("MODULE:FUNCTION, as in path/to/file.py:own_loss or torch.nn.functional:multi_margin_loss")
+    return text
+
+
+ModelName = Annotated[str, AfterValidator(encodable), one_of(_models, "MODULE:FUNCTION", "timm:NAME")]
+FunctionName = Annotated[str, AfterValidator(encodable), AfterValidator(_function)]
 _WHOLE_GRADIENT = "the proof is about steps of the whole gradient"
 
 
@@ -105,9 +118,9 @@ class Recipe:
 
     data: Text = setting(help="Dataset: a name from `sordino data list`, or a path.", commands=_ALL)
     model: ModelName = setting(
-        help="Network: a name from `sordino models`.",
+        help="Network: a name from `sordino models`, MODULE:FUNCTION of your own, or timm:NAME.",
         commands=_ALL,
-        verify="Network: a name, or MODULE:FUNCTION for a run of your own model.",
+        tune="Network: a name from `sordino models`.",
     )
     epsilon: Positive = setting(
         help="Target epsilon, above 0.",
@@ -119,6 +132,12 @@ class Recipe:
     )
     method: MethodByName = setting(
         MethodName.DP_SGD, "Method: dp-sgd, or noisy-cgd for convex networks [dp-sgd].", commands=("train", "verify")
+    )
+    loss: FunctionName | None = setting(
+        None,
+        "Loss of your own, MODULE:FUNCTION of outputs and target [by data].",
+        commands=("train", "verify"),
+        only=_noisy_cgd(None, because="the proof is about the squared loss"),
     )
     schema: Text | None = setting(None, "TOML file with the public facts of a table or of arrays.", commands=_ALL)
     gates: Annotated[int, Field(ge=1, le=1 << 16)] | None = setting(
@@ -272,6 +291,8 @@ class Recipe:
         check_target(self.epsilon, self.delta_for(_MANY), allow_weak=self.allow_weak)
         self._check_method()
         method_of(self).check(self)
+        if self.loss is not None and self.class_weights is not None:
+            raise SettingError("{class_weights} and {loss} exclude each other: weight the classes in the loss itself.")
         if self.epochs is not None and self.steps is not None:
             raise SettingError("{epochs} and {steps} exclude each other: give one of them.")
         if (self.adjacency is Adjacency.ADD_OR_REMOVE) != (self.expected_examples is not None):
@@ -351,7 +372,7 @@ class Recipe:
         for each in settings:
             found = [name for name in (each.key, each.name) if name in table]
             if found:
-                entries[each.name] = table.entries[found[0]]
+                entries[each.name] = _from_file(each.name, table.entries[found[0]])
             elif each.is_required:
                 raise UsageError(f"{what}: {each.key} is missing.")
         with table.named():
@@ -385,6 +406,22 @@ class Recipe:
             if one in settings:
                 settings.setdefault(other, None)
         return replace(self, **settings)
+
+    def with_code(self, *, model: str | None = None, loss: str | None = None) -> Recipe:
+        """A copy with the functions that the user named, in place of those that a file names, which are not imported.
+
+        >>> recipe = Recipe.parse('data = "digits"\\nmodel = "nets.py:net"\\nepsilon = 1.0', what="the recipe")
+        >>> recipe.with_code(model="copied.py:net").model
+        'copied.py:net'
+        """
+        given = {name: value for name, value in (("model", model), ("loss", loss)) if value is not None}
+        for name in given:
+            if not names_code(getattr(self, name)):
+                raise UsageError(
+                    f"{option_of(name)} goes with a run of a model or loss of your own, and the recipe has "
+                    f"{validate.option(getattr(self, name))}: leave it out."
+                )
+        return self.changed(**given)
 
     def settings(self, defaults: TrainingSettings) -> TrainingSettings:
         """The settings of the recipe, with defaults for those that are None.
@@ -448,6 +485,11 @@ def undescribed(folder: RunFolder) -> str:
 def _key_of(name: str) -> str:
     settings: dict[str, DeclaredSetting] = declared(Recipe)
     return settings[name].key if name in settings else name
+
+
+def _from_file(name: str, value: Any) -> Any:
+    """A setting that was read from a file. Names of code are marked, because a file must not decide what is run."""
+    return NamedInFile(value) if name in ("model", "loss") and isinstance(value, str) and names_code(value) else value
 
 
 def _plain(value: Any) -> Any:

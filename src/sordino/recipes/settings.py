@@ -23,18 +23,32 @@ _DECLARED: dict[type, dict[str, DeclaredSetting]] = {}  # cached, because every 
 _MODELS: dict[type, type[BaseModel]] = {}
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Checks that a string can be written to a TOML file and be a file name."""
     if not text or "\0" in text or text.encode(errors="replace").decode() != text:
         raise ValueError("a non-empty UTF-8 string without NUL")
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(encodable)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class NamedInFile(str):
+    """Name of code, `MODULE:FUNCTION`, that was read from a file. Only a name that the user gave is imported."""
+
+
+def names_code(name: str | None) -> bool:
+    """Whether a model or loss is named as `MODULE:FUNCTION`, which has to be imported.
+
+    >>> names_code("nets.py:network"), names_code("linear"), names_code("timm:resnet18")
+    (True, False, False)
+    """
+    place, colon, _ = (name or "").rpartition(":")
+    return bool(colon) and place != "timm"
 
 
 class SamplerName(StrEnum):
@@ -291,12 +305,12 @@ def _not_null(entry: dict[str, Any]) -> dict[str, Any]:
     return next((each for each in entry.get("anyOf", ()) if each.get("type") != "null"), entry)
 
 
-def one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
-    """A check that a string is one of `names()`, which is called when a value is checked."""
+def one_of(names: Callable[[], tuple[str, ...]], *patterns: str) -> AfterValidator:
+    """A check that a string is one of `names()`, which is called when a value is checked, or like a pattern A:B."""
 
     def check(text: str) -> str:
-        if text not in names():
-            raise ValueError(f"one of {', '.join(names())}")
+        if not (patterns and all(text.rpartition(":"))) and text not in names():
+            raise ValueError(f"one of {', '.join((*names(), *patterns))}")
         return text
 
     return AfterValidator(check)

@@ -26,6 +26,7 @@ from sordino.optimized_noise import Flat, FromReleases, OptimizedNoise, best_blo
 from sordino.optimized_noise.noise import Fit
 from sordino.optimized_noise.sources import Source
 from sordino.recipes.defaults import TrainingSettings
+from sordino.recipes.named_code import named_loss
 from sordino.recipes.planning import make_sampler
 from sordino.recipes.settings import SettingError
 from sordino.training.averaging import Averaging, Ema, Tail
@@ -96,7 +97,9 @@ def gradient_of(prepared: PreparedRecipe) -> LossGradient:
 
 
 def loss_of(prepared: PreparedRecipe) -> Callable[..., Tensor]:
-    """The loss: cross-entropy with the class weights of the recipe, or squared error for regression."""
+    """The loss that the user named, otherwise cross-entropy with the class weights of the recipe, or squared error."""
+    if prepared.recipe.loss is not None:
+        return named_loss(prepared.recipe.loss)
     classes, weights = prepared.data.facts.num_classes, parse_class_weights(prepared.recipe.class_weights)
     if weights is None:
         return F.mse_loss if classes is None else F.cross_entropy

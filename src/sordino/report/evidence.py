@@ -126,12 +126,14 @@ class Evidence:
     metrics: tuple[dict[str, Any], ...] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path, *, model: str | None = None, data: str | None = None) -> Evidence:
+    def read(
+        cls, path: Path, *, model: str | None = None, loss: str | None = None, data: str | None = None
+    ) -> Evidence:
         """Reads the folder of a finished run. Raises `UsageError` if it is unfinished, `StateError` if damaged.
 
-        `model` and `data` are for a run of the user's own model: see `OwnRun`.
+        `model`, `loss` and `data` are for a run of the user's own model: see `read_run`.
         """
-        saved = read_run(path, model=model, data=data)
+        saved = read_run(path, model=model, loss=loss, data=data)
         what = f"privacy.json in {str(path)!r}"
         promised: dict[str, Any] = saved.folder.privacy()
         try:

@@ -169,6 +169,7 @@ def attack_run(
     *,
     data: str | None = None,
     model: str | None = None,
+    loss: str | None = None,
     references: int = 4,
     rows: int = 1000,
     epochs: float | None = None,
@@ -179,14 +180,15 @@ def attack_run(
     """Attacks at most `rows` members and as many public rows of a finished run.
 
     Fewer `epochs` than the run had make the references faster to train, and the attacks weaker. `data` names the
-    dataset if it is not where the recipe says; a run of the user's own model needs it, with `model` (MODULE:FUNCTION).
+    dataset if it is not where the recipe says; a run of the user's own model needs it, with `model`
+    (MODULE:FUNCTION), and a recipe that names functions of the user's own needs `model` and `loss` again.
     """
     check_references(references)
     validate.count(at_least=FEWEST, rows=rows)
     for rate in rates:
         validate.between(0, 1, low_open=True, high_open=True, false_alarm_rate=rate)
     own_data = data if is_own_run(RunFolder(run)) else None
-    evidence = Evidence.read(run, model=model, data=own_data)
+    evidence = Evidence.read(run, model=model, loss=loss, data=own_data)
     saved = evidence.saved
     if isinstance(saved, OwnRun):
         return _attack_own(evidence, saved, references, rows, epochs, rates, seed)
