@@ -1,4 +1,4 @@
-"""`sordino train --model nets.py:network --loss nets.py:own_loss`: one's own PyTorch code, named on the command line."""
+"""`sordino train --model nets.py:network --loss nets.py:own_loss`: own PyTorch code, named on the command line."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_arrays_with_a_number_as_target_need_one_number_per_row(run, refused) ->
         (["--model", "nets.py:with_clip"], "must return the module alone here, got a TrainingSetup with clip"),
         (["--model", "linear", "--loss", "own_loss"], "--loss must be MODULE:FUNCTION"),
         (["--model", "linear", "--loss", "nets.py:missing"], "has none of this name"),
-        (["--model", "gated-relu", "--method", "noisy-cgd", "--loss", "nets.py:own_loss"], "--loss needs --method dp-sgd"),
+        (["--model", "gated-relu", "--method", "noisy-cgd", *CODE[2:]], "--loss needs --method dp-sgd"),
         (["--model", "timm:resnet10t"], "timm:resnet10t needs timm: install sordino[timm]"),
     ],
 )  # fmt: skip

@@ -113,6 +113,8 @@ def fit_hidden_state(
     plan.check_noise(delta)
     bar = (ProgressBar("hidden-state training"),) if progress else ()
     callback_list = CallbackList((LogSteps(), *bar, *callbacks))
+    if callback_list.needs_evaluation:
+        raise UsageError("a hidden-state run has no measurements on its way, so no callback can stop it early.")
     steps = _Steps(plan, module, records, callback_list, on_shown)
     if not resume:  # before the folder is made, so that an error leaves none
         budget.check_target(plan.event_at, plan.noise_multiplier, plan.adjacency, what=_WHAT, delta=delta)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -183,11 +184,25 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[to
             warnings.catch_warnings(),
             attributes_kept(model),
             transformers_settings(model),
+            not_compiled(),
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")  # results are correct
             yield own
     finally:
         torch.set_default_dtype(around)
+
+
+@contextmanager
+def not_compiled() -> Iterator[None]:
+    """Runs modules that were compiled in place, or compiled parts of a model, as they were before.
+
+    A compiled graph can neither be taken apart into rows nor traced inside `vmap`.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.errors import UsageError
+from sordino.gradients.torch_state import original
 
 WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
 
@@ -43,8 +44,11 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of the trainable parameters of `model`. A tied parameter counts once."""
-        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        """The layout of the trainable parameters of `model`. A tied parameter counts once.
+
+        A model inside `torch.compile` has the names that it has outside.
+        """
+        named = [(name, parameter) for name, parameter in original(model).named_parameters() if parameter.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(tuple(parameter.shape) for _, parameter in named))
 
     @cached_property
@@ -317,7 +321,8 @@ class Private:
     @torch.no_grad()
     def write_to(self, model: nn.Module) -> None:
         """Writes each part to `.grad` of its parameter. It replaces the old gradient and uses its memory again."""
-        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        inner = original(model)
+        trained = {name: parameter for name, parameter in inner.named_parameters() if parameter.requires_grad}
         if Layout(tuple(trained), tuple(tuple(parameter.shape) for parameter in trained.values())) != self.layout:
             raise UsageError(
                 "the gradient was computed for other trainable parameters than the model has: "

@@ -203,7 +203,7 @@ _MODELS = {
         "two convolutions with tanh, for small images, such as 16x16: 21,546 parameters in gray",
         _IMAGES,
         lambda shape, outputs: cnn(shape[0], shape[1], shape[2], outputs),
-        _pixels,
+        pixels,
     ),
     "lenet": _Model(
         "LeNet-5 with tanh, for 28x28 or 32x32 images: 61,706 parameters in gray, 62,006 in color",

@@ -1,4 +1,4 @@
-"""Callbacks of a training: base class, progress bar, log messages and TensorBoard.
+"""Callbacks of a training: base class, progress bar, log messages, TensorBoard, and stopping early.
 
 A callback receives public values only: step counts, epsilon, and measurements on public rows or charged to the budget.
 Gradients, losses of private rows and batches are never passed to it.
@@ -7,6 +7,7 @@ Gradients, losses of private rows and batches are never passed to it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,13 +31,14 @@ LOGGER.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """Public facts about a training before its first step. `steps_taken` is above 0 if the run is resumed."""
+    """Public facts about a training before its first step. If it is resumed, with its steps and evaluations so far."""
 
     steps: int
     steps_taken: int
     batch_size: float
     noise_multiplier: float
     guarantee: Guarantee
+    rows: tuple[Row, ...] = ()
 
 
 class Callback:
@@ -54,8 +56,17 @@ class Callback:
     1
     """
 
+    needs_evaluation: bool = False  # refuse a training that measures nothing on its way
+
     def on_start(self, start: TrainingStart) -> None:
         """Called once, before the first step."""
+
+    def wants_to_stop(self) -> bool:
+        """Asked before each step of `fit`: whether the training shall end here, with the weights that it has.
+
+        The guarantee stays that of all planned steps, whatever the reason to stop.
+        """
+        return False
 
     def on_step(self, step: int, steps: int) -> None:
         """Called after each step with the number of steps taken and planned."""
@@ -77,6 +88,10 @@ class CallbackList(Callback):
         self._callbacks: Sequence[Callback] = tuple(callbacks)
         for place, callback in enumerate(self._callbacks):
             validate.instance(Callback, **{f"callbacks[{place}]": callback})
+        self.needs_evaluation = any(callback.needs_evaluation for callback in self._callbacks)
+
+    def wants_to_stop(self) -> bool:
+        return any([callback.wants_to_stop() for callback in self._callbacks])
 
     def on_start(self, start: TrainingStart) -> None:
         for callback in self._callbacks:
@@ -159,7 +174,7 @@ class LogSteps(Callback):
 
 
 class EventLog(Callback):
-    """Writes evaluations for TensorBoard into `folder`, which is made at the first one."""
+    """Writes evaluations for TensorBoard into `folder`, which is made at the first one. See also `loggers`."""
 
     def __init__(self, folder: Path | str) -> None:
         try:
@@ -180,6 +195,60 @@ class EventLog(Callback):
     def on_close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+class EarlyStopping(Callback):
+    """Ends a training when a measurement has not improved for `patience` evaluations in a row.
+
+    It sees what was measured on public rows (`evaluation=Public(...)`), or on private rows at a price that was charged
+    before (`Charged`). Stopping saves time and no privacy: the guarantee is that of all planned steps.
+
+    >>> stopping = EarlyStopping("validation_accuracy", patience=2)
+    >>> for accuracy in (0.5, 0.7, 0.6, 0.7):
+    ...     stopping.on_evaluation({"step": 1, "validation_accuracy": accuracy})
+    >>> stopping.wants_to_stop(), stopping.best
+    (True, 0.7)
+    """
+
+    needs_evaluation = True
+
+    def __init__(
+        self,
+        metric: str = "validation_accuracy",
+        *,
+        patience: int = 3,
+        least_gain: float = 0.0,
+        lower_is_better: bool = False,
+    ) -> None:
+        validate.instance(str, metric=metric)
+        validate.count(patience=patience)
+        validate.between(0, 1e300, least_gain=least_gain)
+        self.metric, self._patience, self._least_gain = metric, patience, least_gain
+        self._sign = -1.0 if lower_is_better else 1.0
+        self._best, self._in_vain = -math.inf, 0
+
+    @property
+    def best(self) -> float:
+        """The best value so far."""
+        return self._sign * self._best
+
+    def on_start(self, start: TrainingStart) -> None:
+        self._best, self._in_vain = -math.inf, 0
+        for row in start.rows:
+            self.on_evaluation(row)
+
+    def on_evaluation(self, row: Row) -> None:
+        if self.metric not in row:
+            measured = [name for name in row if name.startswith("validation_")]
+            raise UsageError(f"metric must be one of {', '.join(measured)}, got {validate.option(self.metric)}.")
+        value = self._sign * float(row[self.metric])
+        if value > self._best + self._least_gain:
+            self._best, self._in_vain = value, 0
+        else:
+            self._in_vain += 1
+
+    def wants_to_stop(self) -> bool:
+        return self._in_vain >= self._patience
 
 
 class CallOnEvaluation(Callback):

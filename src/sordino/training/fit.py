@@ -23,6 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
+from sordino.gradients.torch_state import original
 from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.budget import Budget
 from sordino.kernel.calibration import calibrate, check_delta_for, check_target, event_at
@@ -136,6 +137,14 @@ def fit(
     validate.instance((Plan, type(None)), plan=plan)
     own_callbacks = CallbackList(callbacks)  # checked by themselves, so that a message has the place in `callbacks`
     evaluation = _evaluation(evaluation, options)
+    bar = (ProgressBar(),) if options.get("progress", True) else ()
+    on_row = options.get("on_row")
+    called = CallbackList((LogSteps(), *bar, own_callbacks, *(() if on_row is None else (CallOnEvaluation(on_row),))))
+    if called.needs_evaluation and evaluation.during is None:
+        raise UsageError(
+            "a callback that stops early needs measurements on the way, on public rows or at a price: give "
+            "evaluation=so.Public(...). Private rows that are not charged for cannot decide when to stop."
+        )
     if delta is None:
         delta = data.delta if isinstance(data, Budget) else None
         if delta is None:
@@ -195,9 +204,6 @@ def fit(
             raise UsageError(
                 "draw_again must be False with a charged evaluation: its noise was used for other weights."
             )
-    bar = (ProgressBar(),) if options.get("progress", True) else ()
-    on_row = options.get("on_row")
-    called = CallbackList((LogSteps(), *bar, own_callbacks, *(() if on_row is None else (CallOnEvaluation(on_row),))))
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     micro_batch = options.get("physical_batch_size", "auto")
     if folder is None:
@@ -223,6 +229,11 @@ class FitJob:
     examples: int
     delta: float
     evaluation: Evaluation
+
+    @property
+    def _module(self) -> nn.Module:
+        """The model, without the wrapper of `torch.compile`."""
+        return original(self.model)
 
     def calibrated(self, epsilon: float, taken_up: PromisedRun | None, *, allow_weak: bool) -> FitJob:
         """A copy whose noise is calibrated for `epsilon`, or has the multiplier of a run that is taken up again."""
@@ -272,11 +283,11 @@ class FitJob:
         """Settings that identify the run of a checkpoint, besides its plan and its data."""
         gradient = self.plan.contribution
         found = {
-            "model": repr([(name, tuple(x.shape), x.requires_grad) for name, x in self.model.named_parameters()]),
+            "model": repr([(name, tuple(x.shape), x.requires_grad) for name, x in self._module.named_parameters()]),
             "loss": name_of_loss(getattr(gradient, "loss", gradient)),
             "precision": str(getattr(gradient, "autocast", None)),
             "views": repr(getattr(gradient, "views", None)),
-            "optimizer": described_optimizer(self.optimizer, self.model),
+            "optimizer": described_optimizer(self.optimizer, self._module),
             "schedule": repr((self.schedule, self.averaging, self.divisor)),
         }
         charged = self.evaluation.charged
@@ -363,19 +374,25 @@ class FitJob:
         else:
             guarantee, rows = self.promised(training, writer, described or {})
 
+        def note(row: Row) -> None:
+            rows.append(row)
+            if writer is not None:
+                writer.add(row)
+
         def after_step() -> None:
             callbacks.on_step(run.steps, len(run))
             if is_evaluated(run.steps, len(run)):
-                rows.append(self._row(training, guarantee))
-                if writer is not None:
-                    writer.add(rows[-1])
+                note(self._row(training, guarantee))
                 callbacks.on_evaluation(rows[-1])
 
         with ExitStack() as stack:
             stack.enter_context(closing_callbacks(callbacks))
             stop = stack.enter_context(stop_requests(wanted=writer is not None))
-            callbacks.on_start(TrainingStart(len(run), run.steps, self.divisor, self.noise_multiplier, guarantee))
-            take_steps(training, writer=writer, stop=stop, after_step=after_step)
+            start = TrainingStart(len(run), run.steps, self.divisor, self.noise_multiplier, guarantee, tuple(rows))
+            callbacks.on_start(start)
+            take_steps(training, writer=writer, stop=stop, after_step=after_step, ends_early=callbacks.wants_to_stop)
+            if run.steps < len(run) and self.evaluation.at_end is not None:  # it was ended early by a callback
+                note(self._last_row(training, rows[-1] if rows else {}, guarantee))
             training.end()
             if writer is not None:
                 writer.finish(training)
@@ -396,7 +413,7 @@ class FitJob:
         if done.drawn_again:
             events.append(plan.sampler.compose(plan.noise.event, done.drawn_again))
             self.budget.charge(events[-1], adjacency, what="steps drawn again", run=run)
-        self.model.load_state_dict(folder.model(like=self.model.state_dict()))
+        self._module.load_state_dict(folder.model(like=self._module.state_dict()))
         promised: Any = folder.privacy()
         guarantee = self._guarantee_of(events, tuple(promised["assumptions"]))
         guarantee = replace(guarantee, epsilon=max(guarantee.epsilon, float(promised["epsilon"])))
@@ -423,7 +440,7 @@ class FitJob:
     def _described(self) -> dict[str, object]:
         """Public facts about the training, for a run folder without a recipe."""
         return describe_training(
-            self.model,
+            self._module,
             self.budget.records,
             self.plan,
             self.optimizer,
@@ -432,10 +449,19 @@ class FitJob:
             self.divisor,
         )
 
-    def _row(self, training: Training, guarantee: Guarantee) -> Row:
-        run, rows = training.run, self.evaluation
+    def _last_row(self, training: Training, before: Row, guarantee: Guarantee) -> Row:
+        """The last row of a training that was ended early: that of its last evaluation, with the test rows."""
+        row = before if before.get("step") == training.run.steps else self._about(training, guarantee)
+        tested = {} if self.evaluation.at_end is None else training.measure(self.evaluation.at_end)
+        return row | {f"test_{name}": value for name, value in tested.items()}
+
+    def _about(self, training: Training, guarantee: Guarantee) -> Row:
+        run = training.run
         epoch = round(run.steps * self.divisor / self.examples, 4)
-        row: Row = {"step": run.steps, "epoch": epoch, "epsilon": epsilon_so_far(run, guarantee), "delta": self.delta}
+        return {"step": run.steps, "epoch": epoch, "epsilon": epsilon_so_far(run, guarantee), "delta": self.delta}
+
+    def _row(self, training: Training, guarantee: Guarantee) -> Row:
+        run, rows, row = training.run, self.evaluation, self._about(training, guarantee)
         if rows.during is not None:
             row |= {f"validation_{name}": value for name, value in training.measure(rows.during).items()}
         if rows.at_end is not None and run.steps == len(run):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sordino.encodings.freeze import Rest, rest_of, step_at_rest
 from sordino.errors import Interrupted, StateError, UsageError
+from sordino.gradients.torch_state import original
 from sordino.gradients.transformers_settings import transformers_model
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import Private
@@ -79,7 +80,11 @@ def stop_requests(wanted: bool = True) -> Iterator[StopRequest]:
 
 
 class Training:
-    """Applies the private gradients of a run to a model. This is post-processing, so it costs no privacy."""
+    """Applies the private gradients of a run to a model. This is post-processing, so it costs no privacy.
+
+    Of a model inside `torch.compile`, `model` is the module itself, whose names are saved. The compiled one measures
+    public rows.
+    """
 
     def __init__(
         self,
@@ -91,10 +96,11 @@ class Training:
         schedule: AnySchedule | None = None,
         averaging: Averaging | None = None,
     ) -> None:
-        self.model, self.optimizer, self.run = model, optimizer, run
+        self.model, self.optimizer, self.run = original(model), optimizer, run
+        self._evaluated = model  # compiled, if the caller compiled it
         self._divisor, self._schedule, self._averaging = divisor, schedule or Constant(), averaging
         self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self._trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
+        self._trained = {name: x for name, x in self.model.named_parameters() if x.requires_grad}
         self._average = None if averaging is None else averaging.init(self._trained)
 
     def step(self) -> None:
@@ -141,11 +147,9 @@ class Training:
         last = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.model.load_state_dict(self.weights())
         try:
-            return (
-                (by or measured)(self.model, rows)
-                if isinstance(rows, Public)
-                else {"accuracy": rows.accuracy(self.model)}
-            )
+            if isinstance(rows, Public):
+                return (by or measured)(self._evaluated, rows)
+            return {"accuracy": rows.accuracy(self.model)}
         finally:
             self.model.load_state_dict(last)
 
@@ -206,14 +210,17 @@ def take_steps(
     writer: RunWriter | None = None,
     stop: StopRequest | None = None,
     after_step: Callable[[], None] = lambda: None,
+    ends_early: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Takes all remaining steps.
+    """Takes all remaining steps, or those until `ends_early`, which may depend on public values only.
 
     `take` takes one step, by default `training.step`. A `writer` writes checkpoints: no step begins before a checkpoint
     covers it. With a `writer`, a `stop` request ends the loop after the current step with `Interrupted`.
     """
     run, take = training.run, take or training.step
     for _ in steps_left(run):
+        if ends_early():
+            return
         if writer is not None:
             writer.before_step(training)
         take()
