@@ -211,6 +211,7 @@ def fit(
     settings_of(optimizer)  # refused before anything is written
     if taken_up is not None and folder.is_finished:
         return job.finished(folder, taken_up)
+    plan.contribution.check(model, budget.records)  # before a folder is made, and gradients are computed for it
     budget.records.check_repeatable()
     return job.follow_in(folder, key, micro_batch, called, resume=resume, draw_again=draw_again)
 
