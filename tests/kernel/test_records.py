@@ -55,6 +55,9 @@ def same(one: Batch, other: Batch) -> bool:
         Pairs(X, Y),
         Pairs(X.numpy(), Y.tolist()),
         Pairs(X.numpy(), Y.numpy()),
+        DataLoader(TensorDataset(X, Y)),
+        DataLoader(Pairs(X, Y), batch_size=None),
+        list(zip(X, Y, strict=True)),
         as_records((X, Y)),
     ],
 )
@@ -174,7 +177,6 @@ def test_a_unit_joins_a_batch_at_most_once() -> None:
         ((X, Y.tolist()), DataError, "targets must be a tensor or an array, got list"),
         ((torch.tensor(1.0), Y), DataError, "one entry per row"),
         (Pairs(X), DataError, "inputs and a target, got 1 part"),
-        (DataLoader(TensorDataset(X, Y)), UsageError, "got a DataLoader"),
         ("mnist", UsageError, "or a map-style Dataset, got str"),
     ],
 )

@@ -7,6 +7,8 @@ A `PrivateRun` returns `Private` gradients: never batches, losses or norms. The 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import tee
+from math import ceil
 from typing import Literal, NoReturn
 
 import torch
@@ -22,7 +24,9 @@ from sordino.kernel.encoding import State
 from sordino.kernel.micro_batches import MEMORY_MIB, keep_what_is_freed, units_at_a_time
 from sordino.kernel.noise import LearningNoise, NoiseAt, arithmetic_of, warn_if_hopeless
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Batch, Data
+from sordino.kernel.records import Batch, Data, Records
+from sordino.kernel.rows import ReadAt
+from sordino.kernel.sampling import Indices
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import (
     BegunStep,
@@ -34,6 +38,7 @@ from sordino.kernel.step import (
     clipped,
     finish,
     gathered,
+    read_together,
     step,
     sum_of_nobody,
 )
@@ -111,7 +116,7 @@ class PrivateRun:
             run=identity,
         )
         self._streams = Streams.of(self._release.key)
-        self._batches = plan.sampler.batches(self._records.num_units, self._streams.sampling)
+        self._batches, self._records = self._reading_ahead(0)
 
     @property
     def steps(self) -> int:
@@ -167,7 +172,7 @@ class PrivateRun:
             self._drawn_again = again
         self._state = StepState.of_names(coding_state)
         self._steps_begun = step
-        self._batches = self.plan.sampler.batches(self._records.num_units, self._streams.sampling, start=step)
+        self._batches, self._records = self._reading_ahead(step)
 
     def __len__(self) -> int:
         return self.plan.steps
@@ -257,6 +262,18 @@ class PrivateRun:
         promise = Guarantee.of(self.event, adjacency, delta=delta, unit=unit, assumptions=assumed)
         self.plan.check_noise(delta)
         return promise
+
+    def _reading_ahead(self, start: int) -> tuple[Iterator[Indices], Records]:
+        """The batches from step `start` on, and the records that read the rows of later ones in advance."""
+        records, size = self._budget.records, self.physical_batch_size
+        own, later = tee(self.plan.sampler.batches(records.num_units, self._streams.sampling, start))
+        gathered = (
+            (part, ReadAt(self._streams.rows, number))
+            for number, batch in enumerate(later, start)
+            for part in read_together(records, torch.from_numpy(batch), size)
+        )
+        parts = len(read_together(records, torch.arange(ceil(self.expected_batch_size)), size))
+        return own, records.read_ahead(gathered, requests_per_step=parts)
 
     def _next_batch(self) -> Tensor:
         return torch.from_numpy(next(self._batches))
