@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sordino.errors import UsageError
 from sordino.kernel.buckets import Buckets
-from sordino.kernel.lazy_rows import Collate, Lazy, Preparation, RowSource, is_hugging_face, refuse_names_of_tuples
+from sordino.kernel.lazy_rows import Collate, IndexedRows, Lazy, Preparation, is_hugging_face, refuse_names_of_tuples
 from sordino.kernel.row_structure import Keys
 from sordino.kernel.rows import InMemory, Rows
 
 Array: TypeAlias = Tensor | NDArray[Any]
-RawData: TypeAlias = Dataset[Any] | DataLoader[Any] | RowSource | Sequence[Array] | Mapping[str, Array]
+RawData: TypeAlias = Dataset[Any] | DataLoader[Any] | IndexedRows | Sequence[Array] | Mapping[str, Array]
 
 _EXPECTED = "(inputs..., target), a dictionary of arrays, or a map-style Dataset"
 
@@ -41,7 +41,7 @@ def as_rows(
     if isinstance(data, TensorDataset) and collate is None and buckets is None:
         data = data.tensors
     if isinstance(data, Dataset) or is_hugging_face(data) or _is_list_of_rows(data):
-        return Lazy.of(cast(RowSource, data), inputs=inputs, target=target, prepare=Preparation(collate, buckets))
+        return Lazy.of(cast(IndexedRows, data), inputs=inputs, target=target, prepare=Preparation(collate, buckets))
     if collate is not None:
         raise UsageError(f"collate_fn is for a map-style Dataset, got {type(data).__name__}: leave it out.")
     if buckets is not None:

@@ -43,7 +43,7 @@ _ROWS_TO_INSPECT = 9  # the structure is that of most of these
 Collate: TypeAlias = Callable[[list[Any]], Any]
 
 
-class RowSource(Protocol):
+class IndexedRows(Protocol):
     """A map-style dataset: rows by index."""
 
     def __len__(self) -> int: ...
@@ -95,7 +95,7 @@ class Lazy:
     `keys` are those of rows that are dictionaries. `prepare` is what is done with a row after it is read.
     """
 
-    dataset: RowSource
+    dataset: IndexedRows
     structure: tuple[Tensor, ...]
     length: int
     keys: Keys | None
@@ -104,7 +104,7 @@ class Lazy:
     @classmethod
     def of(
         cls,
-        dataset: RowSource,
+        dataset: IndexedRows,
         *,
         inputs: Sequence[str] | None = None,
         target: str | None = None,
@@ -257,7 +257,7 @@ def _reads_many(dataset: object) -> bool:
     return isinstance(dataset, ManyRows) or (is_hugging_face(dataset) and dataset.format["type"] != "custom")
 
 
-def _only_used(dataset: RowSource, keys: Keys | None) -> RowSource:
+def _only_used(dataset: IndexedRows, keys: Keys | None) -> IndexedRows:
     """The dataset without columns that are not used, which would be read and decoded with each row."""
     if keys is None or not _reads_many(dataset):
         return dataset
@@ -272,7 +272,7 @@ def _same(row: Any) -> Any:
     return row
 
 
-def _row_at(dataset: RowSource, index: int) -> Any:
+def _row_at(dataset: IndexedRows, index: int) -> Any:
     return dataset[index]
 
 
@@ -316,7 +316,9 @@ def restored_generators() -> Iterator[Callable[[int], None]]:
         random.setstate(python_state)
 
 
-def _inspected_rows(dataset: RowSource, indices: Sequence[int], prepare: Preparation) -> tuple[list[object], list[str]]:
+def _inspected_rows(
+    dataset: IndexedRows, indices: Sequence[int], prepare: Preparation
+) -> tuple[list[object], list[str]]:
     """The rows `indices`, and the reasons why others cannot be read."""
     rows, reasons = list[object](), list[str]()
     with restored_generators():

@@ -167,6 +167,7 @@ class Records:
 
     def gather_each(self, parts: Sequence[Tensor], at: ReadAt | None = None) -> Iterator[Batch]:
         """Gathers the units of each part. If there are workers, they read later parts meanwhile."""
+        validate.instance((tuple, list), parts=parts)
         reading = self.read_ahead(((part, at) for part in parts), requests_per_step=1)
         for part in parts:
             yield reading.gather(part, at)
