@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from sordino.errors import DataError, UsageError
-from sordino.kernel.records import Batch, Records, as_records
 from sordino.kernel.lazy_rows import restored_generators
+from sordino.kernel.records import Batch, Records, as_records
 from sordino.kernel.row_structure import most_of
 from sordino.kernel.rows import SOME_ROWS, ReadAt, evenly_spaced, hash_tensor
 
