@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from sordino.kernel.clipping import ClipByNorm, ClipPerLayer, Normalise
     from sordino.kernel.contribution import LossGradient
     from sordino.kernel.encoding import Unchanged as Unchanged
+    from sordino.kernel.loading import Loading
     from sordino.kernel.noise import Gaussian
     from sordino.kernel.randomness import Key as Key
-    from sordino.kernel.records import as_records, by_user
+    from sordino.kernel.records import Data, as_records, by_user
     from sordino.kernel.run import PrivateRun
     from sordino.kernel.sampling import BallsInBins, Cyclic, FixedSize, Poisson, Shuffled, TruncatedPoisson
     from sordino.kernel.states import BoundedSum as BoundedSum
@@ -83,10 +84,12 @@ __all__ = [  # noqa: RUF022, they follow the pipeline
     "Shuffled",
     "Cyclic",
     "FixedSize",
-    # records of a unit, and augmented views of a record
+    # records of a unit, how they are read, and augmented views of a record
+    "Data",
     "as_records",
     "by_user",
     "Buckets",
+    "Loading",
     "Views",
     # what each unit contributes
     "LossGradient",
@@ -142,8 +145,9 @@ _MODULES = {  # where each name is imported from when it is first used
     "kernel.calibration": "calibrate",
     "kernel.clipping": "ClipByNorm ClipPerLayer Normalise",
     "kernel.contribution": "LossGradient",
+    "kernel.loading": "Loading",
     "kernel.noise": "Gaussian",
-    "kernel.records": "as_records by_user",
+    "kernel.records": "Data as_records by_user",
     "kernel.run": "PrivateRun",
     "kernel.sampling": "BallsInBins Cyclic FixedSize Poisson Shuffled TruncatedPoisson",
     "kernel.states": "Private",

@@ -67,7 +67,11 @@ def test_endings_of_names_byte_order_marks_and_packed_files(load):
     assert same_inputs(load(b"\xef\xbb\xbf" + TABLE.replace("\n", "\r\n").encode()))
 
 
-@pytest.mark.parametrize("content", [b"", b"age,sex,ill\n", gzip.compress(TABLE.encode() * 50)[:-20]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"age,sex,ill\n", gzip.compress(TABLE.encode() * 50)[:-20]],
+    ids=["empty", "not packed", "cut off"],
+)
 def test_a_damaged_packed_file_is_refused(content, load):
     with pytest.raises(DataError, match=r"damaged or truncated gzip file|must begin with a line of column names"):
         load(content, "people.csv.gz")

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -55,6 +57,9 @@ def same(one: Batch, other: Batch) -> bool:
         Pairs(X, Y),
         Pairs(X.numpy(), Y.tolist()),
         Pairs(X.numpy(), Y.numpy()),
+        DataLoader(TensorDataset(X, Y)),
+        DataLoader(Pairs(X, Y), batch_size=None),
+        list(zip(X, Y, strict=True)),
         as_records((X, Y)),
     ],
 )
@@ -174,8 +179,14 @@ def test_a_unit_joins_a_batch_at_most_once() -> None:
         ((X, Y.tolist()), DataError, "targets must be a tensor or an array, got list"),
         ((torch.tensor(1.0), Y), DataError, "one entry per row"),
         (Pairs(X), DataError, "inputs and a target, got 1 part"),
-        (DataLoader(TensorDataset(X, Y)), UsageError, "got a DataLoader"),
         ("mnist", UsageError, "or a map-style Dataset, got str"),
+        (X, UsageError, r"got Tensor without targets: pass \(inputs, targets\)"),
+        (pandas.DataFrame({"x": [0.5] * 3}), UsageError, r"got DataFrame: pass .*\.to_numpy\(\)"),
+        ((pandas.Series([0.5] * 3), Y[:3]), DataError, r"got Series: pass its \.to_numpy\(\)"),
+        (([X, X], Y), DataError, "got list: stack it by"),
+        ((X, None), DataError, "got NoneType: each row needs a target"),
+        ({"x": {"a": X}, "y": Y}, DataError, "got dict: give each of its values a key of its own"),
+        (Pairs([Image.new("L", (2, 2))] * 10, Y), DataError, r"got Image: convert images by numpy\.asarray"),
     ],
 )
 def test_a_broken_structure_is_refused_by_name(data: object, error: type[Exception], message: str) -> None:

@@ -21,7 +21,7 @@ from repeated_steps import STEPS, Augmented, trained
 import sordino as so
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.errors import UsageError
-from sordino.kernel import rows as rows_module
+from sordino.kernel import lazy_rows as rows_module
 from sordino.kernel.randomness import Key
 from sordino.kernel.records import as_records
 from sordino.kernel.rows import ReadAt

@@ -10,17 +10,19 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from sordino._input.files import read_bytes
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.errors import DataError, UsageError
-from sordino.kernel.rows import most_of
+from sordino.kernel.row_structure import most_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,10 +39,7 @@ def load_folder(folder: Path) -> DataSet:
     """Loads images as uint8, channels first. The classes are the subfolders in sorted order."""
     inside = _resolved(folder)
     _entries(folder, inside)  # refuses train and test if they are links to somewhere else
-    train = folder / "train" if os.path.isdir(folder / "train") else folder
-    classes = [path.name for path in _sub_folders(train, inside)]
-    if len(classes) < 2:
-        raise DataError(f"{str(train)!r} must have a subfolder per class, at least two, found {len(classes)}.")
+    train, classes = _training_classes(folder, inside)
     rows = _read_private(train, classes, inside)
     test = None
     if train != folder and os.path.isdir(folder / "test"):
@@ -50,6 +49,37 @@ def load_folder(folder: Path) -> DataSet:
         test = _read_public(folder / "test", classes, inside, rows.inputs.shape[1:])
     facts = Facts(folder.name, tuple(rows.inputs.shape[1:]), len(classes), (0.0, 255.0), class_names=tuple(classes))
     return DataSet(facts, rows, test)
+
+
+@dataclass(frozen=True)
+class ImageRows(Dataset[tuple[Tensor, int]]):
+    """Rows (image, label) of a folder of images, each read when it is asked for. Labels are places in `classes`.
+
+    An image that is damaged raises an error; in a training, its row counts as absent.
+    """
+
+    classes: tuple[str, ...]
+    files: tuple[tuple[Path, int], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, folder: Path) -> ImageRows:
+        """The images in CLASS/, or in train/CLASS/ if there is a folder train."""
+        inside = _resolved(folder)
+        _entries(folder, inside)
+        train, classes = _training_classes(folder, inside)
+        return cls(tuple(classes), tuple(_files(train, classes, inside)))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self.files[index]
+        return _read_image(path), label
+
+
+def is_image_folder(folder: Path) -> bool:
+    """Whether a folder has subfolders, as one with images by class."""
+    return any(path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
@@ -68,6 +98,15 @@ def load_pictures(folder: Path, shape: tuple[int, ...]) -> Tensor:
 def picture_names(folder: Path) -> list[str]:
     """Names of the files that `load_pictures` loads, in its order."""
     return [path.name for path in _entries(folder, _resolved(folder))]
+
+
+def _training_classes(folder: Path, inside: Path) -> tuple[Path, list[str]]:
+    """The folder of training images, and the names of its classes."""
+    train = folder / "train" if os.path.isdir(folder / "train") else folder
+    classes = [path.name for path in _sub_folders(train, inside)]
+    if len(classes) < 2:
+        raise DataError(f"{str(train)!r} must have a subfolder per class, at least two, found {len(classes)}.")
+    return train, classes
 
 
 def _read_private(folder: Path, classes: list[str], inside: Path) -> Split:

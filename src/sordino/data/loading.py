@@ -20,7 +20,7 @@ from sordino.data.standard import root as standard_root
 from sordino.data.table import load_features
 from sordino.data.table_readers import TABLES, is_table
 from sordino.errors import DataError, UsageError
-from sordino.kernel.rows import as_tensor
+from sordino.kernel.row_structure import as_tensor
 
 _FORMATS = f"a folder of images, {', '.join(TABLES)} or .npz"
 

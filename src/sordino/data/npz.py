@@ -43,7 +43,7 @@ from sordino.data.archives import Limits, unzip
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.data.declaration import UNNAMED, Declaration
 from sordino.errors import DataError, StateError, UsageError
-from sordino.kernel.rows import as_tensor
+from sordino.kernel.row_structure import as_tensor
 
 _LARGEST_NUMBER = 1e30
 _MOST_CLASSES = 1_000_000

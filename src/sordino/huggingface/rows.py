@@ -6,21 +6,25 @@ read the labels before each place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from sordino.errors import DataError, UsageError
 from sordino.huggingface.losses import IGNORED
 from sordino.huggingface.tasks import Transformer
 from sordino.kernel.buckets import Buckets
 from sordino.kernel.budget import Budget
+from sordino.kernel.loading import Loading
 from sordino.kernel.records import Data, Records
 from sordino.kernel.records import as_records as plain_records
-from sordino.kernel.rows import ReadAt, Rows, most_of
+from sordino.kernel.row_structure import most_of
+from sordino.kernel.rows import ReadAt, Rows
 from sordino.training.callbacks import LOGGER
 
 _LABELS = ("labels", "label", "label_ids")
@@ -36,6 +40,7 @@ def as_records(
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
+    loading: Loading | None = None,
 ) -> Records:
     """Makes `Records` for a transformer, from rows that are dictionaries.
 
@@ -79,6 +84,7 @@ def as_records(
         input_range=input_range,
         allow_single=allow_single,
         dtype=dtype,
+        loading=loading,
     )
     return _completed(transformer, records, labels_are_inputs)
 
@@ -178,6 +184,10 @@ class _Derived:
     def target_name(self) -> str:
         return self.rows.target_name
 
+    @property
+    def hashed(self) -> str:
+        return self.rows.hashed
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -188,8 +198,8 @@ class _Derived:
     def empty(self) -> tuple[Tensor, ...]:
         return self.derive(self.rows.empty())
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        return self.rows.sample_of(at)
+    def hash_into(self, digest: hashlib.blake2b, at: ReadAt) -> None:
+        self.rows.hash_into(digest, at)
 
     def are_repeatable(self, at: ReadAt) -> bool:
         return self.rows.are_repeatable(at)
@@ -197,6 +207,8 @@ class _Derived:
 
 def _columns(data: object) -> tuple[str, ...]:
     """The names of the columns. Of a dataset, a few rows are read, and most of them decide."""
+    if isinstance(data, DataLoader):
+        return _columns(data.dataset)
     if isinstance(data, Mapping):
         return tuple(map(str, data))
     named = getattr(data, "column_names", None)

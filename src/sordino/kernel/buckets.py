@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from sordino._input import validate
 from sordino.errors import DataError, UsageError
@@ -62,8 +61,10 @@ class Buckets:
         """A batch of values of the key `name`, cut to `length` places if the key is a sequence."""
         return values[:, :length] if name in self.padding or name == self.mask else values
 
-    def padded_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def padded_row(self, row: object) -> dict[str, Any]:
         """The row with its sequences padded or cut to the largest length, and its mask."""
+        if not isinstance(row, Mapping):
+            raise DataError(f"each row of data with buckets must be a dictionary, got {type(row).__name__}.")
         padded = {name: row[name] for name in row if name not in self.padding}
         sequences = {name: _as_sequence(row[name], name) for name in self.padding if name in row}
         if not sequences:
@@ -73,10 +74,8 @@ class Buckets:
         padded |= {name: self._filled(values, self.padding[name]) for name, values in sequences.items()}
         return {name: padded[name] for name in row if name != self.mask} | {self.mask: self._filled(mask, 0)}
 
-    def padded(self, data: object) -> object:
-        """A dataset of dictionaries whose rows are padded as they are read; arrays of rows as they are."""
-        if isinstance(data, Dataset):
-            return _PaddedDataset(data, self)
+    def check_padded(self, data: object) -> None:
+        """Refuses arrays of rows that are not padded to the largest length, or have no mask."""
         if not isinstance(data, Mapping):
             expected = "a dictionary of padded arrays, or a map-style Dataset of dictionaries"
             raise UsageError(f"data with buckets must be {expected}, got {type(data).__name__}.")
@@ -86,7 +85,6 @@ class Buckets:
             shape = tuple(np.shape(data[name]))
             if len(shape) < 2 or shape[1] != self.longest:
                 raise DataError(f"{name!r} must have {self.longest} places per row, as the last bucket, got {shape}.")
-        return data
 
     def _filled(self, values: Any, padding: float) -> Any:
         values = values[: self.longest]
@@ -94,20 +92,6 @@ class Buckets:
         if isinstance(values, Tensor):
             return torch.cat([values, values.new_full((missing, *values.shape[1:]), padding)])
         return np.concatenate([values, np.full((missing, *values.shape[1:]), padding, values.dtype)])
-
-
-class _PaddedDataset(Dataset[dict[str, Any]]):
-    def __init__(self, rows: Dataset[Any], buckets: Buckets) -> None:
-        self._rows, self._buckets = rows, buckets
-
-    def __len__(self) -> int:
-        return len(self._rows)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self._rows[index]
-        if not isinstance(row, Mapping):
-            raise DataError(f"each row of data with buckets must be a dictionary, got {type(row).__name__}.")
-        return self._buckets.padded_row(row)
 
 
 def real_lengths(mask: Tensor) -> Tensor:

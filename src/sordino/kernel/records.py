@@ -7,8 +7,7 @@ Values are private: a row that cannot be used is marked invalid and counts as ab
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -16,14 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader
 
 from sordino._input import validate
 from sordino.accounting.guarantee import Unit
 from sordino.errors import DataError, UsageError
 from sordino.kernel.buckets import Buckets, real_lengths
+from sordino.kernel.data_forms import RawData, as_rows, refuse_other_forms
+from sordino.kernel.loading import Loading, ReadAhead
 from sordino.kernel.randomness import Stream
-from sordino.kernel.rows import ReadAt, Rows, as_rows, as_tensor
+from sordino.kernel.row_structure import as_tensor
+from sordino.kernel.rows import InMemory, ReadAt, Rows, hash_tensor
 
 _TEMPLATE_SEED = 20_251
 _REPEATED = b"read some rows twice"
@@ -100,6 +102,8 @@ class Records:
     input_range: tuple[float, float] | None
     dtype: torch.dtype
     buckets: Buckets | None = None
+    loading: Loading = field(default_factory=Loading)
+    ahead: ReadAhead | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_units(self) -> int:
@@ -133,11 +137,8 @@ class Records:
         if in_order is not indices and bool((in_order.diff() == 0).any()):
             # A unit that joins twice has twice the sensitivity.
             raise UsageError(f"a unit joins a batch at most once, got {len(indices)} indices with repetitions.")
-        if self.owners is None:
-            rows, units = indices, torch.arange(len(indices))
-        else:
-            rows, units = self.owners.rows_of(indices)
-        taken, usable = self.rows.take(rows, at)
+        rows, units = self._rows_of(indices)
+        taken, usable = self.rows.take(rows, at) if self.ahead is None else self.ahead.take(rows, at)
         *inputs, target = (self._arriving(x, last) for x, last in _mark_last(taken))
         finite = [_finite_rows(x).to(target.device) for x in (*inputs, target) if x.is_floating_point()]
         valid = torch.stack([usable.to(target.device), *finite]).all(dim=0)
@@ -164,16 +165,32 @@ class Records:
         inputs = tuple(self.buckets.cut(x, name, length) for x, name in named)
         return replace(batch, inputs=inputs, target=self.buckets.cut(batch.target, self.rows.target_name, length))
 
+    def gather_each(self, parts: Sequence[Tensor], at: ReadAt | None = None) -> Iterator[Batch]:
+        """Gathers the units of each part. If there are workers, they read later parts meanwhile."""
+        validate.instance((tuple, list), parts=parts)
+        reading = self.read_ahead(((part, at) for part in parts), requests_per_step=1)
+        for part in parts:
+            yield reading.gather(part, at)
+
+    def read_ahead(self, gathered: Iterator[tuple[Tensor, ReadAt | None]], *, requests_per_step: int) -> Records:
+        """These records, which read the rows of later micro-batches while the caller computes, if there are workers.
+
+        `gathered` are the arguments of the calls of `gather` that follow, in order. It is read in advance.
+        """
+        if self.loading.num_workers == 0:
+            return self
+        requests = ((self._rows_of(units)[0], at) for units, at in gathered)
+        return replace(self, ahead=ReadAhead(self.rows, self.loading, requests, requests_per_step))
+
     def fingerprint(self, secret: bytes) -> str:
-        """A keyed hash by which a resumed run recognizes its data. If rows are read when drawn, some are hashed."""
+        """A keyed hash by which a resumed run recognizes its data. `rows.hashed` says which rows it covers."""
         named = [(self.names, self.buckets)] if self.names else []
         described = (len(self.rows), self.input_range, self.dtype, *named)
         digest = hashlib.blake2b(repr(described).encode(), key=secret)
         owners = () if self.owners is None else (self.owners.order, self.owners.starts, self.owners.counts)
-        sample = self.rows.sample_of(ReadAt(Stream(secret), 0))
-        for tensor in (*owners, *itertools.chain.from_iterable(sample)):
-            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for tensor in owners:
+            hash_tensor(digest, tensor)
+        self.rows.hash_into(digest, ReadAt(Stream(secret), 0))
         return digest.hexdigest()
 
     def check_repeatable(self) -> None:
@@ -213,6 +230,10 @@ class Records:
         rows = {**dict(zip(self.names, inputs, strict=True)), name: target}
         return as_records(rows, inputs=self.names, target=name, buckets=self.buckets, dtype=self.dtype)
 
+    def _rows_of(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of `units`, and for each row the position of its unit."""
+        return (units, torch.arange(len(units))) if self.owners is None else self.owners.rows_of(units)
+
     def _arriving(self, tensor: Tensor, is_target: bool) -> Tensor:
         """Converts to the dtype that the model gets: `dtype` for floats and images, int64 for labels. Ids are kept."""
         if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and not is_target):
@@ -225,7 +246,8 @@ class Records:
         return tensor.clamp_(*self.input_range)
 
 
-Data: TypeAlias = "Dataset[Any] | Sequence[Tensor | NDArray[Any]] | Mapping[str, Tensor | NDArray[Any]] | Records"
+Data: TypeAlias = RawData | Records
+"""What may be trained on: see `as_records`."""
 
 
 def as_records(
@@ -237,10 +259,13 @@ def as_records(
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
+    loading: Loading | None = None,
 ) -> Records:
     """Makes `Records` in which each row is a privacy unit.
 
-    `data` is (inputs..., target) as tensors or arrays, a dictionary of them, or a map-style `Dataset` of such rows.
+    `data` is (inputs..., target) as tensors or arrays, a dictionary of them, or a map-style `Dataset` of such rows: one
+    of torch, a `datasets.Dataset`, or a list. Memory maps are not copied. `loading` says how rows of a dataset are
+    read, as by worker processes. From a `DataLoader`, the dataset and the settings of loading are taken.
     Values of a dictionary are passed to the model by name: those of the keys `inputs` (by default all but the target).
     The `target` (by default the key "labels" or "label") goes to the loss. With `buckets`, sequences of different
     lengths are padded to public ones. Floating-point inputs and uint8 images are converted to `dtype` and clamped to
@@ -260,14 +285,21 @@ def as_records(
     if dtype not in (torch.float32, torch.float64):
         raise UsageError(f"dtype must be torch.float32 or torch.float64, got {validate.shown(dtype)}.")
     if isinstance(data, Records):
-        if inputs is not None or target is not None or buckets is not None:
+        if any(given is not None for given in (inputs, target, buckets, loading)):
             raise UsageError(
-                "inputs=, target= and buckets= say how to read rows, got Records: say it when making these."
+                "inputs=, target=, buckets= and loading= say how to read rows, got Records: say it when making these."
             )
         return data if input_range is None else replace(data, input_range=input_range)
     validate.instance((Buckets, type(None)), buckets=buckets)
-    rows = as_rows(data if buckets is None else buckets.padded(data), inputs=inputs, target=target)
-    records = Records(rows, None, input_range, dtype, buckets)
+    validate.instance((Loading, type(None)), loading=loading)
+    if isinstance(data, DataLoader):
+        refuse_other_forms(data.dataset)
+        loading, data = loading or Loading.of(data), data.dataset
+    loading = loading or Loading()
+    rows = as_rows(data, inputs=inputs, target=target, buckets=buckets, collate=loading.collate_fn)
+    if isinstance(rows, InMemory):  # there is nothing to read
+        loading = Loading()
+    records = Records(rows, None, input_range, dtype, buckets, loading)
     if buckets is not None and buckets.mask not in records.names:
         raise UsageError(f"the mask {buckets.mask!r} of buckets must be among the inputs of the data.")
     _refuse_too_few(records, allow_single)
@@ -285,6 +317,7 @@ def by_user(
     input_range: tuple[float, float] | None = None,
     allow_single: bool = False,
     dtype: torch.dtype = torch.float32,
+    loading: Loading | None = None,
 ) -> Records:
     """Makes `Records` in which each user is a privacy unit.
 
@@ -297,7 +330,14 @@ def by_user(
     """
     validate.count(rows_per_user=rows_per_user)
     records = as_records(
-        data, inputs=inputs, target=target, buckets=buckets, input_range=input_range, allow_single=True, dtype=dtype
+        data,
+        inputs=inputs,
+        target=target,
+        buckets=buckets,
+        input_range=input_range,
+        allow_single=True,
+        dtype=dtype,
+        loading=loading,
     )
     ids = owners if isinstance(owners, Tensor) else as_tensor(owners, "owners")
     num_rows = len(records.rows)

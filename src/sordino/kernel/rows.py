@@ -1,38 +1,35 @@
-"""Storage of rows, in memory or read when drawn, with one public structure for all rows.
+"""Rows of a dataset that are taken by index, and rows in memory or in memory-mapped files.
 
-A row is a tuple (inputs..., target), or a dictionary with named inputs and a target.
+A row is a tuple (inputs..., target), or a dictionary with named inputs and a target. Rows that are read when they are
+drawn are in `lazy_rows`.
 
-A row that cannot be used (it cannot be read, or has another shape or type) may affect its owner only: it counts as
-absent, without a message. So the structure that all rows must have may not depend on a single row. In memory it is the
-structure of the arrays. Of a map-style dataset, a few evenly spaced rows are read at the start, and the structure is
-the one that more than half of them have; if there is none, the dataset is refused, without quoting a row. One row
-changes this only if it turns an exact half into a majority.
+A memory map is never copied: rows are copied out of it when they are drawn, and converted then.
 """
 
 from __future__ import annotations
 
 import hashlib
-import random
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import mmap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from sordino.errors import DataError, UsageError
+from sordino.errors import DataError
 from sordino.kernel.randomness import Stream
+from sordino.kernel.row_structure import Keys, as_tensor, check_numbers, part_names, refuse_boolean_target
 
 _ROWS_TO_COMPARE = 256
-_ROWS_TO_INSPECT = 9  # the structure is that of most of these
-_TARGET_KEYS = ("labels", "label", "targets", "target", "y")  # of dictionaries, unless the caller names the target
+_LARGEST_HASHED = 1 << 30  # bytes; of a larger memory map, some rows are hashed
+_HASHED_AT_A_TIME = 1 << 24  # bytes
+ALL_ROWS = "all rows"
+SOME_ROWS = f"at least {_ROWS_TO_COMPARE} rows, evenly spaced, or all if there are fewer"
 
-Structure = TypeVar("Structure", bound=Hashable)
+Column: TypeAlias = Tensor | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,11 @@ class Rows(Protocol):
         """The key of the target if rows are dictionaries, otherwise empty."""
         ...
 
+    @property
+    def hashed(self) -> str:
+        """Which rows `hash_into` covers, in words that tell nothing about the data."""
+        ...
+
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -78,8 +80,8 @@ class Rows(Protocol):
         """Tensors with no rows, in the public shapes and dtypes."""
         ...
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        """Rows for a fingerprint of the data: all rows if they are in memory, otherwise some."""
+    def hash_into(self, digest: hashlib.blake2b, at: ReadAt) -> None:
+        """Adds rows to a fingerprint of the data: all of them, or some if rows are read when drawn, or are too many."""
         ...
 
     def are_repeatable(self, at: ReadAt) -> bool:
@@ -88,49 +90,29 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class _Keys:
-    """Keys of a dictionary: those of the inputs, in the order in which they are held, and that of the target.
+class InMemory:
+    """Columns whose rows need not be read: tensors, and arrays that are mapped from a file.
 
-    Messages show keys only if the caller named them: data may be keyed by names of people.
+    An array is converted to a tensor row by row, when rows are drawn.
     """
 
-    inputs: tuple[str, ...]
-    target: str
-    named_by_caller: bool = False
-
-    def shown(self) -> list[str]:
-        """A description of each part for messages."""
-        inputs = map(repr, self.inputs) if self.named_by_caller else (f"inputs[{i}]" for i in range(len(self.inputs)))
-        return [*inputs, repr(self.target)]
-
-    def parts_of(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of the row, inputs first."""
-        return *(row[name] for name in self.inputs), row[self.target]
+    columns: tuple[Column, ...]
+    keys: Keys | None = None
 
     @classmethod
-    def of(cls, found: Sequence[object], inputs: Sequence[str] | None, target: str | None) -> _Keys:
-        """Chooses the keys: those that the caller names, or else all but the target as inputs."""
-        if not all(isinstance(name, str) for name in found):
-            raise DataError("keys of the data must be strings: they are names of arguments of the model's forward.")
-        if target is None:
-            known = [name for name in _TARGET_KEYS if name in found]
-            if not known:
-                known_keys = ", ".join(map(repr, _TARGET_KEYS))
-                raise DataError(f"none of the {len(found)} keys of the data is {known_keys}: name one by target=KEY.")
-            target = known[0]
-        chosen = tuple(str(name) for name in found if name != target) if inputs is None else tuple(inputs)
-        missing = [name for name in (*chosen, target) if name not in found]
-        if missing:
-            raise DataError(f"the data has no key {missing[0]!r} among its {len(found)} keys.")
-        if not chosen:
-            raise DataError(f"data must have inputs and a target, got only the key {target!r}.")
-        return cls(chosen, target, named_by_caller=inputs is not None)
-
-
-@dataclass(frozen=True)
-class _InMemory:
-    tensors: tuple[Tensor, ...]
-    keys: _Keys | None = None
+    def of(cls, parts: Sequence[object], keys: Keys | None = None) -> InMemory:
+        """Rows of tensors or arrays of one length."""
+        names = part_names(len(parts), keys)
+        columns = tuple(_column(part, name) for part, name in zip(parts, names, strict=True))
+        for column, name in zip(columns, names, strict=True):
+            if column.ndim == 0:
+                raise DataError(f"{name} must have one entry per row along the first axis, got a scalar.")
+        if len({len(x) for x in columns}) > 1:
+            lengths = ", ".join(f"{name} {len(x)}" for x, name in zip(columns, names, strict=True))
+            raise DataError(f"parts of the data differ in length: {lengths}.")
+        rows = cls(columns, keys)
+        refuse_boolean_target(rows.empty()[-1])
+        return rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,323 +122,97 @@ class _InMemory:
     def target_name(self) -> str:
         return "" if self.keys is None else self.keys.target
 
+    @property
+    def hashed(self) -> str:
+        if not any(map(_is_sampled, self.columns)):
+            return ALL_ROWS
+        return f"{SOME_ROWS}, of memory maps above {_LARGEST_HASHED >> 30} GiB, and all other values"
+
     def __len__(self) -> int:
-        return len(self.tensors[0])
+        return len(self.columns[0])
 
     def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
-        taken = tuple(x.index_select(0, indices.to(x.device)) for x in self.tensors)
-        return taken, torch.ones(len(indices), dtype=torch.bool)
+        return tuple(_drawn(x, indices) for x in self.columns), torch.ones(len(indices), dtype=torch.bool)
 
     def empty(self) -> tuple[Tensor, ...]:
-        return tuple(x[:0] for x in self.tensors)
+        return tuple(_part(x, slice(0, 0)) for x in self.columns)
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        yield self.tensors
+    def hash_into(self, digest: hashlib.blake2b, at: ReadAt) -> None:
+        for column in self.columns:
+            if _is_sampled(column):
+                hash_tensor(digest, _drawn(column, torch.tensor(evenly_spaced(len(self)))))
+            else:
+                _hash_column(digest, column)
 
     def are_repeatable(self, at: ReadAt) -> bool:
         return True
 
 
-@dataclass(frozen=True)
-class _Lazy:
-    """A map-style dataset, whose rows are read when they are drawn. `structure` is a row of zeros.
+def evenly_spaced(length: int) -> range:
+    """The rows of a dataset that are compared instead of all."""
+    return range(0, length, max(1, length // _ROWS_TO_COMPARE))
 
-    `keys` are those of rows that are dictionaries.
-    """
 
-    dataset: Dataset[Any]
-    structure: tuple[Tensor, ...]
-    length: int
-    keys: _Keys | None = None
+def hash_tensor(digest: hashlib.blake2b, tensor: Tensor) -> None:
+    """Adds a tensor to a digest: dtype, shape and bytes."""
+    _hash_header(digest, tensor.dtype, tuple(tensor.shape))
+    _hash_bytes(digest, tensor)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return () if self.keys is None else self.keys.inputs
 
-    @property
-    def target_name(self) -> str:
-        return "" if self.keys is None else self.keys.target
+def _hash_column(digest: hashlib.blake2b, column: Column) -> None:
+    """Adds what `hash_tensor` would add, and holds a few rows of a memory map at a time."""
+    if isinstance(column, Tensor):
+        return hash_tensor(digest, column)
+    _hash_header(digest, _part(column, slice(0, 0)).dtype, column.shape)
+    at_a_time = max(1, _HASHED_AT_A_TIME * len(column) // max(1, column.nbytes))
+    for start in range(0, len(column), at_a_time):
+        _hash_bytes(digest, _part(column, slice(start, start + at_a_time)))
 
-    def __len__(self) -> int:
-        return self.length
 
-    def take(self, indices: Tensor, at: ReadAt | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
-        if len(indices) == 0:  # there is nothing to stack
-            return self.empty(), torch.ones(0, dtype=torch.bool)
-        read = self._read(indices.tolist(), at)
-        usable = torch.tensor([row is not None for row in read])
-        rows = [self._row_of_zeros if row is None else row for row in read]
-        if all(map(self._is_ready, rows)):  # the usual case: stacking columns is faster than converting each cell
-            *inputs, labels = zip(*rows, strict=True)
-            return (*(torch.stack(x).detach() for x in inputs), torch.tensor(labels)), usable
-        columns = zip(*(_row_tensors(row, self.keys) for row in rows), strict=True)
-        return tuple(torch.stack(column) for column in columns), usable
+def _hash_header(digest: hashlib.blake2b, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    digest.update(repr((dtype, shape)).encode())
 
-    def empty(self) -> tuple[Tensor, ...]:
-        return tuple(x.new_empty((0, *x.shape)) for x in self.structure)
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        for index in self._sampled:
-            row, usable = self.take(torch.tensor([index]), at)
-            yield *row, usable
+def _hash_bytes(digest: hashlib.blake2b, tensor: Tensor) -> None:
+    digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
-    def are_repeatable(self, at: ReadAt) -> bool:
-        """Reads forwards and then backwards, which also finds rows that depend on the row that was read before."""
-        sampled = list(self._sampled)
-        forwards = {index: self._digest(index, at) for index in sampled}
-        return all(self._digest(index, at) == forwards[index] for index in reversed(sampled))
 
-    @property
-    def _sampled(self) -> range:
-        return range(0, self.length, max(1, self.length // _ROWS_TO_COMPARE))
+def _column(part: object, name: str) -> Column:
+    """A tensor, or the array itself if it is mapped from a file, or of integers that torch cannot take by index."""
+    if isinstance(part, Tensor) and _is_mapped(part) and part.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        part = part.detach().numpy()
+    if isinstance(part, np.ndarray) and _is_mapped(part):
+        check_numbers(part, name)
+        return np.asarray(part)  # the same memory, without the class `memmap`
+    return as_tensor(part, name)
 
-    @property
-    def _row_of_zeros(self) -> tuple[Any, ...]:
-        """Placeholder for a row that cannot be used: zeros, and a label of the type that most rows have."""
-        *inputs, target = self.structure
-        return *inputs, 0 if _is_integer_scalar(target) else target
 
-    def _digest(self, index: int, at: ReadAt) -> bytes:
-        digest = hashlib.blake2b(digest_size=16)
-        row, usable = self.take(torch.tensor([index]), at)
-        for tensor in (*row, usable):
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.digest()
+def _drawn(column: Column, indices: Tensor) -> Tensor:
+    if isinstance(column, Tensor):
+        return column.index_select(0, indices.to(column.device))
+    return as_tensor(column[indices.cpu().numpy()], "data")
 
-    def _read(self, indices: list[int], at: ReadAt | None) -> list[Any]:
-        if at is None:
-            return [self._row(index) for index in indices]
-        rows = []
-        with restored_generators() as seed:
-            for index in indices:
-                seed(at.seed(index))
-                rows.append(self._row(index))
-        return rows
 
-    def _row(self, index: int) -> Any:
-        """The row, or None if it cannot be used. The error would reveal something about the row, and is dropped."""
-        try:
-            row = _parts(self.dataset[index], self.keys)
-            return row if self._is_ready(row) else self._checked(row)
-        except MemoryError:  # a matter of the machine, not of the row
-            raise
-        except Exception:
-            return None
+def _part(column: Column, rows: slice) -> Tensor:
+    return column[rows] if isinstance(column, Tensor) else as_tensor(column[rows], "data")
 
-    def _is_ready(self, row: object) -> bool:
-        """Whether the row has plain tensors of the public structure, and an integer label."""
-        if not isinstance(row, (tuple, list)) or len(row) != len(self.structure):
-            return False
-        *inputs, label = row
+
+def _is_sampled(column: Column) -> bool:
+    return column.nbytes > _LARGEST_HASHED and _is_mapped(column)
+
+
+def _is_mapped(part: Column) -> bool:
+    """Whether the memory of `part` is a file that is mapped: `np.memmap` and its views, `torch.from_file`."""
+    if isinstance(part, Tensor):
         return (
-            _is_integer_scalar(self.structure[-1])
-            and type(label) is int
-            and -(2**63) <= label < 2**63
-            and all(
-                type(x) is Tensor
-                and (x.shape, x.dtype, x.device, x.layout) == (like.shape, like.dtype, like.device, like.layout)
-                for x, like in zip(inputs, self.structure, strict=False)
-            )
+            part.layout == torch.strided and part.device.type == "cpu" and part.untyped_storage().filename is not None
         )
-
-    def _checked(self, row: object) -> tuple[Tensor, ...] | None:
-        tensors = _row_tensors(row, self.keys)
-        return tensors if _structure(tensors) == _structure(self.structure) else None
+    return any(isinstance(owner, (np.memmap, mmap.mmap)) for owner in _owners_of(part))
 
 
-def most_of(found: Sequence[Structure]) -> Structure | None:
-    """The value that more than half of the elements have, or None.
-
-    >>> most_of(["a", "b", "a"]), most_of(["a", "b"])
-    ('a', None)
-    """
-    return next((value for value, times in Counter(found).most_common(1) if 2 * times > len(found)), None)
-
-
-@contextmanager
-def restored_generators() -> Iterator[Callable[[int], None]]:
-    """Yields a function that seeds torch, numpy and random. On exit, their states are restored.
-
-    States are copied once. `torch.manual_seed` is not used, because it looks for devices at each call.
-    """
-    generators = [torch.default_generator, *torch.cuda.default_generators]
-    torch_states, numpy_state = [generator.get_state() for generator in generators], np.random.get_state(legacy=False)
-    python_state = random.getstate()
-
-    def seed(number: int) -> None:
-        for generator in generators:
-            generator.manual_seed(number)
-        np.random.seed(number & 0xFFFFFFFF)
-        random.seed(number)
-
-    try:
-        yield seed
-    finally:
-        for generator, state in zip(generators, torch_states, strict=True):
-            generator.set_state(state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-
-
-def as_rows(data: object, *, inputs: Sequence[str] | None = None, target: str | None = None) -> Rows:
-    """Rows from tensors or arrays, in a tuple or a dictionary, or from a map-style dataset of such rows.
-
-    `inputs` and `target` are the keys of dictionaries to use.
-    """
-    if isinstance(data, DataLoader):
-        raise UsageError("data must be a dataset, got a DataLoader: pass its .dataset, the run draws its own batches.")
-    if isinstance(data, IterableDataset):
-        raise UsageError("data must be indexable to be sampled, got an IterableDataset: pass a map-style Dataset.")
-    if isinstance(data, TensorDataset):
-        data = data.tensors
-    if isinstance(data, Mapping):
-        keys = _Keys.of(list(data), inputs, target)
-        return _in_memory(keys.parts_of(data), keys)
-    if isinstance(data, (tuple, list)):
-        _refuse_names_of_tuples(inputs, target)
-        return _in_memory(data)
-    if isinstance(data, Dataset):
-        return _lazy(data, inputs, target)
-    expected = "(inputs..., target), a dictionary of arrays, or a map-style Dataset"
-    raise UsageError(f"data must be {expected}, got {type(data).__name__}.")
-
-
-def _in_memory(parts: Sequence[object], keys: _Keys | None = None) -> Rows:
-    names = _part_names(len(parts), keys)
-    tensors = tuple(as_tensor(part, name) for part, name in zip(parts, names, strict=True))
-    for tensor, name in zip(tensors, names, strict=True):
-        if tensor.ndim == 0:
-            raise DataError(f"{name} must have one entry per row along the first axis, got a scalar.")
-    if len({len(x) for x in tensors}) > 1:
-        lengths = ", ".join(f"{name} {len(x)}" for x, name in zip(tensors, names, strict=True))
-        raise DataError(f"parts of the data differ in length: {lengths}.")
-    _refuse_boolean_target(tensors[-1])
-    return _InMemory(tensors, keys)
-
-
-def _lazy(dataset: Dataset[Any], inputs: Sequence[str] | None, target: str | None) -> Rows:
-    if not hasattr(dataset, "__len__"):
-        raise DataError(f"the dataset must know its length, {type(dataset).__name__} has no __len__.")
-    length = len(dataset)
-    if length == 0:
-        raise DataError("the dataset is empty.")
-    inspected = range(0, length, -(-length // _ROWS_TO_INSPECT))
-    rows, reasons = _inspected_rows(dataset, inspected)
-    keys = _keys_of_most(rows, inputs, target, among=len(inspected))
-    if keys is None:
-        _refuse_names_of_tuples(inputs, target)
-    structure = _structure_of_most(rows, reasons, keys, among=len(inspected))
-    _refuse_boolean_target(structure[-1])
-    return _Lazy(dataset, structure, length, keys)
-
-
-def _refuse_names_of_tuples(inputs: Sequence[str] | None, target: str | None) -> None:
-    if inputs is not None or target is not None:
-        raise UsageError("inputs= and target= name keys of dictionaries, got rows that are tuples: leave them out.")
-
-
-def _inspected_rows(dataset: Dataset[Any], indices: Sequence[int]) -> tuple[list[object], list[str]]:
-    """The rows `indices`, and the reasons why others cannot be read."""
-    rows, reasons = list[object](), list[str]()
-    with restored_generators():
-        for index in indices:
-            try:
-                rows.append(dataset[index])
-            except MemoryError:
-                raise
-            except DataError as error:  # of our own datasets, whose messages name structure only
-                reasons.append(str(error))
-            except Exception as error:  # its message may quote the row
-                reasons.append(f"reading a row of the dataset raises {type(error).__name__}: try data[0].")
-    return rows, reasons
-
-
-def _keys_of_most(
-    rows: Sequence[object], inputs: Sequence[str] | None, target: str | None, *, among: int
-) -> _Keys | None:
-    """The keys of more than half of the rows, if these are dictionaries with equal keys; None if they are not."""
-    keys = most_of([tuple(row) if isinstance(row, Mapping) else None for row in rows] + [None] * (among - len(rows)))
-    if keys is None and 2 * sum(isinstance(row, Mapping) for row in rows) > among:
-        raise DataError("the rows of the dataset differ in their keys: give each row the same keys in one order.")
-    return None if keys is None else _Keys.of(keys, inputs, target)
-
-
-def _structure_of_most(
-    found: Sequence[object], reasons: Sequence[str], keys: _Keys | None, *, among: int
-) -> tuple[Tensor, ...]:
-    """A row of zeros with the structure that more than half of the inspected rows have."""
-    rows, reasons = list[tuple[Tensor, ...]](), list(reasons)
-    for row in found:
-        try:
-            rows.append(_row_tensors(_parts(row, keys), keys))
-        except DataError as error:
-            reasons.append(str(error))
-    public = most_of([*map(_structure, rows), *[None] * len(reasons)])
-    if public is not None:
-        return next(tuple(map(torch.zeros_like, row)) for row in rows if _structure(row) == public)
-    if 2 * len(reasons) >= among:
-        raise DataError(Counter(reasons).most_common(1)[0][0])
-    raise DataError("the rows of the dataset differ in shape or dtype: pad or crop them to one shape.")
-
-
-def _structure(row: Sequence[Tensor]) -> tuple[tuple[torch.Size, torch.dtype, torch.device], ...]:
-    return tuple((x.shape, x.dtype, x.device) for x in row)
-
-
-def _is_integer_scalar(target: Tensor) -> bool:
-    return target.dtype == torch.int64 and target.ndim == 0
-
-
-def _parts(row: object, keys: _Keys | None) -> object:
-    """The values of a dictionary as a tuple; any other row unchanged."""
-    if keys is None or not isinstance(row, Mapping):
-        return row
-    if not all(name in row for name in (*keys.inputs, keys.target)):
-        raise DataError("the rows of the dataset differ in their keys: give each row the same keys.")
-    return keys.parts_of(row)
-
-
-def _row_tensors(row: object, keys: _Keys | None = None) -> tuple[Tensor, ...]:
-    if not isinstance(row, (tuple, list)):
-        raise DataError(
-            f"each row of the dataset must be a tuple (inputs..., target) or a dictionary, got {type(row).__name__}."
-        )
-    parts = (_array(part) if isinstance(part, (int, float, np.generic, list)) else part for part in row)
-    return tuple(as_tensor(part, name) for part, name in zip(parts, _part_names(len(row), keys), strict=True))
-
-
-def _array(part: object) -> NDArray[Any]:
-    """An array of a number or a list of numbers, as rows of tokenized text have."""
-    try:
-        return np.asarray(part)
-    except ValueError:  # lists of different lengths
-        raise DataError("a list in a row must have numbers, or lists of one length.") from None
-
-
-def _part_names(number: int, keys: _Keys | None = None) -> list[str]:
-    if keys is not None:
-        return keys.shown()
-    if number < 2:
-        raise DataError(f"data must have inputs and a target, got {number} part(s).")
-    inputs = ["inputs"] if number == 2 else [f"inputs[{i}]" for i in range(number - 1)]
-    return [*inputs, "targets"]
-
-
-def as_tensor(part: object, name: str) -> Tensor:
-    """A plain real tensor, which shares memory with `part` if possible."""
-    if isinstance(part, np.ndarray):
-        if part.dtype.kind not in "fiub":
-            raise DataError(f"{name} must hold numbers, got an array of dtype {part.dtype}.")
-        native = np.require(part, part.dtype.newbyteorder("="), ["C", "W"])
-        part = torch.from_numpy(native if native.itemsize <= 8 else native.astype(np.float64))
-    if not isinstance(part, Tensor):
-        raise DataError(f"{name} must be a tensor or an array, got {type(part).__name__}.")
-    if part.is_complex() or part.layout != torch.strided:
-        raise DataError(f"{name} must be a dense real tensor, got {part.dtype} with layout {part.layout}.")
-    unsigned = part.dtype in (torch.uint16, torch.uint32, torch.uint64)
-    return part.detach().to(torch.int64) if unsigned else part.detach()
-
-
-def _refuse_boolean_target(target: Tensor) -> None:
-    if target.dtype == torch.bool:
-        raise DataError("targets are boolean: cast to int64 for class labels or to float32 for a binary loss.")
+def _owners_of(array: NDArray[Any]) -> Iterator[object]:
+    """An array, and all objects whose memory it is a view of."""
+    owner: object = array
+    while owner is not None:
+        yield owner
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)

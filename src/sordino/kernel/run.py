@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from itertools import tee
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -24,7 +26,9 @@ from sordino.kernel.encoding import State
 from sordino.kernel.micro_batches import MEMORY_MIB, keep_what_is_freed, units_at_a_time
 from sordino.kernel.noise import LearningNoise, NoiseAt, arithmetic_of, check_tail, warn_if_hopeless
 from sordino.kernel.randomness import Key
-from sordino.kernel.records import Batch, Data
+from sordino.kernel.records import Batch, Data, Records
+from sordino.kernel.rows import ReadAt
+from sordino.kernel.sampling import Indices
 from sordino.kernel.states import BoundedSum, Layout, PerExample, Private
 from sordino.kernel.step import (
     BegunStep,
@@ -36,6 +40,7 @@ from sordino.kernel.step import (
     clipped,
     finish,
     gathered,
+    read_together,
     step,
     sum_of_nobody,
 )
@@ -128,7 +133,7 @@ class PrivateRun:
             run=identity,
         )
         self._streams = Streams.of(self._release.key)
-        self._batches = plan.sampler.batches(self._records.num_units, self._streams.sampling)
+        self._batches, self._records = self._reading_ahead(0)
         if self._log is not None and self._log.begun:  # what holds if the run begins at step 0 once more
             self._note_drawn_again(self._log.spent(plan.sampler.period))
 
@@ -185,7 +190,7 @@ class PrivateRun:
             self._budget.charge(again, self.plan.adjacency, what=_DRAWN_AGAIN, run=self._identity)
         self._state = StepState.of_names(coding_state)
         self._steps_begun = step
-        self._batches = self.plan.sampler.batches(self._records.num_units, self._streams.sampling, start=step)
+        self._batches, self._records = self._reading_ahead(step)
 
     def state_dict(self) -> dict[str, Any]:
         """The state before the next step, for `load_state_dict` in another process: numbers, and what releases taught.
@@ -349,7 +354,7 @@ class PrivateRun:
         self._is_continued, self._reproducible = True, self._reproducible or saved.seeded
         self._streams = Streams.of(self._release.key)
         self._state, self._steps_begun = StepState.of_names(saved.coding), saved.step
-        self._batches = plan.sampler.batches(self._records.num_units, self._streams.sampling, start=saved.step)
+        self._batches, self._records = self._reading_ahead(saved.step)
 
     def _count_others(self) -> None:
         """Begins at step 0 again if the step log has steps of earlier processes, and no state of theirs was loaded."""
@@ -362,6 +367,18 @@ class PrivateRun:
         event = self.plan.sampler.compose(self.plan.noise.event, steps)
         self._steps_drawn_again, self._drawn_again = steps, event if steps else None
         return event
+
+    def _reading_ahead(self, start: int) -> tuple[Iterator[Indices], Records]:
+        """The batches from step `start` on, and the records that read the rows of later ones in advance."""
+        records, size = self._budget.records, self.physical_batch_size
+        own, later = tee(self.plan.sampler.batches(records.num_units, self._streams.sampling, start))
+        gathered = (
+            (part, ReadAt(self._streams.rows, number))
+            for number, batch in enumerate(later, start)
+            for part in read_together(records, torch.from_numpy(batch), size)
+        )
+        parts = len(read_together(records, torch.arange(ceil(self.expected_batch_size)), size))
+        return own, records.read_ahead(gathered, requests_per_step=parts)
 
     def _next_batch(self) -> Tensor:
         return torch.from_numpy(next(self._batches))

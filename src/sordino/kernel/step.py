@@ -189,7 +189,7 @@ def _micro_batches(
     bucket has more units at a time, as its rows are shorter.
     """
     if records.buckets is None:
-        for part in split(begun.indices, units_at_a_time):
+        for part in read_together(records, begun.indices, units_at_a_time):
             yield gathered(records, part, begun.step, streams)
         return
     batch, seeds = gathered(records, begun.indices, begun.step, streams)
@@ -197,6 +197,11 @@ def _micro_batches(
         for part in split(units, units_at_a_time * records.buckets.longest // length):
             of_units, rows = batch.of_units(part)
             yield records.cut(of_units, length), seeds[rows]
+
+
+def read_together(records: Records, joined: Tensor, units_at_a_time: int) -> tuple[Tensor, ...]:
+    """The parts of a batch whose rows are read at a time: micro-batches, or with buckets all."""
+    return split(joined, units_at_a_time) if records.buckets is None else (joined,)
 
 
 def gathered(records: Records, units: Tensor, number: int, streams: Streams) -> tuple[Batch, Tensor]:

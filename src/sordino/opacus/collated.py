@@ -7,8 +7,9 @@ a script sees are padded with zeros to look at only.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from sordino.errors import DataError, UsageError
+from sordino.kernel.lazy_rows import restored_generators
 from sordino.kernel.records import Batch, Records, as_records
-from sordino.kernel.rows import ReadAt, most_of, restored_generators
+from sordino.kernel.row_structure import most_of
+from sordino.kernel.rows import SOME_ROWS, ReadAt, evenly_spaced, hash_tensor
 
 _ROWS_TO_INSPECT = 33
 _MOST_THAT_DIFFER = 3  # of these rows, for a size that all rows are to have
@@ -110,10 +113,15 @@ class CollatedRows:
         columns = [x.new_empty((0, *x.shape)) for x in self.form.row]
         return self._with_sizes(columns, torch.zeros(0, len(self.form.ragged_axes), dtype=torch.int64))
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        for index in range(0, len(self), max(1, len(self) // _ROWS_TO_INSPECT)):
+    @property
+    def hashed(self) -> str:
+        return SOME_ROWS
+
+    def hash_into(self, digest: hashlib.blake2b, at: ReadAt) -> None:
+        for index in evenly_spaced(len(self)):
             row, usable = self.take(torch.tensor([index]), at)
-            yield *row, usable
+            for tensor in (*row, usable):
+                hash_tensor(digest, tensor)
 
     def are_repeatable(self, at: ReadAt) -> bool:
         return False  # steps of a script are never repeated

@@ -355,6 +355,7 @@ def _about(model: nn.Module, records: Records) -> dict[str, dict[str, object]]:
             "target": {"shape": list(template.target.shape[1:]), "dtype": _dtype(template.target.dtype)},
             "unit": str(records.unit),
             "rows_per_unit": records.rows_per_unit,
+            "compared_when_resumed": records.rows.hashed,
             **names,
             **bounds,
         },

@@ -367,8 +367,9 @@ class Charged:
         with self._evaluating:  # one thread at a time, in the order of steps
             step = self._begin_evaluation()
             total, at = BoundedSum.of_nobody(1.0, _SUM), ReadAt(self._release.stream("rows"), step)
-            for units in torch.split(torch.arange(self._records.num_units), batch_size):
-                scores = scores_of_units(model, self._records.gather(units, at)).cpu()
+            parts = torch.split(torch.arange(self._records.num_units), batch_size)
+            for batch in self._records.gather_each(parts, at):
+                scores = scores_of_units(model, batch).cpu()
                 total += BoundedSum.of_rows(scores[:, None], 1.0, _SUM)
             private = self._release.add(total, step)
         return float(private.divide(self._expected).value)
@@ -394,8 +395,8 @@ def outputs_on(model: nn.Module, public: Public, batch_size: int = _ROWS_AT_A_TI
         torch.autocast(device.type, dtype=half, enabled=half is not None),
         torch.inference_mode(),
     ):
-        for units in torch.split(torch.arange(public.records.num_units), batch_size):
-            batch = public.records.gather(units).to(device)
+        for gathered in public.records.gather_each(torch.split(torch.arange(public.records.num_units), batch_size)):
+            batch = gathered.to(device)
             if not bool(batch.valid.all()):
                 raise DataError(f"{int((~batch.valid).sum())} of the public rows are not finite or cannot be read.")
             by_name = dict(zip(batch.names, batch.inputs, strict=True)) if batch.names else {}

@@ -10,6 +10,7 @@ together they take the memory of a single gradient: coordinate j belongs to one 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from sordino._input import validate
 from sordino.errors import DataError
 from sordino.kernel.randomness import Key, Stream
 from sordino.kernel.records import Owners, Records
-from sordino.kernel.rows import ReadAt, Rows
+from sordino.kernel.rows import ReadAt, Rows, hash_tensor
 from sordino.kernel.states import Layout, WeightsOf, by_block
 
 
@@ -135,9 +136,10 @@ class _ExtendedRows:
     def empty(self) -> tuple[Tensor, ...]:
         return self.rows.empty()
 
-    def sample_of(self, at: ReadAt) -> Iterator[tuple[Tensor, ...]]:
-        yield from self.rows.sample_of(at)
-        yield self.more
+    def hash_into(self, digest: hashlib.blake2b, at: ReadAt) -> None:
+        self.rows.hash_into(digest, at)
+        for column in self.more:
+            hash_tensor(digest, column)
 
     def are_repeatable(self, at: ReadAt) -> bool:
         return self.rows.are_repeatable(at)
@@ -149,6 +151,10 @@ class _ExtendedRows:
     @property
     def target_name(self) -> str:
         return self.rows.target_name
+
+    @property
+    def hashed(self) -> str:
+        return self.rows.hashed
 
 
 def followed_by(records: Records, more: tuple[Tensor, ...]) -> Records:
