@@ -6,69 +6,16 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import print_columns, whole_number
 from sordino.errors import UsageError
-from sordino_papers.attacks.audit import AUDIT
-from sordino_papers.attacks.reconstruction import RECONSTRUCTION
-from sordino_papers.harness.entry import Experiment, RunScale
-from sordino_papers.harness.page import HEAD, QUICK, line
-from sordino_papers.harness.reproduce import Reproduction
-from sordino_papers.harness.reproduce import reproduce as carry_out
-from sordino_papers.harness.results_file import ResultsFile
-from sordino_papers.hidden_state import HIDDEN_STATE
-from sordino_papers.optimized_noise.table import OPTIMIZED_NOISE
-from sordino_papers.side_effects.adult import ADULT
-from sordino_papers.side_effects.augmentation import AUGMENTATION
-from sordino_papers.side_effects.class_size import CLASS_SIZE
-from sordino_papers.side_effects.disparity_causes import DISPARITY_CAUSES
-from sordino_papers.side_effects.feature_to_noise import FEATURE_TO_NOISE
-from sordino_papers.side_effects.freezing import FREEZING
-from sordino_papers.side_effects.padding import PADDING
-from sordino_papers.side_effects.phase_transition import PHASE_TRANSITION
-from sordino_papers.side_effects.rotated_patches import ROTATED_PATCHES
-from sordino_papers.side_effects.rotation import ROTATION
-from sordino_papers.side_effects.vit_padding import VIT_PADDING
-from sordino_papers.sparsification.frameworks import SPARSIFICATION_FRAMEWORKS
-from sordino_papers.sparsification.masks import SPARSIFICATION_ABLATION
-from sordino_papers.sparsification.ranked import RANKED_TABLE
-from sordino_papers.sparsification.ratios import SPARSIFICATION_RATIOS
-from sordino_papers.sparsification.sampling import SPARSIFICATION_SAMPLING
-from sordino_papers.sparsification.scaling_rule import SCALING_RULE
-from sordino_papers.sparsification.symmetry import SYMMETRY
-from sordino_papers.sparsification.table import SPARSIFICATION
-from sordino_papers.sparsification.tradeoff import SPARSIFICATION_TRADEOFF
 
-_ALL: tuple[Experiment, ...] = (
-    HIDDEN_STATE,
-    SPARSIFICATION,
-    SPARSIFICATION_SAMPLING,
-    SPARSIFICATION_TRADEOFF,
-    SPARSIFICATION_ABLATION,
-    SPARSIFICATION_RATIOS,
-    SPARSIFICATION_FRAMEWORKS,
-    SCALING_RULE,
-    RANKED_TABLE,
-    SYMMETRY,
-    OPTIMIZED_NOISE,
-    PHASE_TRANSITION,
-    FEATURE_TO_NOISE,
-    DISPARITY_CAUSES,
-    ROTATED_PATCHES,
-    PADDING,
-    ROTATION,
-    CLASS_SIZE,
-    VIT_PADDING,
-    FREEZING,
-    AUGMENTATION,
-    ADULT,
-    AUDIT,
-    RECONSTRUCTION,
-)
-EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+if TYPE_CHECKING:  # torch is imported when a table is made, so that --help is shown at once
+    from sordino_papers.harness.entry import Experiment, RunScale
+    from sordino_papers.harness.reproduce import Reproduction
 
 
 def reproduce(
@@ -129,6 +76,11 @@ def reproduce(
       audit                      lower bounds on epsilon, and planted bugs
       reconstruction             images from gradients (Zhu and Blaschko, Fig. 5)
     """
+    from sordino_papers.experiments import EXPERIMENTS
+    from sordino_papers.harness.entry import RunScale
+    from sordino_papers.harness.page import HEAD, QUICK, line
+    from sordino_papers.harness.reproduce import reproduce as carry_out
+
     if experiment not in EXPERIMENTS:
         raise UsageError(f"experiment must be one of {', '.join(EXPERIMENTS)}, got {experiment!r:.80}.")
     if scale is not None and scale not in list(RunScale):
@@ -164,6 +116,9 @@ def reproduce(
 
 def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any) -> Reproduction:
     """Kept results, of all seeds unless `seeds` is given. Works on a copy of the folder, so that no file changes."""
+    from sordino_papers.harness.reproduce import reproduce as carry_out
+    from sordino_papers.harness.results_file import ResultsFile
+
     kept = [run["seed"] for run in ResultsFile(folder / "runs.jsonl").runs()]
     with TemporaryDirectory() as copied:
         copy = Path(copied) / folder.name
@@ -177,10 +132,13 @@ def _shown(experiment: Experiment, folder: Path, seeds: int | None, **asked: Any
 
 def _largest_scale_run(folder: Path) -> RunScale:
     """The largest scale in the commands of kept runs; `quick` if there are none."""
+    from sordino_papers.harness.entry import RunScale
+    from sordino_papers.harness.results_file import ResultsFile
+
     commands = [f"{run.get('command', '')} " for run in ResultsFile(folder / "runs.jsonl").runs()]
     run = [scale for scale in RunScale if any(f" --scale {scale} " in command for command in commands)]
     return run[-1] if run else RunScale.QUICK
 
 
 def _usual_seeds(scale: RunScale) -> int:
-    return {RunScale.QUICK: 1, RunScale.CPU: 3, RunScale.PAPER: 5}[scale]
+    return {"quick": 1, "cpu": 3, "paper": 5}[scale]

@@ -14,6 +14,7 @@ import sordino
 from sordino.cli import app, main
 from sordino.cli.commands import COMMANDS, in_options
 
+OLD_RUNS = Path(__file__).parents[1] / "fixtures" / "run_folders"
 ALL = typer.main.get_command(app).commands
 SEVERAL = [name for name in ALL if hasattr(ALL[name], "commands")]
 SINGLE = [(name,) for name in ALL if name not in SEVERAL]
@@ -51,6 +52,16 @@ def test_a_plan_imports_no_torch():
     assert "sordino.recipes.planning" in loaded and "torch" not in loaded
 
 
+def test_no_help_imports_torch_and_no_list_of_runs_or_datasets_does():
+    helps = (f"from sordino.cli import main; main({[*path, '--help']!r})" for path in SINGLE)
+    lists = (f"from sordino.cli import main; main({path!r})" for path in (["data", "list"], ["runs", str(OLD_RUNS)]))
+    *_, loaded = modules_after(*helps, *lists)
+    assert {f"sordino.cli.{place.split(':')[0]}" for place, _ in COMMANDS.values()} - loaded <= {
+        "sordino.cli.reproduce"
+    }
+    assert "torch" not in loaded
+
+
 def test_the_package_imports_nothing_until_a_name_is_used():
     before, light, heavy = modules_after(
         "import sordino", "from sordino import Poisson, Adjacency, UsageError", "from sordino import Gaussian"
@@ -65,7 +76,7 @@ def test_every_public_name_has_one_home_which_type_checkers_know_too():
         if isinstance(node, ast.If)
         if ast.unparse(node.test) == "TYPE_CHECKING"
     ]
-    homes = {each.name: line.module for line in checked.body for each in line.names}
+    homes = {each.name: line.module for line in checked.body for each in line.names if each.name in sordino.__all__}
     assert homes == sordino._HOMES
     assert sorted(homes) == dir(sordino) and len(sordino.__all__) == len(homes)
     for name, home in homes.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino_papers.command import EXPERIMENTS
+from sordino_papers.experiments import EXPERIMENTS
 from sordino_papers.harness.entry import RunScale
 from sordino_papers.harness.results_file import ResultsFile
 from sordino_papers.harness.table import rows

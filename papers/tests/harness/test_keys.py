@@ -12,7 +12,7 @@ import pytest
 
 from sordino.convex.random_features import RandomSigns
 from sordino.encodings import ConstantRate
-from sordino_papers.command import EXPERIMENTS
+from sordino_papers.experiments import EXPERIMENTS
 from sordino_papers.harness.entry import HasExtraEntries, RunScale
 from sordino_papers.harness.keys import as_key, default_of, kind_of
 from sordino_papers.harness.training import DpSgdTrial, RandomWeights, Sparsity

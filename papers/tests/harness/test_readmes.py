@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino_papers.command import EXPERIMENTS
+from sordino_papers.experiments import EXPERIMENTS
 
 FOLDERS = Path(__file__).parents[2] / "sordino_papers"
 

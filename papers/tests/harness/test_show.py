@@ -13,7 +13,7 @@ import torch
 
 from sordino.cli import commands
 from sordino.kernel.run import PrivateRun
-from sordino_papers.command import EXPERIMENTS
+from sordino_papers.experiments import EXPERIMENTS
 from sordino_papers.harness.entry import Entry, HasMeasuredSides, Measurement, RunScale
 from sordino_papers.harness.page import NOT_COMPARABLE
 from sordino_papers.harness.results_file import ResultsFile

@@ -10,12 +10,8 @@ import typer
 from sordino._input.files import write_atomically
 from sordino.cli.commands import Command
 from sordino.cli.options import naming_options, print_columns, whole_number
-from sordino.data import fetch, root
-from sordino.data.published import SOURCES
-from sordino.data.standard import NAMES, is_complete
+from sordino.data.published import NAMES, SOURCES, is_complete, root
 from sordino.errors import DataError, UsageError
-from sordino.training.transfer import pretrain as carry_out
-from sordino.training.transfer.pretraining import PICTURES
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List and fetch datasets, and draft the schema of a table."
@@ -32,6 +28,8 @@ def list_sets() -> None:
 @app.command("fetch", cls=Command)
 def fetch_set(name: Annotated[str, typer.Argument(help="A name from `sordino data list`.")]) -> None:
     """Download a standard dataset and verify its SHA-256."""
+    from sordino.data import fetch
+
     print(fetch(name))
 
 
@@ -92,11 +90,13 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="Output file, .safetensors, which must not exist.")],
     model: Annotated[str, typer.Option(help="Image network: a name from `sordino models`.")] = "resnet-20",
     shape: Annotated[str, typer.Option(help="Channels, height and width of the images, as 3x32x32.")] = "3x32x32",
-    pictures: Annotated[int, whole_number("Number of synthetic images, each used once.")] = PICTURES,
+    pictures: Annotated[int, whole_number("Number of synthetic images, each used once.")] = 60_000,
     seed: Annotated[int, whole_number("Seed for images and initial weights; it may be public.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
 ) -> None:
     """Pretrain a network on synthetic images. No dataset is read, so this costs no privacy."""
+    from sordino.training.transfer import pretrain as carry_out
+
     if out.suffix != ".safetensors":
         raise UsageError(f"out must end in .safetensors, got {str(out)!r:.80}.")
     if out.exists():

@@ -12,13 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from sordino._input.files import write_atomically
+from sordino._input.strict_toml import Table
 from sordino.accounting.guarantee import rounded_up
 from sordino.cli.options import ModelFunction, print_columns
 from sordino.errors import DataError, SordinoError, UsageError
-from sordino.recipes import Recipe, read_run
-from sordino.recipes.own_model import is_own_run
 from sordino.recipes.recipe import undescribed
-from sordino.training.description import TrainingDescription
 from sordino.training.run_folder import RunFolder
 
 
@@ -49,6 +47,8 @@ def predict(
 
     The model is differentially private, so predictions cost no further privacy of the training data.
     """
+    from sordino.recipes import read_run
+
     answers = read_run(run, model=model).predict(data)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(answers[0]), lineterminator="\n")
@@ -120,11 +120,12 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def _data_and_model(folder: RunFolder) -> tuple[str, str]:
-    """What was trained on what: by the recipe, or the class of a model of one's own."""
-    if is_own_run(folder):
-        return "own rows", TrainingDescription.read(folder).model_class
-    recipe = Recipe.of_run(folder)
-    return recipe.data, recipe.model
+    """What was trained on what: by the recipe, or the class of a model of one's own. Other settings are not read."""
+    if folder.has_recipe:
+        recipe = Table.parse(folder.recipe(), what=f"the recipe in {str(folder.path)!r}")
+        return recipe.text("data"), recipe.text("model")
+    training = Table(folder.training(), f"training.json in {str(folder.path)!r}")
+    return "own rows", training.table("model").text("class")
 
 
 def _shown(name: str, value: object) -> str:

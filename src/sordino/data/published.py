@@ -137,3 +137,16 @@ SOURCES: dict[str, tuple[FileSource, ...]] = {
     "svhn": _SVHN,
     "adult": _ADULT,
 }
+
+NAMES = ("digits", *SOURCES, "two-patch")  # the first and the last need no file
+
+
+def root() -> Path:
+    """The folder of the standard datasets: $SORDINO_DATA, or ~/.cache/sordino."""
+    chosen = os.environ.get("SORDINO_DATA")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "sordino"
+
+
+def is_complete(name: str, folder: Path) -> bool:
+    """Whether every file of a dataset is in `folder`/name, with its published size."""
+    return all(file.is_in(folder / name) for source in SOURCES.get(name, ()) for file in source.kept)

@@ -29,7 +29,10 @@ from torch import Tensor
 from sordino._input.files import read_bytes
 from sordino.data.archives import gunzip, gunzip_start
 from sordino.data.dataset import DataSet, Facts, Split
+from sordino.data.published import NAMES as NAMES
 from sordino.data.published import SOURCES
+from sordino.data.published import is_complete as is_complete
+from sordino.data.published import root as root
 from sordino.data.schema import Schema
 from sordino.data.synthetic import TwoPatch
 from sordino.data.table import split_of
@@ -241,20 +244,9 @@ _FACTS = {
 }
 
 
-def root() -> Path:
-    """The folder of the standard datasets: $SORDINO_DATA, or ~/.cache/sordino."""
-    chosen = os.environ.get("SORDINO_DATA")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "sordino"
-
-
 def load_standard(name: str, folder: Path) -> DataSet:
     """Loads one of `NAMES`, from `folder`/name if it has files."""
     return _LOADERS[name](folder)
-
-
-def is_complete(name: str, folder: Path) -> bool:
-    """Whether every file of a dataset is in `folder`/name, with its published size."""
-    return all(file.is_in(folder / name) for source in SOURCES.get(name, ()) for file in source.kept)
 
 
 def _verified(name: str, folder: Path) -> list[Path]:
@@ -296,4 +288,3 @@ _LOADERS: dict[str, Callable[[Path], DataSet]] = {
     "adult": _adult,
     "two-patch": lambda folder: TwoPatch().draw(seed=0),
 }
-NAMES = tuple(_LOADERS)

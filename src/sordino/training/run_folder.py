@@ -24,15 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from sordino._input import strict_json, validate
 from sordino._input.files import read_bytes, sync_folder, write_atomically
-from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.errors import DataError, StateError, UsageError
-from sordino.kernel.budget import RunIdentity
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is imported when weights are read or written, so that runs are listed without it
+    from torch import Tensor
+
+    from sordino.kernel.budget import RunIdentity
     from sordino.training.plan_identity import PlanDigest
 
 _LARGEST_TEXT = 1 << 26
@@ -63,13 +62,16 @@ class PromisedRun:
     drawn_again: int
 
     def __post_init__(self) -> None:
-        RunIdentity(self.name, self.number)
+        validate.instance(str, name=self.name)
+        validate.count(at_least=0, at_most=2**63 - 1, number=self.number)
         validate.instance(str, plan=self.plan)
         validate.positive(noise_multiplier=self.noise_multiplier)
         validate.count(at_least=0, at_most=10**9, drawn_again=self.drawn_again)
 
     @property
     def identity(self) -> RunIdentity:
+        from sordino.kernel.budget import RunIdentity
+
         return RunIdentity(self.name, self.number)
 
     def check(self, plan: PlanDigest, folder: Path) -> None:
@@ -249,14 +251,20 @@ class RunFolder:
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
         self.make()
         with _writing(self.path):
+            from sordino._input.safetensors_file import save_tensors
+
             save_tensors(self.path / "model.safetensors", weights)
 
     def model(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Loads the weights, which must have the names, shapes and dtypes of `like`."""
+        from sordino._input.safetensors_file import load_tensors
+
         return load_tensors(self.path / "model.safetensors", like).tensors
 
     def weights(self) -> dict[str, Tensor]:
         """The weights by name, whatever model they are of."""
+        from sordino._input.safetensors_file import load_tensors
+
         return load_tensors(self.path / "model.safetensors").tensors
 
     @property

@@ -21,9 +21,8 @@ from rich.progress import DownloadColumn, Progress
 
 from sordino._input.files import read_bytes, write_atomically
 from sordino.data.archives import Limits, untar_gz
-from sordino.data.published import SOURCES, FileSource, PublishedFile
-from sordino.data.standard import NAMES
-from sordino.data.standard import root as standard_root
+from sordino.data.published import NAMES, SOURCES, FileSource, PublishedFile
+from sordino.data.published import root as standard_root
 from sordino.errors import DataError, StateError, UsageError
 from sordino.training.progress import progress_bar
 

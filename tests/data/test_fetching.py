@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sordino.data import fetch
-from sordino.data.fetch import Download, fetch_source
+from sordino.data.fetching import Download, fetch_source
 from sordino.data.published import SOURCES, FileSource, PublishedFile
 from sordino.errors import DataError, StateError, UsageError
 
