@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UsageError
 from sordino.huggingface.evaluation import measured as measured
+from sordino.huggingface.evaluation import measured_at_end as measured_at_end
 from sordino.huggingface.losses import LabelSetLoss as LabelSetLoss
 from sordino.huggingface.losses import MaskedTokenLoss as MaskedTokenLoss
 from sordino.huggingface.losses import NextTokenLoss as NextTokenLoss

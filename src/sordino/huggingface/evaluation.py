@@ -12,11 +12,12 @@ from sordino.errors import DataError
 from sordino.gradients.row_loss import logits_of
 from sordino.gradients.torch_state import device_of, frozen_half_precision
 from sordino.gradients.transformers_settings import transformers_settings
-from sordino.huggingface.losses import IGNORED, SquaredErrorLoss, TokenLoss
+from sordino.huggingface.losses import IGNORED, RowClassLoss, SquaredErrorLoss, TokenLoss
 from sordino.huggingface.rows import as_records
 from sordino.huggingface.tasks import loss_for
 from sordino.kernel.records import Records
-from sordino.training.evaluation import Public, accuracy, evaluating, regression
+from sordino.training.evaluation import Public, accuracy, evaluating, outputs_on, regression
+from sordino.training.metrics import metrics_of
 
 _VALUES_AT_A_TIME = 1 << 24  # logits of a few rows: 64 MiB
 _LARGEST_EXPONENT = 700.0
@@ -36,6 +37,14 @@ def measured(model: nn.Module, public: Public) -> dict[str, float]:
         errors = regression(model, prepared)
         return {name: value for name, value in vars(errors).items() if math.isfinite(value)}
     return {"accuracy": accuracy(model, prepared)}
+
+
+def measured_at_end(model: nn.Module, public: Public) -> dict[str, float]:
+    """As `measured`, with further metrics if each row has one class."""
+    prepared = Public(as_records(model, public.data, allow_single=True))
+    if isinstance(loss_for(model, prepared.records), RowClassLoss):
+        return metrics_of(*outputs_on(model, prepared))
+    return measured(model, prepared)
 
 
 def _of_tokens(model: nn.Module, records: Records, loss: TokenLoss) -> dict[str, float]:

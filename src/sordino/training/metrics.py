@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
+from sordino.gradients.transformers_settings import transformers_model
 from sordino.training.evaluation import Public, Regression, correctness, outputs_on
 
 
@@ -86,7 +87,15 @@ def measured_at_end(model: nn.Module, public: Public) -> dict[str, float]:
     >>> measured_at_end(nn.Identity(), Public((torch.eye(2), torch.tensor([0, 1]))))["auc"]
     1.0
     """
-    outputs, target = outputs_on(model, public)
+    if transformers_model(model) is not None:
+        from sordino import huggingface
+
+        return huggingface.measured_at_end(model, public)
+    return metrics_of(*outputs_on(model, public))
+
+
+def metrics_of(outputs: Tensor, target: Tensor) -> dict[str, float]:
+    """The metrics that are defined: of classes, or errors of a regression if the target is floating-point."""
     if target.is_floating_point():
         found = asdict(Regression.of(outputs, target))
     else:
