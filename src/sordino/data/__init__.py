@@ -12,12 +12,18 @@ if TYPE_CHECKING:
     from sordino.data.dataset import Split as Split
     from sordino.data.fetching import fetch as fetch
     from sordino.data.loading import load as load
-    from sordino.data.open_rows import open_rows as open_rows
     from sordino.data.published import root as root
+    from sordino.data.row_files import open_rows as open_rows
     from sordino.data.synthetic import TwoPatch as TwoPatch
 
 _HOMES = dict.fromkeys(("DataSet", "Facts", "Split"), "dataset")
-_HOMES |= {"fetch": "fetching", "load": "loading", "open_rows": "open_rows", "root": "published", "TwoPatch": "synthetic"}
+_HOMES |= {
+    "fetch": "fetching",
+    "load": "loading",
+    "open_rows": "open_rows",
+    "root": "published",
+    "TwoPatch": "synthetic",
+}
 
 
 def __getattr__(name: str) -> Any:
