@@ -20,7 +20,7 @@ _HOMES = dict.fromkeys(("DataSet", "Facts", "Split"), "dataset")
 _HOMES |= {
     "fetch": "fetching",
     "load": "loading",
-    "open_rows": "open_rows",
+    "open_rows": "row_files",
     "root": "published",
     "TwoPatch": "synthetic",
 }
