@@ -110,7 +110,7 @@ def test_without_a_delta_the_usual_one_is_taken_promised_and_said(run) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sordino.kernel.noise.HopelessNoise")
-@pytest.mark.parametrize("noise", ["optimized", "optimized:laplace", "optimized:isotropic:flat"])
+@pytest.mark.parametrize("noise", ["optimized", "optimized:laplace", "optimized:isotropic:flat:squared"])
 def test_optimized_noise_promises_what_a_plan_does_and_every_command_reads_the_run(noise: str, run) -> None:
     run(*DIGITS, "--noise", noise, "--seed", 0, "--out", "out")
     promised = RunFolder("out").privacy()

@@ -171,7 +171,8 @@ class Recipe:
     )
     noise: NoiseName | None = setting(
         None,
-        "Noise: gaussian, or optimized:FAMILY:WEIGHTS [gaussian].",
+        "Noise: gaussian, or optimized:FAMILY:WEIGHTS:COST with FAMILY blocks, laplace or isotropic, WEIGHTS releases "
+        "or flat, and COST absolute or squared [gaussian].",
         commands=("train", "verify", "plan"),
         only=_noisy_cgd("gaussian", None, because="the proof is about Gaussian noise"),
     )

@@ -22,7 +22,17 @@ from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import Gaussian, Noise
 from sordino.kernel.sampling import steps_per_epoch
 from sordino.kernel.step import Plan
-from sordino.optimized_noise import Flat, FromReleases, OptimizedNoise, best_blocks, isotropic, weighted_laplace
+from sordino.optimized_noise import (
+    AbsoluteCost,
+    Flat,
+    FromReleases,
+    OptimizedNoise,
+    SquaredCost,
+    best_blocks,
+    isotropic,
+    weighted_laplace,
+)
+from sordino.optimized_noise.costs import Cost
 from sordino.optimized_noise.noise import Fit
 from sordino.optimized_noise.sources import Source
 from sordino.recipes.defaults import TrainingSettings
@@ -57,6 +67,7 @@ ADAM_BETAS = (0.9, 0.999)  # the momentum of a recipe replaces the first
 
 _FAMILIES: dict[str, Fit] = {"blocks": best_blocks, "laplace": weighted_laplace, "isotropic": isotropic}
 _SOURCES: dict[str, Callable[[], Source]] = {"releases": FromReleases, "flat": Flat}
+_COSTS: dict[str, Cost] = {"absolute": AbsoluteCost(), "squared": SquaredCost()}
 
 
 def stages_of(prepared: PreparedRecipe) -> Plan:
@@ -71,10 +82,11 @@ def stages_of(prepared: PreparedRecipe) -> Plan:
 
 
 def noise_of(text: str | None) -> Noise:
-    """Parses a noise, with multiplier 1: "gaussian", or "optimized:FAMILY:WEIGHTS".
+    """Parses a noise, with multiplier 1: "gaussian", or "optimized:FAMILY:WEIGHTS:COST".
 
-    FAMILY is blocks, laplace or isotropic. WEIGHTS are the costs of noise by coordinate: "releases" (learned from past
-    releases, which is post-processing) or "flat". Both may be left out.
+    FAMILY is blocks, laplace or isotropic. WEIGHTS are those of noise by coordinate: "releases" (learned from past
+    releases, which is post-processing) or "flat". COST is absolute or squared. The last ones may be left out. Weights
+    that are tensors or come from public rows have no name: `Fixed` and `FromPublicRows` are for Python.
 
     >>> noise_of("optimized:laplace:flat")
     OptimizedNoise(1.0, weights=Flat(), cost=AbsoluteCost(), fit=weighted_laplace)
@@ -82,13 +94,17 @@ def noise_of(text: str | None) -> Noise:
     if text is None or text == "gaussian":
         return Gaussian(1.0)
     kind, *parts = text.split(":")
-    family, source = (parts + ["blocks", "releases"][len(parts) :])[:2]
-    if kind != "optimized" or len(parts) > 2 or family not in _FAMILIES or source not in _SOURCES:
-        families, sources = ", ".join(_FAMILIES), ", ".join(_SOURCES)
-        requirement = f"gaussian or optimized:FAMILY:WEIGHTS with FAMILY of {families} and WEIGHTS of {sources}"
-        given = validate.option(text)
-        raise SettingError("{noise} must be {requirement}, got {given}.", requirement=requirement, given=given)
-    return OptimizedNoise(1.0, weights=_SOURCES[source](), fit=_FAMILIES[family])
+    family, source, cost = (parts + ["blocks", "releases", "absolute"][len(parts) :])[:3]
+    known = family in _FAMILIES and source in _SOURCES and cost in _COSTS
+    if kind != "optimized" or len(parts) > 3 or not known:
+        families, sources, costs = (", ".join(each) for each in (_FAMILIES, _SOURCES, _COSTS))
+        raise SettingError(
+            "{noise} must be {requirement}, got {given}.",
+            requirement=f"gaussian or optimized:FAMILY:WEIGHTS:COST with FAMILY of {families}, WEIGHTS of {sources} "
+            f"and COST of {costs}",
+            given=validate.option(text),
+        )
+    return OptimizedNoise(1.0, weights=_SOURCES[source](), cost=_COSTS[cost], fit=_FAMILIES[family])
 
 
 def gradient_of(prepared: PreparedRecipe) -> LossGradient:
