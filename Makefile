@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.installed
 
 # Compiled modules are kept also where the environment says otherwise: tests start processes that import them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check format peers peers-test clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py
@@ -30,11 +32,24 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The libraries that benchmarks and `make peers-test` compare with. Other tests do not need them.
+peers: $(PEERS_STAMP)
+
+peers-test: $(PEERS_STAMP)
+	$(PEERS)/bin/python -m pytest -m "" tests/opacus/test_opacus_page.py tests/gradients/test_peers.py
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(PEERS)
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e papers
 	touch $(STAMP)
+
+$(PEERS_STAMP): pyproject.toml papers/pyproject.toml constraints.txt bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r bench/peers.txt \
+		-e . -e papers
+	touch $(PEERS_STAMP)
