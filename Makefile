@@ -9,7 +9,7 @@ PEERS_STAMP := $(PEERS)/.installed
 # Compiled modules are kept also where the environment says otherwise: tests start processes that import them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check format peers peers-test clean
+.PHONY: demo test test-all check check-platforms format peers peers-test clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py
@@ -19,7 +19,7 @@ demo: $(STAMP)
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: check
+test-all: check check-platforms
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
 check: $(STAMP)
@@ -27,6 +27,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Types as on Windows, macOS and a later Python: no import may fail there, and no function may be missing.
+check-platforms: $(STAMP)
+	$(BIN)/mypy --platform win32 --python-version 3.14 --cache-dir .mypy_cache/win32 src papers/sordino_papers
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin src papers/sordino_papers
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

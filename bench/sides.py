@@ -96,7 +96,7 @@ def milliseconds(step: Callable[[], object], repeats: int) -> float:
     return median(_once(step) for _ in range(repeats))
 
 
-def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
+def peak_mib(make_step: Callable[[], Callable[[], object]]) -> float:
     """The increase of peak resident memory by two steps, in MiB."""
     before = _peak()
     step = make_step()

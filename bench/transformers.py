@@ -4,10 +4,10 @@
     python -m bench.transformers --models bert-mini-lora-float32 --batch-size 8
 
 `make peers` makes the environment of the peers. A plain step is forward, backward and SGD. A private step adds
-sampling, clipping and noise. Each side uses its fastest mode and micro-batch size, except Sordino, whose run chooses the size.
-The sides take turns, each in a process of its own, and peak memory is that of two steps in a new process. `error` is
-the distance of a side's sum of clipped gradients from the sum over single rows in single precision, relative to it. A
-mode that refuses a model has its message instead of a time.
+sampling, clipping and noise. Each side uses its fastest mode and micro-batch size, except Sordino, whose run chooses
+the size. The sides take turns, each in a process of its own, and peak memory is that of two steps in a new process.
+`error` is the distance of a side's sum of clipped gradients from the sum over single rows in single precision, relative
+to that sum. A mode that refuses a model has its message instead of a time.
 """
 
 from __future__ import annotations

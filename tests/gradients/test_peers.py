@@ -1,4 +1,4 @@
-"""Peers and Sordino clip the gradients of a transformer to the same sum. Runs in the peers' environment (make peers-test)."""
+"""Peers and Sordino clip the gradients of a transformer to the same sum (make peers-test)."""
 
 from __future__ import annotations
 
