@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import json
 import os
+import platform
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -140,7 +141,7 @@ def _processor() -> str:
     """Processor, with the capabilities and cache sizes by which kernels and so the order of sums are chosen."""
     found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # older torch has none
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
-    return f"{found.get('cpu_name', os.uname().machine)} {torch.backends.cpu.get_cpu_capability()} ({digest})"
+    return f"{found.get('cpu_name', platform.machine())} {torch.backends.cpu.get_cpu_capability()} ({digest})"
 
 
 def _described(device: torch.device) -> str:
