@@ -1,12 +1,10 @@
 """Time of a private step of JAX-Privacy, as a ratio to a plain JAX step of the same model, measured in one run.
 
-    python -m venv ~/peers && ~/peers/bin/pip install jax jax-privacy
-    ~/peers/bin/python bench/jax_privacy_step.py --save results/bench_jax_privacy.json
+    make peers && .venv-peers/bin/python -m bench.jax_privacy_step --save results/bench_jax_privacy.json
 
-It does not import Sordino, because JAX has a separate environment. The models are those of `bench.step` with the same
-shapes. Both steps are compiled. The private step clips the gradient of each example to norm 1, adds noise and updates
-the weights; it has no sampling. The fastest of the given micro-batch sizes counts. `bench.step` times Sordino on the
-same machine.
+It imports neither torch nor Sordino. The models are those of `bench.step` with the same shapes. Both steps are
+compiled. The private step clips the gradient of each example to norm 1, adds noise and updates the weights; it has no
+sampling. The fastest of the given micro-batch sizes counts. `bench.step` times Sordino on the same machine.
 """
 
 from __future__ import annotations
@@ -161,7 +159,7 @@ def main() -> None:
         commit = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
         versions = f"jax {version('jax')}, jax-privacy {version('jax-privacy')}"
         origin = {
-            "command": "python bench/jax_privacy_step.py " + " ".join(sys.argv[1:]),
+            "command": "python -m bench.jax_privacy_step " + " ".join(sys.argv[1:]),
             "commit": commit.stdout.strip(),
             "machine": f"{platform.machine()}, {jax.local_device_count()} device of JAX, {versions}",
         }

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import sordino as so
-from bench.step import milliseconds, origin
+from bench.sides import milliseconds
+from bench.step import origin
 from sordino.kernel.lattice import spacing_of
 from sordino.kernel.micro_batches import keep_what_is_freed
 from sordino.kernel.noise import NoiseAt

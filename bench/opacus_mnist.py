@@ -1,6 +1,6 @@
 """Compares Opacus and sordino.opacus on one epoch of MNIST with the same script: time and accuracy.
 
-    python -m bench.opacus_mnist --save results/opacus_mnist.json
+    make peers && .venv-peers/bin/python -m bench.opacus_mnist --save results/opacus_mnist.json
 
 The script is examples/opacus_mnist.py, with one import changed for Opacus. Each run is a separate process with one
 thread; the two libraries alternate. Times are processor times of the epoch, since the machine may be busy.

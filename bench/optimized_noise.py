@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.step import milliseconds, origin
+from bench.sides import milliseconds
+from bench.step import origin
 from sordino.kernel.randomness import Key
 from sordino.optimized_noise import BlockNorm, best_blocks, isotropic, weighted_laplace
 

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from bench.models import BENCHMARKS
-from bench.step import alternating, milliseconds, origin, private_step, turn
+from bench.sides import alternating, milliseconds, turn
+from bench.step import origin, private_step
 from sordino.encodings import ConstantRate, RandomSparsify
 from sordino.kernel.randomness import Key
 from sordino.kernel.states import Layout

@@ -3,13 +3,13 @@
     python -m bench.step                                  every model at batch sizes 256 and 1024
     python -m bench.step --models mlp dp-cnn --batch-sizes 256 --json
     python -m bench.step --models dp-cnn-bfloat16         both sides in half precision
-    python -m bench.step --peers opacus                   the modes of Opacus side by side
+    .venv-peers/bin/python -m bench.step --peers opacus   the modes of Opacus side by side (make peers)
     python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
 A plain step is forward, backward and SGD at the physical batch size that is best for plain PyTorch. A private step adds
 sampling, clipping and cryptographic noise, at the physical batch size that the run chooses. Each side of a row has
 separate processes: one for time, in alternation with the other side, and one for the peak memory above that of the
-imports. In a common process, memory that the other side leaves in the heap would change the number of page faults.
+imports.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import argparse
 import json
 import math
 import platform
-import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -33,6 +31,7 @@ from torch import nn
 
 import sordino as so
 from bench.models import BENCHMARKS, HALVED, Benchmark, mlp
+from bench.sides import FEWEST, TIE, Stepper, alternating, in_process, milliseconds, peak_mib, take_turns, turn
 from sordino.gradients.tape import survey
 from sordino.kernel.encoding import Encoding, Unchanged
 from sordino.kernel.noise import NoiseAt
@@ -41,9 +40,6 @@ from sordino.kernel.states import BoundedSum, Layout
 
 _PHYSICAL = (16, 64, 256, 1024)
 _PLAIN_BYTES, _PEER_BYTES = 2 << 30, 1 << 30
-_FEWEST, _SECONDS, _SECONDS_AT_LEAST, _SECONDS_OF_A_TURN = 3, 40.0, 4.0, 0.5
-# Micro-batch sizes whose times differ by no more than this are equally good: the largest of them is used.
-_TIE = 0.05
 _OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 _ALL = BENCHMARKS | HALVED
 
@@ -108,30 +104,6 @@ def opacus_step(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], mode:
     return step
 
 
-class Stepper:
-    """A separate process for one side, which runs steps on request."""
-
-    def __init__(self, *work: str) -> None:
-        self._process = subprocess.Popen(_worker(*work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def turn(self) -> list[float]:
-        requests, answers = self._process.stdin, self._process.stdout
-        assert requests is not None and answers is not None
-        requests.write("turn\n")
-        requests.flush()
-        times: list[float] = json.loads(answers.readline())
-        return times
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-def take_turns(step: Callable[[], object]) -> None:
-    """The loop in the process of a `Stepper`."""
-    for _ in sys.stdin:
-        print(json.dumps(turn(step)), flush=True)
-
-
 def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict[str, Any]:
     """Median milliseconds of plain and private steps in alternation, and of the fastest mode of a peer."""
     size, opacus = _in_process("plain-size", name, batch_size, 0), dict[str, Any]()
@@ -140,7 +112,7 @@ def time_row(name: str, batch_size: int, repeats: int, peers: list[str]) -> dict
         opacus = _in_process("opacus", name, batch_size, 0)
         known = {mode: ms for mode, ms in opacus.items() if isinstance(ms, float)}
         sides += [("opacus-mode", _OPACUS_MODES.index(min(known, key=known.__getitem__)))] if known else []
-    steppers = [Stepper(side, name, str(batch_size), str(number)) for side, number in sides]
+    steppers = [Stepper("bench.step", side, name, str(batch_size), str(number)) for side, number in sides]
     plain_ms, sordino_ms, *opacus_ms = alternating([stepper.turn for stepper in steppers], repeats)
     for stepper in steppers:
         stepper.close()
@@ -163,43 +135,8 @@ def best_plain_size(name: str, batch_size: int, _: int) -> int:
     benchmark = _ALL[name]
     sizes = _affordable(benchmark, batch_size)
     turns = [partial(turn, plain_step(benchmark, batch_size, size)) for size in sizes]
-    times = dict(zip(sizes, alternating(turns, _FEWEST), strict=True))
-    return max(size for size in sizes if times[size] <= (1 + _TIE) * min(times.values()))
-
-
-Turn = Callable[[], list[float]]
-
-
-def alternating(sides: Sequence[Turn], repeats: int) -> list[float]:
-    """Median milliseconds of alternating steps, with at least `repeats` repetitions (see `_again`)."""
-    start, rounds, times = time.perf_counter(), 0, [list[float]() for _ in sides]
-    while _again(rounds, repeats, start):
-        for side, taken in zip(sides, times, strict=True):
-            taken += side()
-        rounds += 1
-    return [median(taken) for taken in times]
-
-
-def turn(step: Callable[[], object]) -> list[float]:
-    """Milliseconds of consecutive steps, so that caches and the heap are as in training.
-
-    Runs as many steps as fit into half a second, after some warm-up steps; one of each for long steps.
-    """
-    _steps(step, _SECONDS_OF_A_TURN / 4)
-    return _steps(step, _SECONDS_OF_A_TURN)
-
-
-def _steps(step: Callable[[], object], seconds: float) -> list[float]:
-    start, times = time.perf_counter(), list[float]()
-    while not times or time.perf_counter() - start < seconds:
-        times.append(_once(step))
-    return times
-
-
-def _again(done: int, repeats: int, start: float) -> bool:
-    """Whether to repeat: short steps are timed for some seconds, because the machine may be slow for one."""
-    passed = time.perf_counter() - start
-    return done < _FEWEST or passed < _SECONDS_AT_LEAST or (done < repeats and passed < _SECONDS)
+    times = dict(zip(sizes, alternating(turns, FEWEST), strict=True))
+    return max(size for size in sizes if times[size] <= (1 + TIE) * min(times.values()))
 
 
 def noise_milliseconds(model: nn.Module, repeats: int) -> float:
@@ -222,15 +159,6 @@ def plain_memory(name: str, batch_size: int, physical: int) -> float:
 
 def private_memory(name: str, batch_size: int, _: int) -> float:
     return peak_mib(lambda: private_step(_ALL[name], batch_size))
-
-
-def peak_mib(make_step: Callable[[], Callable[[], None]]) -> float:
-    """The increase of peak resident memory by two steps, in MiB."""
-    before = _peak()
-    step = make_step()
-    step()
-    step()
-    return _peak() - before
 
 
 def opacus_row(name: str, batch_size: int, _: int) -> dict[str, Any]:
@@ -301,28 +229,7 @@ _WORKERS: dict[str, Callable[[str, int, int], Any]] = {
 
 
 def _in_process(work: str, name: str, batch_size: int, number: int) -> Any:
-    command = _worker(work, name, str(batch_size), str(number))
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-
-
-def _worker(*work: str) -> list[str]:
-    return [sys.executable, "-W", "ignore", "-m", "bench.step", "--worker", *work]
-
-
-def _once(step: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    step()
-    return 1e3 * (time.perf_counter() - start)
-
-
-def milliseconds(step: Callable[[], object], repeats: int) -> float:
-    """The median time of a call, after a warm-up call."""
-    step()
-    return median(_once(step) for _ in range(repeats))
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return in_process("bench.step", work, name, str(batch_size), str(number))
 
 
 def main() -> None:

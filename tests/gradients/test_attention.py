@@ -302,7 +302,15 @@ def test_what_the_kernel_cannot_do_never_reaches_it(name):
     of(model, inputs)  # the survey asks for no gradients, so that the kernel may serve it, and comes first
     with Seen() as step:
         assert isinstance(of(model, inputs), TapedGradients)
-    assert FUSED not in step.operations
+    assert FUSED not in step.operations or (name == "three axes" and torch_fuses_three_axes())
+
+
+def torch_fuses_three_axes():
+    """Whether torch adds an axis that the kernel needs, as it does since 2.15."""
+    x = torch.ones(ROWS, PLACES, WIDTH, requires_grad=True)
+    with Seen() as plain:
+        F.scaled_dot_product_attention(x, x, x)
+    return FUSED in plain.operations
 
 
 @pytest.mark.parametrize(("needs_weights", "holds_pairs"), [(False, False), (True, True)])

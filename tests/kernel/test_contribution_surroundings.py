@@ -88,7 +88,8 @@ def test_norms_and_sums_are_of_unrounded_products_whatever_torch_is_told(told_to
     around = rounded_products()
     Looking().look()
     assert around["matrices on cpu"] == "bf16"
-    assert seen == [{}]
+    not_in_use = set() if torch.cuda.is_initialized() else {name for name in around if name.endswith("cuda")}
+    assert [set(rounded) for rounded in seen] == [not_in_use]
     assert rounded_products() == around
     assert torch.get_float32_matmul_precision() == "medium"
 

@@ -57,7 +57,7 @@ def test_the_example_runs(torchvision, capsys, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_example_runs_on_opacus_with_one_import_changed(torchvision, capsys, monkeypatch, tmp_path):
-    pytest.importorskip("opacus", reason="Opacus is not installed (pip install sordino[peers])")
+    pytest.importorskip("opacus", reason="Opacus is in the environment of the peers: make peers-test")
     monkeypatch.setattr(torchvision, "load", noise_like_mnist)
     theirs = tmp_path / SCRIPT.name
     source = SCRIPT.read_text()

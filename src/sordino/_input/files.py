@@ -13,6 +13,9 @@ from typing import BinaryIO
 
 from sordino.errors import DataError
 
+# Opening does not wait for the writer of a pipe. Windows has another set of flags.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
 
 def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
     """Replaces a file at once: after a crash it is either unchanged or complete. `private` gives it mode 0600.
@@ -27,7 +30,7 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            if not private:
+            if not private and sys.platform != "win32":
                 os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -57,7 +60,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Opens a regular file for reading. An `OSError` inside the block is raised as a `DataError`."""
     shown = repr(str(path))
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # does not wait for the writer of a pipe
+        with open(os.open(path, _READ), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{shown} is not a regular file.")
             yield file
@@ -88,6 +91,8 @@ def lock(descriptor: int) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Flushes the entries of a folder to the disk, after files in it were made, renamed or removed."""
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

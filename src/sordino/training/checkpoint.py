@@ -14,11 +14,11 @@ The private folder has the key, and whoever reads it can remove the noise. So it
 from __future__ import annotations
 
 import copy
-import fcntl
 import hashlib
 import hmac
 import json
 import os
+import platform
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino._input import validate
-from sordino._input.files import read_bytes, sync_folder, write_atomically
+from sordino._input.files import lock, read_bytes, sync_folder, write_atomically
 from sordino._input.safetensors_file import load_tensors, save_tensors
 from sordino.errors import DataError, StateError, UsageError
 from sordino.gradients.agreement import at_synthetic_weights
@@ -141,7 +141,7 @@ def _processor() -> str:
     """Processor, with the capabilities and cache sizes by which kernels and so the order of sums are chosen."""
     found = getattr(torch.cpu, "get_capabilities", dict[str, object])()  # older torch has none
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
-    return f"{found.get('cpu_name', os.uname().machine)} {torch.backends.cpu.get_cpu_capability()} ({digest})"
+    return f"{found.get('cpu_name', platform.machine())} {torch.backends.cpu.get_cpu_capability()} ({digest})"
 
 
 def _described(device: torch.device) -> str:
@@ -191,17 +191,17 @@ class Checkpoints:
         """Opens the folder of a stopped run."""
         if not (folder / "key.json").is_file():
             raise StateError(f"there is no unfinished run at {str(folder)!r}.")
-        lock = _locked(folder)
+        held = _locked(folder)
         try:
             kept = json.loads(read_bytes(folder / "key.json", at_most=10_000))
             key = Key(bytes.fromhex(kept["secret"]), bool(kept["reproducible"]))
             run = RunIdentity(kept["run"], kept["number"])
         except (ValueError, KeyError, TypeError, DataError, UsageError):
-            os.close(lock)
+            os.close(held)
             raise StateError(
                 f"the key in {str(folder)!r} is damaged or from an earlier version: the run cannot be continued."
             ) from None
-        return cls(folder, key, run, lock)
+        return cls(folder, key, run, held)
 
     def number(self, number: int) -> None:
         """Stores the number of the run's release in its budget, before the first step: the noise depends on it."""
@@ -338,13 +338,11 @@ def _obstacle(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
 
 def _locked(folder: Path) -> int:
     """Locks the folder. The lock is held until it is closed, and released by the system when the process ends."""
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise StateError(f"another process is working on the run in {str(folder)!r}.") from None
-    return lock
+    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    if not lock(descriptor):
+        os.close(descriptor)
+        raise StateError(f"another process is working on the run in {str(folder)!r}.")
+    return descriptor
 
 
 _ROWS, _SEED = 3, 20_253
