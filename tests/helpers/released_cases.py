@@ -33,7 +33,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
 from sordino.attacks.audit.canaries import coins
-from sordino.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 from sordino.convex.hidden_run import fit_hidden_state
 from sordino.convex.least_squares import fit_adassp, fit_ssp
 from sordino.convex.losses import Squared
@@ -71,6 +70,7 @@ from sordino.releases.gradient_sizes import release_sensitivity
 from sordino.sklearn import ConvexReLURegressor, PrivateRegressor
 from sordino.sklearn.noisy_accuracy import NoisyAccuracy
 from sordino.training.averaging import Tail
+from sordino.training.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 from sordino.training.schedules import Step
 from sordino.tuning import (
     Candidate,

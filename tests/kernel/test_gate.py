@@ -24,7 +24,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sordino as so
-from sordino.communication.fed_sgd import federated_sgd
 from sordino.convex import GatedReLU, NoisyCGD, fit_hidden_state
 from sordino.convex.least_squares import fit_adassp
 from sordino.convex.random_features import RandomReLU
@@ -42,6 +41,7 @@ from sordino.releases.vector import release
 from sordino.sklearn import ConvexReLUClassifier, NoisyAccuracy, PrivateClassifier
 from sordino.sklearn.estimator import OneFit
 from sordino.training.checkpoint import Checkpoints, Progress
+from sordino.training.communication.fed_sgd import federated_sgd
 from sordino.training.evaluation import Charged
 from sordino.training.fit import Fitted
 from sordino.training.run_folder import RunFolder

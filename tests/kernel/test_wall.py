@@ -24,7 +24,7 @@ CHANGES_A_STATE = "a state with another value or bound"
 # What else may do so, and why its theorem holds. A line that is not needed any more is to be deleted.
 ALLOWED: dict[str, tuple[set[str], str]] = {
     "attacks/audit/white_box.py": ({"bounded"}, "one sum over all that joined, canaries beside the others"),
-    "communication/fed_sgd.py": (
+    "training/communication/fed_sgd.py": (
         {"from_wire", "bounded"},
         "sums that clients clipped, widened by the rounding of the wire",
     ),

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sordino.communication import DenseFormat, IndexFormat, SeedFormat, Wire, federated_sgd
 from sordino.encodings import RandomSparsify
 from sordino.kernel.states import Layout
 from sordino.report.markup import ACCENT, DASHES, FAINT, INK
+from sordino.training.communication import DenseFormat, IndexFormat, SeedFormat, Wire, federated_sgd
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.page import drawing
 from sordino_papers.harness.results_file import write_numbers

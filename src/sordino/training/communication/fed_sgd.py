@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.accounting import Adjacency, Guarantee
-from sordino.communication.wire import DenseFormat, Wire
 from sordino.encodings import Combined, Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.encodings.codecs import MaskCodec
 from sordino.encodings.combined import CombinedCodec
@@ -31,6 +30,7 @@ from sordino.kernel.records import Data
 from sordino.kernel.run import PrivateRun
 from sordino.kernel.states import BoundedSum
 from sordino.kernel.step import BegunStep, Plan
+from sordino.training.communication.wire import DenseFormat, Wire
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

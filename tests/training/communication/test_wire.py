@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sordino.communication import DenseFormat, IndexFormat, SeedFormat
 from sordino.errors import StateError
+from sordino.training.communication import DenseFormat, IndexFormat, SeedFormat
 
 SIZE = 1000
 WIRES = [DenseFormat(), IndexFormat(), SeedFormat()]

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import sordino as so
-from sordino.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 from sordino.encodings import Combined, Freeze, MatchedBought, RandomSparsify, RankedSparsify
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Poisson
+from sordino.training.communication import DenseFormat, IndexFormat, SeedFormat, federated_sgd
 
 DATA = (
     torch.randn(90, 6, generator=torch.Generator().manual_seed(0)),
