@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
+from typer.testing import CliRunner
 
+import sordino as so
 from sordino.accounting import Adjacency
 from sordino.attacks.audit.threat_models import InGradients, InRows
+from sordino.cli.options import with_settings
 from sordino.data import Facts
 from sordino.encodings import Freeze, FreezeByMagnitude, RandomSparsify
 from sordino.errors import StateError, UsageError
@@ -25,8 +30,8 @@ from sordino.recipes.methods import batches_of, method_of
 from sordino.recipes.planning import Question, solve
 from sordino.recipes.predict import parse_facts
 from sordino.recipes.prepared import rehearse
-from sordino.recipes.settings import SamplerName, declared
-from sordino.recipes.stages import parse_augmentation, parse_averaging
+from sordino.recipes.settings import SamplerName, declared, setting
+from sordino.recipes.stages import parse_augmentation, parse_averaging, stages_of
 from sordino.training.averaging import Ema, Tail
 from sordino.training.run_folder import RunFolder
 from sordino.tuning.search import Search
@@ -116,6 +121,38 @@ def test_each_setting_survives_a_file(name: str, tmp_path: Path) -> None:
 def test_any_path_survives_a_file(data: str) -> None:
     recipe = Recipe(**(LEAST | {"data": data}))
     assert Recipe.parse(recipe.text(), what="the recipe") == recipe
+
+
+def _with_own_clip(plan, name, prepared):
+    return replace(plan, clip=so.Normalise(plan.clip.bound)) if name == "normalise" else plan
+
+
+@dataclass(frozen=True)
+class WithOneMoreSetting(Recipe):
+    """A recipe with one entry more, which is all that a new setting needs."""
+
+    clipping: Literal["norm", "normalise"] = setting("norm", "Clip: norm or normalise [norm].", stage=_with_own_clip)
+
+
+def test_a_new_setting_is_one_entry_from_which_all_else_follows():
+    taken = {}
+
+    @with_settings("train", WithOneMoreSetting)
+    def command(**settings):
+        taken.update(settings)
+
+    app = typer.Typer()
+    app.command()(command)
+    assert "Clip: norm or normalise" in CliRunner().invoke(app, ["--help"]).output
+    assert CliRunner().invoke(app, ["--epsilon", "3", "--clipping", "normalise"]).exit_code == 0
+    recipe = WithOneMoreSetting("digits", "linear", **taken)
+    assert 'clipping = "normalise"' in recipe.text()
+    assert WithOneMoreSetting.parse(recipe.text(), what="the recipe") == recipe
+    assert WithOneMoreSetting.json_schema()["properties"]["clipping"]["enum"] == ["norm", "normalise"]
+    with pytest.raises(UsageError, match="clipping must be one of norm, normalise, got 'magic'"):
+        recipe.changed(clipping="magic")
+    plans = [stages_of(rehearse(each)) for each in (recipe, recipe.changed(clipping="norm"))]
+    assert [type(plan.clip) for plan in plans] == [so.Normalise, so.ClipByNorm]
 
 
 WRONG = {

@@ -52,10 +52,10 @@ LossFunction = Annotated[
 ]
 
 
-def with_settings(name: str) -> Callable[[Command], Command]:
+def with_settings(name: str, kind: type = Recipe) -> Callable[[Command], Command]:
     """Replaces `**settings` of the command `name` by one option for each setting of a recipe declared for it.
 
-    The command receives only the settings that were given, by their names in `Recipe`.
+    The command receives only the settings that were given, by their names in the class of recipes, `kind`.
     """
 
     def decorate(command: Command) -> Command:
@@ -66,7 +66,7 @@ def with_settings(name: str) -> Callable[[Command], Command]:
             for each in signature.parameters.values()
             if each.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        shared = [_parameter(each, text) for each in declared(Recipe).values() if (text := each.help_for(name))]
+        shared = [_parameter(each, text) for each in declared(kind).values() if (text := each.help_for(name))]
         names = {each.name for each in shared}
         own = [each for each in own if each.name not in names]
         first = [each for each in own if each.default is inspect.Parameter.empty or each.name == "recipe"]

@@ -23,13 +23,10 @@ from sordino.recipes.networks import convex_model
 from sordino.recipes.settings import MethodName, SamplerName, SettingError
 from sordino.recipes.stages import (
     ADAM_BETAS,
-    autocast_of,
-    loss_of,
     optimizer_of,
     parse_averaging,
     parse_schedule,
     stages_of,
-    views_of,
 )
 from sordino.training.callbacks import Callback
 from sordino.training.evaluation import Evaluation
@@ -221,6 +218,7 @@ class DpSgd:
     def train(self, prepared: PreparedRecipe, folder: RunFolder, **options: Any) -> None:
         recipe, settings = prepared.recipe, prepared.settings
         public, stages = prepared.public_rows(), stages_of(prepared)
+        gradient: Any = stages.contribution  # a setting may have changed its fields
         fit(
             prepared.built.module,
             prepared.records,
@@ -228,12 +226,12 @@ class DpSgd:
             delta=prepared.delta,
             batch_size=settings.batch_size,
             sampler=stages.sampler,
-            loss=loss_of(prepared),
+            loss=gradient.loss,
             clip=stages.clip,
             noise=stages.noise,
             encoding=stages.encoding,
-            views=views_of(recipe),
-            autocast=autocast_of(recipe),
+            views=gradient.views,
+            autocast=gradient.autocast,
             optimizer=optimizer_of(settings, recipe.weight_decay),
             schedule=parse_schedule(settings.schedule),
             averaging=parse_averaging(settings.averaging),

@@ -1,8 +1,8 @@
 """A recipe: everything that decides a training from the command line, as a value and as a TOML file.
 
 Each setting is declared here once, with its type, range, default and help text. Options of commands, checks, keys of
-TOML files and the JSON schema follow (`sordino.recipes.settings`). A new setting is one entry here, and the line that
-uses it in `sordino.recipes.stages`.
+TOML files and the JSON schema follow (`sordino.recipes.settings`). A setting that changes a stage of the plan says how
+(`stage=`), so that a new one touches this file only.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ from sordino.recipes.settings import (
 )
 
 if TYPE_CHECKING:
+    from sordino.kernel.step import Plan
     from sordino.recipes.defaults import TrainingSettings
     from sordino.recipes.planning import Question
+    from sordino.recipes.prepared import PreparedRecipe
     from sordino.training.run_folder import RunFolder
 
 _MANY = 10**9  # placeholder for a number of examples that is not known yet
@@ -90,6 +92,12 @@ def _known_weights(text: str) -> str:
     except SettingError as error:
         raise ValueError(error.values["requirement"]) from None
     return text
+
+
+def _with_noise(plan: Plan, name: str, prepared: PreparedRecipe) -> Plan:
+    from sordino.recipes.stages import noise_of
+
+    return replace(plan, noise=noise_of(name))
 
 
 ClassWeights = Annotated[str, AfterValidator(_known_weights)]
@@ -171,10 +179,10 @@ class Recipe:
     )
     noise: NoiseName | None = setting(
         None,
-        "Noise: gaussian, or optimized:FAMILY:WEIGHTS:COST with FAMILY blocks, laplace or isotropic, WEIGHTS releases "
-        "or flat, and COST absolute or squared [gaussian].",
+        "Noise: gaussian, or optimized:blocks|laplace|isotropic:releases|flat:absolute|squared [gaussian].",
         commands=("train", "verify", "plan"),
         only=_noisy_cgd("gaussian", None, because="the proof is about Gaussian noise"),
+        stage=_with_noise,
     )
     class_weights: ClassWeights | None = setting(
         None,
@@ -323,7 +331,7 @@ class Recipe:
                 _convex_models(),
                 "the proof needs a loss that is convex in the weights, on features of bounded norm",
             )
-        for name, each in declared(Recipe).items():
+        for name, each in declared(type(self)).items():
             only = each.setting.only.get(self.method)
             if only is None or getattr(self, name) in only.values:
                 continue
@@ -382,18 +390,18 @@ class Recipe:
             except UsageError as error:
                 raise renamed(error, _key_of) from None
 
-    @staticmethod
-    def json_schema() -> dict[str, Any]:
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
         """JSON schema of recipe files, for editors and other programs.
 
         >>> Recipe.json_schema()["properties"]["epsilon"]["exclusiveMinimum"]
         0
         """
-        return json_schema(Recipe)
+        return json_schema(cls)
 
     def entries(self) -> dict[str, Any]:
         """Settings by their keys in a TOML file, without those that are None."""
-        entries = {each.key: _plain(getattr(self, name)) for name, each in declared(Recipe).items()}
+        entries = {each.key: _plain(getattr(self, name)) for name, each in declared(type(self)).items()}
         return {key: value for key, value in entries.items() if value is not None}
 
     def text(self) -> str:

@@ -88,13 +88,15 @@ class Setting:
     """Declaration of a setting, apart from its name, type and default.
 
     `key` is its name in TOML files and an older name of its option. `commands` maps each command with an option for it
-    to the help text. `only` maps methods that restrict it to the allowed values.
+    to the help text. `only` maps methods that restrict it to the allowed values. `stage` puts the value into a plan: a
+    function of the plan, the value, which is not None, and the prepared recipe.
     """
 
     help: str
     key: str | None
     commands: Mapping[str, str]
     only: Mapping[str, Only]
+    stage: Callable[[Any, Any, Any], Any] | None = None
 
 
 def setting(
@@ -104,6 +106,7 @@ def setting(
     key: str | None = None,
     commands: tuple[str, ...] = ("train",),
     only: Mapping[str, Only] | None = None,
+    stage: Callable[[Any, Any, Any], Any] | None = None,
     **other_help: str,
 ) -> Any:
     """Declares a setting as a field of a dataclass. `tune="..."` is another help text, for `sordino tune`.
@@ -115,7 +118,7 @@ def setting(
     'Learning rate of each trial.'
     """
     texts = dict.fromkeys(commands, help) | other_help
-    return dataclasses.field(default=default, metadata={"setting": Setting(help, key, texts, only or {})})
+    return dataclasses.field(default=default, metadata={"setting": Setting(help, key, texts, only or {}, stage)})
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from sordino.optimized_noise.sources import Source
 from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.named_code import named_loss
 from sordino.recipes.planning import make_sampler
-from sordino.recipes.settings import SettingError
+from sordino.recipes.settings import SettingError, declared
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.schedules import parse as parse_schedule
 
@@ -59,6 +59,7 @@ __all__ = [
     "sparsifying",
     "stages_of",
     "views_of",
+    "with_declared_stages",
 ]
 
 _PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}  # dtype of autocast
@@ -78,7 +79,18 @@ def stages_of(prepared: PreparedRecipe) -> Plan:
     frozen = _freezing(prepared.built.module, recipe.freeze, sampler.steps)
     encodings = [encoding for encoding in (frozen, sparsified) if encoding is not None]
     encoding = Combined(*encodings) if len(encodings) == 2 else encodings[0] if encodings else Unchanged()
-    return Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), noise_of(recipe.noise), encoding)
+    return with_declared_stages(
+        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding), prepared
+    )
+
+
+def with_declared_stages(plan: Plan, prepared: PreparedRecipe) -> Plan:
+    """The plan with the stages of all settings of the recipe that declare how they change it (`stage=`)."""
+    for name, each in declared(type(prepared.recipe)).items():
+        value = getattr(prepared.recipe, name)
+        if each.setting.stage is not None and value is not None:
+            plan = each.setting.stage(plan, value, prepared)
+    return plan
 
 
 def noise_of(text: str | None) -> Noise:

@@ -33,7 +33,7 @@ from sordino.recipes.planning import make_sampler
 from sordino.recipes.prepared import PreparedRecipe, prepare
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.run import carry_out, schema_of
-from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying
+from sordino.recipes.stages import gradient_of, parse_averaging, sparsifying, with_declared_stages
 from sordino.training.callbacks import CallOnEvaluation
 from sordino.training.checkpoint import Checkpoints, Progress
 from sordino.training.evaluation import Public
@@ -58,7 +58,9 @@ def task_of(prepared: PreparedRecipe, score: Score) -> Task:
     optimizer: Optimizer = _OPTIMIZERS[settings.optimizer](settings.learning_rate, recipe.weight_decay)
     return Task(
         lambda: copy.deepcopy(prepared.built.module),
-        Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding),
+        with_declared_stages(
+            Plan(sampler, gradient_of(prepared), ClipByNorm(settings.clip), Gaussian(1.0), encoding), prepared
+        ),
         optimizer,
         score,
         divisor=settings.batch_size,
