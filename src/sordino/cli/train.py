@@ -18,7 +18,6 @@ from sordino.errors import Interrupted, UsageError
 from sordino.recipes.planning import delta_note
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.settings import declared, names_code
-from sordino.training.metrics import constant_is_better
 from sordino.training.run_folder import RunFolder
 
 
@@ -94,6 +93,8 @@ def unused_folder(recipe: Recipe) -> Path:
 
 def print_end(folder: RunFolder, asked: Recipe | None = None) -> None:
     """Prints the guarantee and the accuracy of a finished run, and a delta that the recipe `asked` left open."""
+    from sordino.training.metrics import constant_is_better  # imports torch
+
     promised: dict[str, Any] = folder.privacy()
     last: dict[str, Any] = (folder.metrics() or [{}])[-1]
     measured = [(name.replace("_", " "), f"{value:.4f}") for name, value in last.items() if name.startswith("test_")]
