@@ -106,7 +106,7 @@ __all__ = [  # noqa: RUF022, they follow the pipeline
     "Gaussian",
     "OptimizedNoise",
     "Private",
-    # all steps together, and what they are worth
+    # all steps together, and what they cost
     "Plan",
     "dp_sgd",
     "NoisyCGD",

@@ -255,7 +255,7 @@ class OwnRun:
             )
         if os.path.isdir(path):
             return ModelRows(self._inputs(load_pictures(path, self._one_input().shape), source))
-        raise DataError(f"{source!r:.200} is no data set and no readable .npz or folder of pictures.")
+        raise DataError(f"{source!r:.200} is neither a dataset, nor a readable .npz, nor a folder of images.")
 
     def public_rows(self) -> ModelRows:
         """The rows of --data that are declared public by passing them: test rows where the source has some."""
@@ -269,7 +269,7 @@ class OwnRun:
         if os.path.isdir(path):
             found = load_folder(path)
             return self._split(found.test or found.train, source)
-        raise DataError(f"{source!r:.200} is no data set and no readable .npz or folder of pictures.")
+        raise DataError(f"{source!r:.200} is neither a dataset, nor a readable .npz, nor a folder of images.")
 
     def training_rows(self) -> tuple[ModelRows, ModelRows | None]:
         """The private rows of --data that the run was trained on, and public ones of the same kind if there are any."""
@@ -282,7 +282,7 @@ class OwnRun:
         if source in NAMES or os.path.isdir(path):
             found = load(source)
             return self._split(found.train, source), None if found.test is None else self._split(found.test, source)
-        raise DataError(f"{source!r:.200} is no data set and no readable .npz or folder of pictures.")
+        raise DataError(f"{source!r:.200} is neither a dataset, nor a readable .npz, nor a folder of images.")
 
     def judged_rows(self) -> tuple[Split, Tensor]:
         """Public rows that can be read and have a label, as one tensor of inputs, and the model's outputs on them."""

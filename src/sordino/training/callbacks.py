@@ -200,8 +200,8 @@ class EventLog(Callback):
 class EarlyStopping(Callback):
     """Ends a training when a measurement has not improved for `patience` evaluations in a row.
 
-    It sees what was measured on public rows (`evaluation=Public(...)`), or on private rows at a price that was charged
-    before (`Charged`). Stopping saves time and no privacy: the guarantee is that of all planned steps.
+    It sees what was measured on public rows (`evaluation=Public(...)`), or on private rows by an evaluation that was
+    charged before (`Charged`). Stopping saves time and no privacy: the guarantee is that of all planned steps.
 
     >>> stopping = EarlyStopping("validation_accuracy", patience=2)
     >>> for accuracy in (0.5, 0.7, 0.6, 0.7):

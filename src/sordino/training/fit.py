@@ -142,7 +142,7 @@ def fit(
     called = CallbackList((LogSteps(), *bar, own_callbacks, *(() if on_row is None else (CallOnEvaluation(on_row),))))
     if called.needs_evaluation and evaluation.during is None:
         raise UsageError(
-            "a callback that stops early needs measurements on the way, on public rows or at a price: give "
+            "a callback that stops early needs measurements on the way, on public rows or charged to the budget: give "
             "evaluation=so.Public(...). Private rows that are not charged for cannot decide when to stop."
         )
     if delta is None:

@@ -1,7 +1,7 @@
 """Callbacks that send the public values of a training to MLflow and to Weights & Biases.
 
 They send what a run folder holds and nothing else: step numbers, the guarantee, and what was measured on public rows
-or at a price. Gradients, losses of private rows and batches never reach a callback.
+or charged to the budget. Gradients, losses of private rows and batches never reach a callback.
 """
 
 from __future__ import annotations
