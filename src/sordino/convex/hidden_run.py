@@ -112,7 +112,7 @@ def fit_hidden_state(
     key = Key.fresh() if seed is None else Key.from_seed(seed)
     plan.check_noise(delta)
     bar = (ProgressBar("hidden-state training"),) if progress else ()
-    callback_list = CallbackList((LogSteps(), *bar, *callbacks))
+    callback_list = CallbackList((LogSteps(), *bar, CallbackList(callbacks)))
     if callback_list.needs_evaluation:
         raise UsageError("a hidden-state run has no measurements on its way, so no callback can stop it early.")
     steps = _Steps(plan, module, records, callback_list, on_shown)
