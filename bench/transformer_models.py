@@ -30,12 +30,11 @@ class Transformer:
     classes: int | None = None
 
     def rows(self, number: int) -> Rows:
-        """Rows of tokens without padding. Position ids are given, because Opacus needs a batch axis on all inputs."""
+        """Rows of tokens without padding."""
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(self.vocabulary, (number, self.tokens), generator=generator)
         labels = ids if self.classes is None else torch.randint(self.classes, (number,), generator=generator)
-        places = torch.arange(self.tokens).expand(number, -1).contiguous()
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": places, "labels": labels}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,15 @@ class RowLosses(nn.Module):
 
 
 def opacus_step(workload: Workload, rows: Rows, mode: str, physical: int, noise: float = 1.0) -> Step:
-    """A step of Opacus in micro-batches, by its `signal_skip_step`."""
+    """A step of Opacus in micro-batches, by its `signal_skip_step`.
+
+    Position ids are given, because it needs a batch axis on all inputs of layers.
+    """
     from opacus import PrivacyEngine
 
     model, size = workload.make().train(), len(rows["labels"])
+    places = torch.arange(workload.transformer.tokens).expand(size, -1).contiguous()
+    rows = {**rows, "position_ids": places}
     data = torch.utils.data.TensorDataset(*rows.values())
     made: Any = PrivacyEngine().make_private(
         module=model, optimizer=torch.optim.SGD(trained(model), lr=0.01), criterion=RowLosses(workload),

@@ -28,6 +28,7 @@ from bench.sides import TIE, Stepper, alternating, in_process, peak_mib, take_tu
 from bench.step import origin
 from bench.transformer_models import WORKLOADS, Rows, Workload, split, trained
 from bench.transformer_peers import PEERS
+from sordino.huggingface import as_records, loss_for
 from sordino.kernel.clipping import SCALED_TO
 
 _MODULE = "bench.transformers"
@@ -56,10 +57,11 @@ def plain_step(workload: Workload, rows: Rows, _: str, physical: int) -> Callabl
 def private_step(workload: Workload, rows: Rows, _: str, __: int) -> Callable[[], None]:
     """A step of a run of Sordino on twice the rows, of which it draws half."""
     model, number = workload.make().train(), len(rows["labels"])
-    gradient = so.LossGradient(workload.loss, workload.autocast)
+    records = as_records(model, {name: torch.cat([x, x]) for name, x in rows.items()})
+    gradient = so.LossGradient(loss_for(model, records), workload.autocast)
     sampler = so.FixedSize(number, 2 * number, 10**6)
     plan = so.Plan(sampler, gradient, so.ClipByNorm(_CLIP_NORM), so.Gaussian(1.0))
-    run = so.PrivateRun(plan, model, so.as_records({name: torch.cat([x, x]) for name, x in rows.items()}))
+    run = so.PrivateRun(plan, model, records)
     optimizer = torch.optim.SGD(trained(model), lr=0.01)
 
     def step() -> None:
@@ -158,9 +160,10 @@ def looped_sum(workload: Workload, rows: Rows, norm: float) -> Tensor:
 
 def clipped_sum(workload: Workload, rows: Rows) -> Tensor:
     """The sum of clipped gradients of Sordino."""
-    number = torch.arange(len(rows["labels"]))
-    batch = so.as_records(rows, allow_single=True).gather(number)
-    each = so.LossGradient(workload.loss, workload.autocast).of(workload.make().train(), batch, number)
+    model, number = workload.make().train(), torch.arange(len(rows["labels"]))
+    records = as_records(model, rows, allow_single=True)
+    gradient = so.LossGradient(loss_for(model, records), workload.autocast)
+    each = gradient.of(model, records.gather(number), number)
     return so.ClipByNorm(_CLIP_NORM)(each).value
 
 
