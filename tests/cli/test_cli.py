@@ -51,7 +51,7 @@ def test_json_holds_everything_that_an_epsilon_means_nothing_without(run):
     assert plan["view"] in set(View)
     assert plan["accountant"] in ACCOUNTANTS
     assert isinstance(plan["assumptions"], list)
-    assert "family of four" in plan["statement"] and "At 1 % false alarms" in plan["statement"]
+    assert "group of four" in plan["statement"] and "At 1 % false alarms" in plan["statement"]
 
 
 @pytest.mark.parametrize("sampler", list(SamplerName))
@@ -130,7 +130,7 @@ def test_a_statement_is_one_plain_paragraph(run):
     *_, before, paragraph = run(*SMALL, "--steps", 10, "--noise-multiplier", 1).splitlines()
     assert before == ""
     assert paragraph.startswith("The output is differentially private")
-    assert "family of four" in paragraph and "no membership attack finds more than" in paragraph
+    assert "group of four" in paragraph and "no membership attack finds more than" in paragraph
     assert "\x1b" not in paragraph
 
 

@@ -35,7 +35,7 @@ def test_an_unfinished_run_predicts_nothing(refused, monkeypatch: pytest.MonkeyP
     [
         ("two-patch", 3, "the model takes (1, 8, 8)"),
         ("new.csv", 2, "is a table, but the model was not trained on a table"),
-        ("nowhere", 3, "is neither the name of a dataset nor a readable"),
+        ("nowhere", 3, "is neither the name of a dataset nor readable"),
         ("none.npz", 3, "cannot be read"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -39,7 +40,7 @@ def killed_at(moment: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         for owner, name in ((os, "fsync"), (os, "replace"), (os, "unlink"), (Training, "step")):
             patch.setattr(owner, name, ending(getattr(owner, name)))
-        patch.setattr(sys.modules["sordino.recipes.run"], "_take_back", lambda folder: None)
+        patch.setattr(import_module("sordino.recipes.run"), "_take_back", lambda folder: None)
         try:
             main([str(argument) for argument in arguments])
         except Killed:

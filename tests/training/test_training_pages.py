@@ -18,6 +18,8 @@ from sordino.data.standard import load_digits
 def commands_of(page: str) -> list[str]:
     """Runs every command on a page, and gives them."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    for name, code in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[:1]:
+        Path(name).write_text(code)
     commands = re.findall(r"^sordino (.*)$", text, re.MULTILINE)
     for command in commands:
         with pytest.raises(SystemExit) as ended:
@@ -27,8 +29,8 @@ def commands_of(page: str) -> list[str]:
 
 
 def test_the_commands_on_the_page_run() -> None:
-    assert len(commands_of("training.md")) == 5
-    assert {path.name for path in Path("runs").iterdir()} == {"digits-linear-1", "digits-linear-2"}
+    assert len(commands_of("training.md")) == 8
+    assert {path.name for path in Path("runs").iterdir()} == {"digits-linear-1", "digits-linear-2", "digits-network-1"}
     assert len(answers(Path("predictions.csv").read_text())) == len(load_digits().test.target)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sordino.cli import main
 from sordino.errors import StateError, UsageError
+from sordino_papers.experiments import EXPERIMENTS
 from sordino_papers.harness.entry import Entry, Measurement, RunScale, SideTable
 from sordino_papers.harness.reproduce import reproduce
 from sordino_papers.harness.results_file import ResultsFile
@@ -178,7 +179,7 @@ def test_the_command_line_refuses_in_one_line(arguments, message, capsys, tmp_pa
 
 
 def test_the_command_line_prints_rows_as_json(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino_papers.command", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "coins", "--seeds", "2", "--json", "--out", str(tmp_path)])
     printed = json.loads(capsys.readouterr().out)
@@ -187,7 +188,7 @@ def test_the_command_line_prints_rows_as_json(monkeypatch, capsys, tmp_path):
 
 
 def test_to_show_a_table_writes_nothing_and_has_every_seed_that_is_there(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino_papers.command", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit):
         main(["reproduce", "coins", "--seeds", "4", "--json", "--out", str(tmp_path)])
     whole = json.loads(capsys.readouterr().out)
@@ -203,7 +204,7 @@ def test_to_show_a_table_writes_nothing_and_has_every_seed_that_is_there(monkeyp
 
 
 def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_run(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino_papers.command", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(EXPERIMENTS, "coins", Coins())
     monkeypatch.setattr("sordino_papers.harness.reproduce._run", lambda *_: pytest.fail("something was run"))
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as ended:
@@ -213,7 +214,7 @@ def test_a_place_where_nothing_can_be_kept_is_refused_before_anything_is_run(mon
 
 
 def test_the_command_line_prints_a_table_and_what_goes_with_it(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(__import__("sordino_papers.command", fromlist=["x"]).EXPERIMENTS, "coins", Coins())
+    monkeypatch.setitem(EXPERIMENTS, "coins", Coins())
     with pytest.raises(SystemExit):
         main(["reproduce", "coins", "--seeds", "2", "--out", str(tmp_path), "--quiet"])
     shown = capsys.readouterr().out
