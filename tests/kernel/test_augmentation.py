@@ -188,7 +188,7 @@ class Looking:
     """Looks up a value of the image in a table, and fails on an index outside of it."""
 
     def apply(self, picture: Tensor) -> Tensor:
-        return picture + torch.zeros(4, dtype=picture.dtype)[picture[0, 0, 0].abs().long()]
+        return picture + torch.zeros(4, dtype=picture.dtype)[picture[0, 0, :1].abs().long()]
 
 
 @dataclass(frozen=True)
