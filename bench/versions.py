@@ -81,8 +81,10 @@ def main() -> None:
         print({name: value for name, value in rows[-1].items() if name != "names_of_passed"}, flush=True)
     if chosen.save:
         system = {"system": f"{platform.system()}, Python {platform.python_version()}", "tested": TESTED}
+        in_all = sorted(set.intersection(*(set(row.pop("names_of_passed")) for row in rows)))
         result = {**origin("bench.versions"), **system, "marker": chosen.marker, "versions": rows}
-        chosen.save.write_text(json.dumps(result, indent=2) + "\n")
+        result["passed_in_all_versions"] = in_all
+        chosen.save.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
