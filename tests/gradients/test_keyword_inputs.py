@@ -50,13 +50,18 @@ def test_gradients_are_those_of_single_examples() -> None:
     assert torch.allclose(torch.cat([x.flatten(1) for x in by_vmap], dim=1), expected(model), atol=1e-6)
 
 
-def test_a_run_trains_evaluates_and_verifies_a_model_by_names() -> None:
+def test_a_run_trains_and_evaluates_a_model_by_names() -> None:
     model = Bag()
     fitted = so.fit(
         model, ROWS, epsilon=3.0, delta=1e-2, batch_size=6, epochs=2, progress=False, evaluation=so.Public(ROWS)
     )
     assert 0.0 <= fitted.metrics[-1]["test_accuracy"] <= 1.0
-    assert so.verify(fitted.plan, model, ROWS).passed
+
+
+@pytest.mark.slow
+def test_a_verification_calls_the_model_by_names() -> None:
+    stages = so.LossGradient(F.cross_entropy), so.ClipByNorm(1.0), so.Gaussian(2.0)
+    assert so.verify(so.Plan(so.Poisson(0.5, 2), *stages), Bag(), ROWS).passed
 
 
 def test_a_model_without_such_an_argument_is_refused_in_one_line() -> None:

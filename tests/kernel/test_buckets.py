@@ -133,7 +133,11 @@ def test_a_run_with_buckets_trains_and_says_what_it_assumes() -> None:
     model, records = Tagger(), as_records(Tokens(), buckets=Buckets(LENGTHS, PADDING))
     fitted = so.fit(model, records, plan(), delta=1e-2, progress=False)
     assert ROUNDED_ALIKE in fitted.guarantee.assumptions
-    assert so.verify(plan(), model, records).passed
+
+
+@pytest.mark.slow
+def test_a_verification_cuts_synthetic_rows_to_the_buckets() -> None:
+    assert so.verify(plan(), Tagger(), as_records(Tokens(), buckets=Buckets(LENGTHS, PADDING))).passed
 
 
 def test_lengths_are_those_up_to_the_last_real_place() -> None:
