@@ -38,9 +38,9 @@ NUMBER, COUNT, NAME = 0.123456789, 424242, "ALICE-SECRET"
 TRACES = ("0.123", ".1235", "424242", "4.24e+05", "4.2424", "424,242", "ALICE")
 
 PACKAGES = (
-    "accounting", "attacks.audit", "attacks.membership", "attacks.reconstruction", "communication", "convex", "data",
+    "accounting", "attacks.audit", "attacks.membership", "attacks.reconstruction", "convex", "data",
     "effects", "encodings", "models.features", "opacus", "optimized_noise", "recipes", "sklearn",
-    "training.transfer", "tuning", "verification",
+    "training.communication", "training.transfer", "tuning", "verification",
 )  # fmt: skip
 MODULES = (
     "kernel.augmentation", "recipes.planning", "releases.gradient_sizes", "releases.moments", "training.averaging",
