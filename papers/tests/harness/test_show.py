@@ -106,6 +106,6 @@ def test_the_help_lists_every_experiment_with_a_summary_of_at_most_80_columns(ru
 @pytest.mark.slow
 def test_the_package_can_be_imported_before_the_command_line():
     """In a process of its own: whoever imports the experiments first must not meet half a module."""
-    code = "import sordino_papers.command as c; print(len(c.EXPERIMENTS))"
+    code = "import sordino_papers.experiments as e; print(len(e.EXPERIMENTS))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert int(found.stdout) == len(EXPERIMENTS)

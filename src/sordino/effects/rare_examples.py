@@ -29,8 +29,8 @@ WORDS = (
 
 
 def as_input(rows: Tensor) -> Tensor:
-    """Rows as a network takes them: bytes of images as float32, everything else as it is, such as token ids."""
-    return rows.float() if rows.dtype == torch.uint8 else rows
+    """Rows as a network takes them: bytes and half-precision features as float32, other types such as ids unchanged."""
+    return rows.float() if rows.dtype in (torch.uint8, torch.float16) else rows
 
 
 def train_plainly(model: nn.Module, inputs: Tensor, target: Tensor, *, seed: int) -> nn.Module:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 import tempfile
 import warnings
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput
-from transformers.trainer_utils import get_last_checkpoint as _last_checkpoint_in
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from sordino._input import validate
 from sordino.accounting import Guarantee
@@ -195,7 +194,7 @@ class PrivateTrainer(Trainer):
             with tempfile.TemporaryDirectory() as empty:
                 path = resume_from_checkpoint if isinstance(resume_from_checkpoint, str) else self._last_checkpoint()
                 if path is None:  # it was interrupted before the first checkpoint
-                    TrainerState().save_to_json(str(Path(empty) / _STATE))
+                    self._state_at_step_0().save_to_json(str(Path(empty) / _STATE))
                 return super().train(path or empty, *args, **kwargs)
         finally:
             if self._writer is not None:
@@ -318,9 +317,14 @@ class PrivateTrainer(Trainer):
             group["lr"] = group["initial_lr"] = rate  # where the scheduler begins
 
     def _last_checkpoint(self) -> str | None:
-        with suppress(FileNotFoundError):
-            return cast("str | None", _last_checkpoint_in(self.args.output_dir))  # type: ignore[no-untyped-call]
-        return None
+        """The last folder of a checkpoint that was written to its end."""
+        written = [path.parent for path in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_STATE}")]
+        return str(max(written, key=lambda path: int(path.name.rpartition("-")[2]))) if written else None
+
+    def _state_at_step_0(self) -> TrainerState:
+        known = [*self.callback_handler.callbacks, self.control]
+        stateful: list[Any] = [each for each in known if isinstance(each, ExportableState)]
+        return TrainerState(train_batch_size=self._train_batch_size, stateful_callbacks=stateful)
 
     def _refuse_private(self, dataset: Any) -> None:
         if dataset is not None and dataset is self._private_rows:
