@@ -68,7 +68,8 @@ STAGES = clip_momentum(Sgd(0.5), task().plan.encoding)
 
 
 @pytest.mark.parametrize(
-    "payment", [Compose(), REPEAT, pytest.param(Repeat(PoissonNumber(3.0)), marks=pytest.mark.slow)]
+    "payment",
+    [Compose(), *(pytest.param(each, marks=pytest.mark.slow) for each in (REPEAT, Repeat(PoissonNumber(3.0))))],
 )
 def test_the_promise_of_a_tuning_meets_its_target_with_all_trials_in_it(payment):
     budget = Budget(DATA)
