@@ -1,7 +1,7 @@
 """A private classifier of a folder of images that need not fit in memory.
 
 python examples/lazy_images.py                              draws 6,000 images, then trains on them
-python examples/lazy_images.py --folder /tmp/stripes        keeps the images, and uses them again
+python examples/lazy_images.py --folder stripes             keeps the images, and uses them again
 
 The images are drawn by this script: stripes in four directions, with noise. Each is read from its file when it joins a
 batch, by worker processes that work ahead of the training.

@@ -13,7 +13,7 @@ from sordino.errors import UsageError
 
 @dataclass(frozen=True)
 class Declaration:
-    """Who declares the facts of a schema public, if the schema says so, and whether a draft read them from rows.
+    """Declaration of a schema: who says that its facts are public, and whether a draft read them from private rows.
 
     >>> Declaration(read_from_rows=True).is_open, Declaration("the code book", read_from_rows=True).is_open
     (True, False)

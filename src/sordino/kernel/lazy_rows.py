@@ -71,7 +71,7 @@ class ManyRows(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is done with a row after it is read: `collate` gets it as a list of one, `buckets` pad its sequences."""
+    """Preparation of a row after it is read: `collate` gets it as a list of one, `buckets` pad its sequences."""
 
     collate: Collate | None = None
     buckets: Buckets | None = None

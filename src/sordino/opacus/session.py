@@ -115,7 +115,7 @@ class Session:
         return part.add(Passed(groups, programs, names, tuple(self._model_constants())), public, self._trace)
 
     def synthetic_like(self, value: Any) -> Any:
-        """The same computation from synthetic rows, if a value is a tensor of the batch."""
+        """The computation on synthetic rows instead of the batch, if a value is a tensor of the batch."""
         if not isinstance(value, TracedTensor):
             return value
         program = RowProgram.of(_node(value))

@@ -178,7 +178,7 @@ class Evidence:
 
     @cached_property
     def declaration(self) -> Declaration | None:
-        """Who declares the facts of the run's schema public; None if the run has no schema."""
+        """The declaration of the run's schema: who says that its facts are public. None if the run has no schema."""
         path = self.saved.folder.schema
         if path is None:
             return None
