@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from small_networks import MODELS, ROWS, convolutional, labels, mlp, pictures, v
 from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
-from sordino.gradients.torch_state import in_full_precision, rounded_products
+from sordino.gradients.torch_state import in_full_precision, pinned, rounded_products
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.records import as_records
 from sordino.kernel.states import Layout
@@ -136,3 +138,24 @@ def test_a_compiled_model_gives_the_gradients_of_the_original() -> None:
     each = LossGradient(F.cross_entropy).of(compiled, batch, torch.arange(ROWS))
     assert torch.equal(rows_of(each), matrix(model, F.cross_entropy, batch))
     assert each.layout == Layout.of(compiled)
+
+
+def test_threads_restore_the_settings_of_the_process() -> None:
+    """Each thread finds its own settings inside, and the last one leaves those that were there before the first."""
+    before = torch.backends.cuda.flash_sdp_enabled(), torch.get_default_dtype()
+    found = list[bool]()
+
+    def work(dtype: torch.dtype) -> None:
+        for _ in range(50):
+            with pinned(nn.Linear(2, 1, dtype=dtype)):
+                time.sleep(1e-4)
+                found.append(torch.get_default_dtype() == dtype)
+
+    threads = [threading.Thread(target=work, args=(dtype,)) for dtype in (torch.float32, torch.float64) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 200
+    assert all(found)
+    assert (torch.backends.cuda.flash_sdp_enabled(), torch.get_default_dtype()) == before

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ from sordino.gradients.transformers_settings import transformers_settings
 # the others, because `one_pass` refuses that.
 _MOST = 2000
 _MOST_MODELS = 8
+
+_one_thread = threading.RLock()  # settings of torch are those of the process
 
 _ATOMS = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type, torch.dtype, torch.device, torch.Size),
@@ -173,7 +176,15 @@ def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[to
     """Runs a block in the model's own precision, with plain kernels, and restores the model's attributes.
 
     With `autocast`, torch uses that lower precision for the operations of its autocast list, as in plain training.
+    The settings are those of the whole process, so one thread at a time is inside: two would restore each other's.
     """
+    with _one_thread:
+        with _pinned(model, autocast) as own:
+            yield own
+
+
+@contextmanager
+def _pinned(model: nn.Module, autocast: torch.dtype | None) -> Iterator[torch.dtype]:
     around, own = torch.get_default_dtype(), working_dtype(model)
     torch.set_default_dtype(own)
     try:
