@@ -17,6 +17,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     EarlyStoppingCallback,
+    ResNetConfig,
+    ResNetForImageClassification,
     TrainerCallback,
     TrainingArguments,
 )
@@ -161,6 +163,18 @@ def test_what_cannot_be_private_is_refused_in_one_line(tmp_path: Path, args: Any
         trainer(tmp_path / "model", args, **options)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_mixes_examples_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1], num_labels=2)
+    rows = {"pixel_values": torch.rand(ROWS, 3, 8, 8), "labels": torch.randint(2, (ROWS,))}
+    made = PrivateTrainer(
+        ResNetForImageClassification(config), arguments(tmp_path / "model"), train_dataset=rows, epsilon=8.0, delta=1e-2
+    )
+    with pytest.raises(UsageError, match=r"BatchNorm2d.*mixes the examples of a batch") as refused:
+        made.train()
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.glob("model-run*"))
 
 
 def test_measurements_on_the_private_rows_are_refused(tmp_path: Path) -> None:

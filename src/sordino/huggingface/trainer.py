@@ -301,7 +301,8 @@ class PrivateTrainer(Trainer):
     def _open(self, *, resume: bool) -> None:
         job = self._fit_job
         job.model.train()
-        settings_of(job.optimizer)  # refused before anything is written
+        settings_of(job.optimizer)  # refused before anything is written, as is a model that mixes examples
+        job.plan.contribution.check(job.model, job.budget.records)
         job.budget.records.check_repeatable()
         for group, rate in zip(job.optimizer.param_groups, self._learning_rates, strict=True):
             group["lr"] = rate  # as they were before a scheduler changed them
