@@ -13,6 +13,7 @@ from small_networks import reseeded as reseeded
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
+from sordino.gradients.loop import why_alone
 from sordino.gradients.row_randomness import RowRandomness
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.records import Batch, as_records
@@ -134,20 +135,25 @@ def test_other_random_operations_draw_from_the_seed_of_the_row(function: Callabl
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("function", "reason"),
     [
         (lambda x: x[:, torch.randperm(3)], "randperm cannot be drawn separately"),
         (lambda x: x * torch.randint(2, (3,)), "randint cannot be drawn separately"),
-        (lambda x: x * torch.empty(3).bernoulli_(0.5), "draws into a tensor that all examples share"),
-        (nn.RReLU(), r"layer 'function' \(RReLU\) draws random slopes"),
-        (lambda x: x if x.isfinite().all() else -x, r"the model \(Randomly\) cannot be differentiated"),
+        (lambda x: x * torch.empty(3).bernoulli_(0.5), "it draws into a tensor that all examples share"),
+        (lambda x: x if x.isfinite().all() else -x, "it branches on values"),
     ],
 )
-def test_an_operation_that_cannot_be_taken_row_by_row_is_refused_by_name(
-    function: Callable[[Tensor], Tensor], message: str
+def test_an_operation_that_cannot_be_taken_row_by_row_makes_a_model_run_one_row_at_a_time(
+    function: Callable[[Tensor], Tensor], reason: str
 ) -> None:
     model, records = Randomly(function), as_records((*vectors(), labels()))
     generator = torch.get_rng_state()
-    with pytest.raises(UsageError, match=message):
-        LossGradient(F.cross_entropy).check(model, records)
+    LossGradient(F.cross_entropy).check(model, records)
     assert torch.equal(torch.get_rng_state(), generator)
+    assert reason in str(why_alone(model))
+
+
+def test_random_slopes_are_refused_by_name() -> None:
+    records = as_records((*vectors(), labels()))
+    with pytest.raises(UsageError, match=r"layer 'function' \(RReLU\) draws random slopes"):
+        LossGradient(F.cross_entropy).check(Randomly(nn.RReLU()), records)

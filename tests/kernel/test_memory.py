@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import sordino as so
 from sordino.errors import UsageError
 from sordino.gradients import torch_state
+from sordino.gradients.loop import why_alone
 from sordino.gradients.torch_state import attributes_kept
 from sordino.kernel.augmentation import Flip
 from sordino.kernel.records import as_records
@@ -492,13 +493,19 @@ class Mixing(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("base", [Plain, PlainMapped])
-def test_a_function_with_a_vmap_of_its_own_is_refused(base: type[nn.Module]) -> None:
+def test_a_function_with_a_vmap_of_its_own_is_never_called_with_many_examples(base: type[nn.Module]) -> None:
     class Mixed(base):  # type: ignore[misc, valid-type]
         def forward(self, x: Tensor) -> Any:
             return super().forward(Mixing.apply(x))  # type: ignore[no-untyped-call]
 
-    with pytest.raises(UsageError, match="Mixing has a vmap method of its own"):
-        moved(Mixed)
+    made: list[nn.Module] = []
+
+    def noted() -> nn.Module:
+        made.append(Mixed())
+        return made[-1]
+
+    assert moved(noted) <= 1
+    assert all(why_alone(model) == "Mixing has a vmap method of its own" for model in made)
 
 
 @pytest.mark.parametrize("model", [Positions, Dense, OfAFunction])

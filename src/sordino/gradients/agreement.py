@@ -1,14 +1,14 @@
-"""Comparison of the tape's gradients with autograd's, for each model before the tape is used for it.
+"""Comparison of the gradients of rows run together with those of rows run alone, for each model before a run.
 
 A rule may be right for the operation as its author knew it, and wrong for the way in which a model uses it. The model
 would then train on wrong gradients without a warning: norms and sums would agree with each other, and privacy would
-hold. So the gradients of a few synthetic rows are computed by both methods, the tape and `vmap`, and compared. The
-result is a function of the model and of public shapes: no private data is used, nothing is charged, and no global
-generator changes.
+hold. So can a rule of torch's `vmap`, by which all rows run together. So the gradients of a few synthetic rows are also
+computed by plain autograd, one row at a time (`loop`), and compared. The result is a function of the model and of
+public shapes: no private data is used, nothing is charged, and no global generator changes.
 
-The first comparison is in double precision, on a copy of the model, where neither rounding in deep networks nor a kink
-that rounding crosses looks like a wrong rule. A model that cannot be copied, or has constants in single precision, is
-compared in its own precision, and two more pairs of rows are tried before the tape is given up.
+The first comparison of the tape is in double precision, on a copy of the model, where neither rounding in deep networks
+nor a kink that rounding crosses looks like a wrong rule. A model that cannot be copied, or has constants in single
+precision, is compared in its own precision, and two more pairs of rows are tried before the tape is given up.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
+from sordino.gradients.loop import LoopedGradients
+from sordino.gradients.row_randomness import equal_draws
 from sordino.gradients.tape import Survey, TapeUnavailable, record, survey
 from sordino.gradients.taped import TapedGradients
 from sordino.gradients.torch_state import original, working_dtype
@@ -69,52 +72,64 @@ def note_compared(model: nn.Module, plan: Survey) -> None:
 
 
 def agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:
-    """Compares the two methods on synthetic `rows`. None if the tape cannot record the model.
+    """Compares the tape with autograd on synthetic `rows`. None if the tape cannot record the model.
 
     They agree if they do so in one precision for one pair of rows, because a wrong rule is wrong for all of them.
     """
+    return _agreement(original(model), objective, rows, _by_tape)
+
+
+def agreement_of_vmap(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:
+    """Compares gradients by `vmap` with autograd on synthetic `rows`. None if `vmap` cannot run the model."""
+    return _agreement(original(model), objective, rows, _by_vmap)
+
+
+def _agreement(model: nn.Module, objective: Objective, rows: Batch, method: Method) -> Agreement | None:
+    first: Agreement | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about the model again when a run uses it
-        return _agreement(original(model), objective, rows)
-
-
-def _agreement(model: nn.Module, objective: Objective, rows: Batch) -> Agreement | None:
-    first: Agreement | None = None
-    for probe, tolerance in _probes(model):
-        for start in range(0, len(rows.units) - 1, 2):
-            try:
-                pair = _of_pair(probe, objective, rows.take(slice(start, start + 2)), tolerance)
-            except UsageError:
-                raise
-            except (TapeUnavailable, RuntimeError, IndexError, TypeError, ValueError):
-                break  # the tape cannot record the model in this precision
-            if pair.holds:
-                return pair
-            first = first or pair
+        for probe, tolerance in _probes(model, method):
+            for start in range(0, len(rows.units) - 1, 2):
+                pair_of_rows = replace(rows.take(slice(start, start + 2)), units=torch.arange(2), num_units=2)
+                try:
+                    pair = _of_pair(probe, objective, pair_of_rows, method, tolerance)
+                except UsageError:
+                    raise
+                except (TapeUnavailable, RuntimeError, IndexError, TypeError, ValueError):
+                    break  # the method cannot run the model in this precision
+                if pair.holds:
+                    return pair
+                first = first or pair
     return first
 
 
-def _probes(model: nn.Module) -> Iterator[tuple[nn.Module, float]]:
-    """Models to compare, with the tolerance of each: a copy in double precision, then the model itself."""
-    if working_dtype(model) != torch.float64:
-        try:
-            in_double = copy.deepcopy(model).double()
-        except Exception:  # a model that cannot be copied may raise any error
-            in_double = None
-        if in_double is not None:
-            yield in_double, _TOLERANCE_IN_DOUBLE
-        yield model, TOLERANCE
-    else:
+def _probes(model: nn.Module, method: Method) -> Iterator[tuple[nn.Module, float]]:
+    """Models to compare, with the tolerance of each: the model itself, and a copy of it in double precision.
+
+    The tape has rules of its own, so it is compared in double precision first. `vmap` has those of torch.
+    """
+    if working_dtype(model) == torch.float64:
         yield model, _TOLERANCE_IN_DOUBLE
+        return
+    if method is _by_vmap:
+        yield model, TOLERANCE
+    try:
+        in_double = copy.deepcopy(model).double()
+    except Exception:  # a model that cannot be copied may raise any error
+        in_double = None
+    if in_double is not None:
+        yield in_double, _TOLERANCE_IN_DOUBLE
+    if method is not _by_vmap:
+        yield model, TOLERANCE
 
 
-def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: float) -> Agreement:
+def _of_pair(model: nn.Module, objective: Objective, rows: Batch, method: Method, tolerance: float) -> Agreement:
     """Compares a pair of rows at the model's weights, and at synthetic ones if a gradient vanishes at these."""
-    errors = _errors(model, objective, rows)
+    errors = _errors(model, objective, rows, method)
     unknown = {name for name, error in errors.items() if math.isnan(error)}
     if unknown:
         with at_synthetic_weights(model):
-            others = _errors(model, objective, rows)
+            others = _errors(model, objective, rows, method)
         errors = {
             name: max(0.0 if name in unknown else error, 0.0 if math.isnan(others[name]) else others[name])
             for name, error in errors.items()
@@ -123,26 +138,41 @@ def _of_pair(model: nn.Module, objective: Objective, rows: Batch, tolerance: flo
     return Agreement(error, name, tolerance)
 
 
-def _errors(model: nn.Module, objective: Objective, rows: Batch) -> dict[str, float]:
+def _errors(model: nn.Module, objective: Objective, rows: Batch, method: Method) -> dict[str, float]:
     """The relative difference by parameter. NaN if it cannot be known, because the gradients vanish or overflow.
 
     One parameter after the other is compared, because a table of tokens has large gradients.
     """
     seeds, layout = rows.units, Layout.of(model)
-    plan = survey(model, tuple(x[:1] for x in rows.inputs), names=rows.names)
-    tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
-    taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), layout)
-    gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
-    by_autograd = [gradient.detach().flatten(1) for gradient in gradients]
+    with equal_draws():
+        gradients, usable = method(model, objective, rows, seeds)
+        (truth,) = LoopedGradients(model, objective, rows, seeds, layout).rows(len(seeds))
+    by_autograd = torch.split(truth, list(layout.sizes), dim=1)
     lengths = torch.stack([gradient.norm(dim=1, dtype=torch.float64) for gradient in by_autograd], dim=1)
     compared = usable & lengths.isfinite().all(dim=1)
     sizes = lengths[compared].norm(dim=0)
     smallest = _ROUNDING_FRACTION * sizes.norm()
     errors = {}
-    for name, size, expected, block in zip(layout.names, sizes, by_autograd, taped.blocks, strict=True):
-        distance = (block.dense() - expected).norm(dim=1, dtype=torch.float64)[compared].norm()
+    for name, size, expected, found in zip(layout.names, sizes, by_autograd, gradients, strict=True):
+        distance = (found() - expected).norm(dim=1, dtype=torch.float64)[compared].norm()
         errors[name] = _error(distance, size, smallest)
     return errors
+
+
+Formed = Callable[[], Tensor]  # the gradients of all rows by one parameter, shape (rows, size), made when needed
+Method = Callable[[nn.Module, Objective, Batch, Tensor], tuple[list[Formed], Tensor]]
+
+
+def _by_tape(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor) -> tuple[list[Formed], Tensor]:
+    plan = survey(model, tuple(x[:1] for x in rows.inputs), names=rows.names)
+    tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
+    taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), Layout.of(model))
+    return [block.dense for block in taped.blocks], tape.usable
+
+
+def _by_vmap(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor) -> tuple[list[Formed], Tensor]:
+    gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
+    return [partial(gradient.detach().flatten, 1) for gradient in gradients], usable
 
 
 def _error(distance: Tensor, size: Tensor, smallest: Tensor) -> float:
@@ -170,7 +200,11 @@ def _saved_tensors(model: nn.Module) -> list[Tensor]:
     """The floating-point parameters and saved buffers, detached, each tensor once even if it has several names."""
     saved = model.state_dict().keys()
     buffers = [buffer for name, buffer in model.named_buffers() if name in saved]
-    return [tensor.detach() for tensor in (*model.parameters(), *buffers) if tensor.is_floating_point()]
+    return [tensor.detach() for tensor in (*model.parameters(), *buffers) if _can_be_replaced(tensor)]
+
+
+def _can_be_replaced(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.layout == torch.strided
 
 
 def _synthetic_weights(like: Tensor, generator: torch.Generator) -> Tensor:

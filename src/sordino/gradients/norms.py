@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sordino.gradients.rounding import LARGEST_FACTOR, RAISED, of_terms
 
-_VALUES_AT_A_TIME = 1 << 10
+VALUES_AT_A_TIME = 1 << 10
 LOST_SQUARE = 2.0**-126  # a square below this may underflow: the largest loss per value
 _NEGLIGIBLE = 2.0**-20
 # Of a norm, which may be a product of two. For each: half of gamma for the squares of a chunk, and other rounding.
@@ -37,11 +37,11 @@ def squared_norms(matrix: Tensor) -> Tensor:
     small by at most 2^-15. The float32 norm of ten million values is too small by 4e-4 even for harmless data.
     """
     rows, columns = matrix.shape
-    chunks, rest = divmod(columns, _VALUES_AT_A_TIME)
+    chunks, rest = divmod(columns, VALUES_AT_A_TIME)
     if not chunks:
         norms: Tensor = torch.linalg.vector_norm(matrix, dim=1)
         return norms.double().square_()
-    whole = matrix[:, : columns - rest].reshape(rows, chunks, _VALUES_AT_A_TIME)
+    whole = matrix[:, : columns - rest].reshape(rows, chunks, VALUES_AT_A_TIME)
     squares: Tensor = torch.linalg.vector_norm(whole, dim=2).double().square_().sum(dim=1)
     return squares + squared_norms(matrix[:, columns - rest :]) if rest else squares
 

@@ -7,7 +7,7 @@ are refused from then on, wherever they are kept: in a closure, a default argume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,6 +25,10 @@ from sordino.gradients.operations import tensors_in
 _of_earlier_passes: dict[int, ref[Tensor]] = {}
 
 
+class OneRowAtATimeOnly(UsageError):
+    """The model cannot be run on all rows together, inside `vmap`. Its rows can be run one at a time (`loop`)."""
+
+
 class OnePass:
     """The `vmap` tensors that were arguments or results of the operations of one pass.
 
@@ -36,11 +40,7 @@ class OnePass:
 
     def given(self, tensors: list[Tensor]) -> None:
         """Refuses tensors of earlier passes."""
-        if _of_earlier_passes and any(id(x) in _of_earlier_passes for x in tensors):
-            raise UsageError(
-                "the model or its loss uses a tensor that it kept from earlier rows: one example would change what "
-                "others contribute. Compute each output from its own example, and keep no tensor."
-            )
+        _refuse_earlier(tensors)
         for x in tensors:  # results of operations that no `TorchFunctionMode` sees
             known = self._own.get(id(x))
             if (known is None or known() is not x) and is_functorch_wrapped_tensor(x):
@@ -60,13 +60,47 @@ class OnePass:
                 _of_earlier_passes[number] = ref(alive, partial(_remove, number))
 
 
+class PassOfOneRow(OnePass):
+    """The tensors that the operations of a pass of one row computed from that row.
+
+    `public` are those that every row is computed with. What is computed from public tensors only is public as well,
+    and may be kept, such as a table of positions; so is the result of an operation without tensors.
+    """
+
+    def __init__(self, public: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._public = {id(x): ref(x) for x in public}
+
+    def computed(self, given: list[Tensor], made: list[Tensor]) -> None:
+        """Records the results `made` of an operation on the tensors `given`."""
+        is_public = all(self._is_public(x) for x in given)
+        for x in made:
+            if not is_public:
+                self._public.pop(id(x), None)  # a public tensor into which values of the row were written
+                self._own[id(x)] = ref(x)
+            elif id(x) not in self._own:
+                self._public[id(x)] = ref(x)
+
+    def _is_public(self, x: Tensor) -> bool:
+        known = self._public.get(id(x))
+        return known is not None and known() is x
+
+
+def _refuse_earlier(tensors: list[Tensor]) -> None:
+    if _of_earlier_passes and any(id(x) in _of_earlier_passes for x in tensors):
+        raise UsageError(
+            "the model or its loss uses a tensor that it kept from earlier rows: one example would change what "
+            "others contribute. Compute each output from its own example, and keep no tensor."
+        )
+
+
 def refuse_own_rule(function: Any, args: tuple[Any, ...]) -> None:
     """Refuses a function with a `vmap` method of its own, which gets all rows at once and could mix them."""
     if function is not custom_function_call:
         return
     kind: Any = args[0]
     if kind.vmap is not torch.autograd.Function.vmap and not kind.__module__.startswith("sordino."):
-        raise UsageError(
+        raise OneRowAtATimeOnly(
             f"{kind.__name__} has a vmap method of its own, which gets all examples of a batch: remove it, and set "
             "generate_vmap_rule = True."
         )
@@ -84,6 +118,43 @@ def one_pass() -> Iterator[OnePass]:
         yield tensors
     finally:
         tensors.end()
+
+
+@contextmanager
+def one_row(public: Iterable[Tensor]) -> Iterator[PassOfOneRow]:
+    """A pass of one row that ends with the `with` block. `public` are tensors that belong to no row."""
+    tensors = PassOfOneRow(public)
+    try:
+        yield tensors
+    finally:
+        tensors.end()
+
+
+class RowTracker(TorchFunctionMode):
+    """While active, records which tensors are computed from the row of a pass, and refuses those of earlier rows."""
+
+    def __init__(self, tensors: PassOfOneRow) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = tensors_in((*args, *kwargs.values()))
+        _refuse_earlier(given)
+        result = self.carried_out(function, args, kwargs)
+        if isinstance(result, Tensor):
+            self._tensors.computed(given, [result])
+        elif result is None:  # it may have written to its first argument, as x[i] = y does
+            self._tensors.computed(given, given[:1])
+        elif isinstance(result, (tuple, list)):
+            self._tensors.computed(given, tensors_in(result))
+        return result
+
+    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of the operation."""
+        return function(*args, **kwargs)
 
 
 class TensorTracker(TorchFunctionMode):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
+from sordino.gradients.row_randomness import RowRandomness, equal_draws
 from sordino.gradients.torch_state import call, device_of, original, working_dtype
 
 CopyTensors = Callable[[Any], list[Tensor]]
@@ -40,10 +41,17 @@ def calls_of(model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...
 def _run(
     model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...], copies: CopyTensors
 ) -> tuple[list[LayerCall], Any]:
-    tensors = {name: x.detach().clone() for name, x in (*model.named_parameters(), *model.named_buffers())}
+    tensors = {name: x.detach().clone() for name, x in model.named_buffers()}
+    tensors |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    with _recorded_calls(model, copies) as calls, _own_generator(model):
+    rows = torch.arange(1, device=device_of(model))
+    with (
+        _recorded_calls(model, copies) as calls,
+        _own_generator(model),
+        equal_draws(),
+        RowRandomness(rows, refuses=False),
+    ):
         try:
             outputs = call(model, tensors, inputs, names)
         except UsageError:
@@ -92,6 +100,7 @@ def _recorded_calls(model: nn.Module, copies: CopyTensors) -> Iterator[list[Laye
 
 
 def _identical(one: Tensor, other: Tensor) -> bool:
+    one, other = (x if x.layout == torch.strided else x.to_dense() for x in (one, other))
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 

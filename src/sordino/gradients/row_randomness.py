@@ -8,7 +8,9 @@ changed. These draws are not the noise of a release: no guarantee relies on them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sordino.errors import UsageError
+from sordino.gradients.one_pass import OneRowAtATimeOnly
 
 aten = torch.ops.aten
 
@@ -25,8 +28,32 @@ _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 
 
+_one_number: ContextVar[bool] = ContextVar("one_number", default=False)
+_THREE_TENTHS = 0x4CCCCCCCCCCCCCCC  # the word of the uniform 0.3: dropout keeps everything if its rate is below 0.7
+
+
+@contextmanager
+def equal_draws() -> Iterator[None]:
+    """While active, all uniforms of `RowRandomness` are 0.3.
+
+    So passes can be compared that draw in different order, or numbers of different shapes.
+    """
+    token = _one_number.set(True)
+    try:
+        yield
+    finally:
+        _one_number.reset(token)
+
+
+def draws_are_equal() -> bool:
+    """Whether `equal_draws` is active."""
+    return _one_number.get()
+
+
 class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves this class untyped
     """While active, random operations whose first axis is the rows draw row `r` from `seeds[r]`; others are refused.
+
+    With `refuses=False`, others draw from the generator of torch. That is for passes outside of `vmap`.
 
     It acts below `vmap`, which puts its axis first in each random operation. So one rule per operation covers all
     layers that use it (dropout of any kind, attention, Gumbel softmax, stochastic depth).
@@ -38,9 +65,9 @@ class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     True
     """
 
-    def __init__(self, seeds: Tensor) -> None:
+    def __init__(self, seeds: Tensor, *, refuses: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._streams = _mix(seeds)
+        self._streams, self._refuses = _mix(seeds), refuses
         self._draws = 0
 
     def __torch_dispatch__(
@@ -49,7 +76,9 @@ class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         if torch.Tag.nondeterministic_seeded not in operation.tags or operation in _DRAWS_NOTHING:
             return operation(*args, **(kwargs or {}))
         if operation not in _DRAW:
-            raise UsageError(
+            if not self._refuses:
+                return operation(*args, **(kwargs or {}))
+            raise OneRowAtATimeOnly(
                 f"the random operation {operation.overloadpacket} cannot be drawn separately for each example: "
                 "use dropout, torch.rand_like, torch.randn_like or torch.bernoulli, or draw it before training."
             )
@@ -70,6 +99,8 @@ class RowRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return _top_bits(self._words(shape), min(53, round(-math.log2(torch.finfo(dtype).eps)) + 1)).to(dtype)
 
     def _words(self, shape: Sequence[int]) -> Tensor:
+        if draws_are_equal():
+            return torch.full(tuple(shape), _THREE_TENTHS, dtype=torch.int64, device=self._streams.device)
         rows = len(self._streams)
         if len(shape) == 0 or shape[0] != rows:
             raise UsageError(f"a random draw must have the {rows} rows as its first axis, got shape {tuple(shape)}.")

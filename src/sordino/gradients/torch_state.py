@@ -172,19 +172,20 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 @contextmanager
-def pinned(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[torch.dtype]:
+def pinned(model: nn.Module, autocast: torch.dtype | None = None, *, in_rows: bool = True) -> Iterator[torch.dtype]:
     """Runs a block in the model's own precision, with plain kernels, and restores the model's attributes.
 
     With `autocast`, torch uses that lower precision for the operations of its autocast list, as in plain training.
+    `in_rows` is False for a pass of a single row, outside of `vmap`, where branches on values are possible.
     The settings are those of the whole process, so one thread at a time is inside: two would restore each other's.
     """
     with _one_thread:
-        with _pinned(model, autocast) as own:
+        with _pinned(model, autocast, in_rows) as own:
             yield own
 
 
 @contextmanager
-def _pinned(model: nn.Module, autocast: torch.dtype | None) -> Iterator[torch.dtype]:
+def _pinned(model: nn.Module, autocast: torch.dtype | None, in_rows: bool) -> Iterator[torch.dtype]:
     around, own = torch.get_default_dtype(), working_dtype(model)
     torch.set_default_dtype(own)
     try:
@@ -194,7 +195,7 @@ def _pinned(model: nn.Module, autocast: torch.dtype | None) -> Iterator[torch.dt
             sdpa_kernel(SDPBackend.MATH),
             warnings.catch_warnings(),
             attributes_kept(model),
-            transformers_settings(model),
+            transformers_settings(model, in_rows=in_rows),
             not_compiled(),
         ):
             warnings.filterwarnings("ignore", message="There is a performance drop")  # results are correct

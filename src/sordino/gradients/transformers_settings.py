@@ -39,13 +39,17 @@ def transformers_model(model: nn.Module) -> nn.Module | None:
 
 
 @contextmanager
-def transformers_settings(model: nn.Module) -> Iterator[None]:
-    """Sets what the head of this module says for the modules of `model`, and restores it on exit."""
+def transformers_settings(model: nn.Module, *, in_rows: bool = True) -> Iterator[None]:
+    """Sets what the head of this module says for the modules of `model`, and restores it on exit.
+
+    `in_rows` is False outside of `vmap`, where masks may be built as the library does.
+    """
     if "transformers" not in sys.modules:
         yield
         return
     with ExitStack() as stack:
-        stack.enter_context(masks_without_branches())
+        if in_rows:
+            stack.enter_context(masks_without_branches())
         for module in model.modules():
             attributes = vars(module)
             config = attributes.get("config")

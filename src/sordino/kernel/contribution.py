@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -15,6 +15,15 @@ from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients import agreement
 from sordino.gradients.agreement import Agreement
+from sordino.gradients.loop import (
+    LoopedGradients,
+    check_alone,
+    is_faster_alone,
+    run_alone,
+    why_alone,
+    why_not_together,
+)
+from sordino.gradients.one_pass import OneRowAtATimeOnly
 from sordino.gradients.probes import layer_at_fault, one_line
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.rules import is_registered
@@ -94,12 +103,9 @@ class LossGradient:
         self.views.check(template, seeds)
         for length in (0,) if records.buckets is None else records.buckets.lengths:
             rows = records.cut(template, length)
-            try:
-                self._gradients(model, rows.take(slice(0, _FEW)), seeds[:_FEW])
-            except UsageError:
-                raise
-            except Exception as error:
-                raise _unusable(model, error) from error
+            self._check_rows_together(model, rows)
+            if why_alone(model) is not None:
+                return
             with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
                 self._survey(model, rows)
 
@@ -107,21 +113,64 @@ class LossGradient:
         """Compares the tape's gradients of synthetic rows with autograd's. None if the model has no tape."""
         return self._agreement(model, records.template(1).to(device_of(model)))
 
-    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | Dense:
+    def _check_rows_together(self, model: nn.Module, rows: Batch) -> None:
+        """Refuses a model that has no gradients for single rows, and notes one whose rows can only be run alone.
+
+        Rows are run together by the rules of `vmap`. A model for which there is none, or for which one is wrong, can
+        still be run on one row at a time.
+        """
+        few = replace(rows.take(slice(0, _FEW)), units=torch.arange(_FEW), num_units=_FEW)
+        try:
+            compared = self._agreement_of_vmap(model, few)
+            if compared.holds:
+                return
+            reason = f"the gradient of {compared.parameter!r} by vmap differs from autograd's by {compared.error:.1e}"
+        except OneRowAtATimeOnly as error:
+            reason = why_not_together(error)
+        except UsageError:
+            raise
+        except Exception as error:
+            reason = why_not_together(error)
+        try:
+            check_alone(model, self._row_loss(), few, self.autocast)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise _unusable(model, error) from error
+        run_alone(model, reason)
+
+    def of(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | LoopedGradients | Dense:
         """The gradients of the units of `batch` in the layout of `model`: taped if possible, row by row if not."""
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
         batch, seeds = self.views.of(batch.to(device_of(model)), seeds.to(device_of(model)))
+        if self._runs_alone(model, batch):
+            is_fused = why_alone(model) is None
+            return LoopedGradients(
+                model, self._row_loss(), batch, seeds, Layout.of(model), self.autocast, is_fused=is_fused
+            )
         return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
         """Memory of a pass over a synthetic row; without a tape, that of three gradients: the result and its making."""
         row = records.template(1).to(device_of(model))
+        if self._runs_alone(model, row):
+            return self.views.number * sum(x.nbytes for x in (*row.inputs, row.target))
         try:
             bytes_per_view = survey(model, row.inputs, self.autocast, row.names).bytes_per_row
         except (TapeUnavailable, RuntimeError, IndexError):
             bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
         return self.views.number * bytes_per_view
+
+    def _runs_alone(self, model: nn.Module, batch: Batch) -> bool:
+        """Whether rows are run one at a time: they cannot be run together, or one row is work enough for a pass."""
+        if why_alone(model) is not None:
+            return True
+        try:
+            plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast, batch.names)
+        except (TapeUnavailable, *_FAILURES):
+            return False
+        return is_faster_alone(plan, device_of(model))
 
     def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | None:
         """Gradients by the tape, or None if the model or a row needs the row-by-row method."""
@@ -165,6 +214,15 @@ class LossGradient:
     def _agreement(self, model: nn.Module, batch: Batch) -> Agreement | None:
         with torch.inference_mode(False):  # a copy made in inference mode could not be differentiated
             return agreement.agreement(model, self._row_loss(), _synthetic_like(batch))
+
+    def _agreement_of_vmap(self, model: nn.Module, batch: Batch) -> Agreement:
+        """Compares gradients by `vmap` with autograd's on synthetic rows. Raises the error of `vmap` if it fails."""
+        with torch.inference_mode(False):
+            compared = agreement.agreement_of_vmap(model, self._row_loss(), batch)
+        if compared is None:
+            self._gradients(model, batch, batch.units)
+            raise RuntimeError("gradients of rows together fail on some passes")
+        return compared
 
     def _row_by_row(self, model: nn.Module, batch: Batch, seeds: Tensor) -> Dense:
         """Gradients by `vmap`, of all rows together, or of halves if there is too little memory.
@@ -270,8 +328,4 @@ def _is_registered(parameter: str, model: nn.Module) -> bool:
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:
-    if "randomness on an unbatched tensor" in str(error):
-        reason = "it draws into a tensor that all examples share. Use torch.rand_like(x), or fill x.new_empty(...)."
-    else:
-        reason = one_line(error)
-    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {reason}")
+    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {one_line(error)}")

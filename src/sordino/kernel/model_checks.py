@@ -107,6 +107,8 @@ def _refusals(module: nn.Module) -> Iterator[tuple[bool, str]]:
         yield module.training, "changes its buffer '_u' in each forward pass: put it into eval mode, or remove it"
     if isinstance(module, nn.RReLU):
         yield module.training, "draws random slopes that cannot be seeded per example: use nn.LeakyReLU"
+    if isinstance(module, torch.jit.ScriptModule):
+        yield True, "is compiled by torch.jit, and what it keeps cannot be seen: use the module that it was made from"
     has_hook = bool(module._backward_hooks or module._backward_pre_hooks)
     yield has_hook, "has a backward hook, which is not run for single examples: remove the hook"
 

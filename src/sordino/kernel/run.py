@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sordino._input import validate
 from sordino.accounting import SEED_STAYS_SECRET, Guarantee
 from sordino.errors import UsageError
+from sordino.gradients.loop import RUNS_ALONE, why_alone
 from sordino.kernel.buckets import ROUNDED_ALIKE
 from sordino.kernel.budget import Budget, RunIdentity
 from sordino.kernel.encoding import State
@@ -324,6 +325,8 @@ class PrivateRun:
             assumed += (SEED_STAYS_SECRET,)
         if self._records.buckets is not None:
             assumed += (ROUNDED_ALIKE,)
+        if why_alone(self._model) is not None:
+            assumed += (RUNS_ALONE,)
         if self._is_continued:
             assumed += (_LOADED_ONCE if self._log is None else _LOG_IS_WHOLE,)
         return assumed + arithmetic_of(self.plan.noise)

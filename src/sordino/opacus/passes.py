@@ -15,7 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
 
 from sordino.errors import UsageError
+from sordino.gradients.loop import why_alone
 from sordino.gradients.one_pass import TensorTracker, one_pass
+from sordino.gradients.probes import called
 from sordino.gradients.probes import forward as probe
 from sordino.gradients.recurrent import OwnInitialState, unrolled
 from sordino.gradients.tape import Pass, TapeUnavailable, forward, give_up, survey_like, why_given_up
@@ -99,13 +101,25 @@ def check_forward(model: nn.Module, batch: Batch) -> None:
     outputs = tree_leaves(probe(model, rows.inputs, rows.names))
     if all(not isinstance(x, Tensor) or x.ndim for x in outputs):
         LossGradient(_sum_of_outputs).check(model, _as_records(rows, working_dtype(model)))
+        _refuse_if_alone(model, model)
         return
     others = _OutputsByRow(model)
     LossGradient(_sum_of_outputs).check(others, _as_records(rows, working_dtype(model)))
+    _refuse_if_alone(others, model)
     reason = why_given_up(others)
     if reason is not None:
         give_up(model, reason)
     _check_numbers(model, rows)
+
+
+def _refuse_if_alone(checked: nn.Module, model: nn.Module) -> None:
+    """Refuses a model that runs on one example at a time only: a script computes one loss for all of them."""
+    reason = why_alone(checked)
+    if reason is not None:
+        raise UsageError(
+            f"{called('', original(model))} cannot be run on many examples at a time ({reason}): "
+            "train it with sordino.fit, which runs one at a time."
+        )
 
 
 def names_of_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:

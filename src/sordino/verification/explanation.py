@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from sordino.gradients.loop import is_faster_alone, why_alone
 from sordino.gradients.probes import one_line
 from sordino.gradients.tape import Survey, TapeUnavailable, survey, why_given_up
 from sordino.gradients.torch_state import call, device_of, original, pinned, working_dtype
@@ -34,11 +35,16 @@ _REPEATS = 3
 
 
 class GradientMethod(Enum):
-    """How the gradients of a layer are computed, the cheapest first."""
+    """How the gradients of a layer are computed.
+
+    `TAPED`: from a pass of many rows. `DIRECT`: likewise, with a copy of the parameter for each row. `ROW_BY_ROW`: a
+    matrix with one gradient per row. `LOOP`: by a pass of each row alone, whose gradient is added at once.
+    """
 
     TAPED = "taped"
     DIRECT = "direct"
     ROW_BY_ROW = "row by row"
+    LOOP = "loop"
 
 
 @dataclass(frozen=True)
@@ -111,18 +117,22 @@ def explain(
     contribution = LossGradient(_loss(model, records) if loss is None else loss, autocast)
     contribution.check(model, records)
     row = records.template(1).to(device_of(model))
+    alone = why_alone(model)
     try:
         found, reason = survey(model, row.inputs, autocast, row.names), ""
     except TapeUnavailable:
         found, reason = None, why_given_up(model) or "the tape cannot record the model"
     except (RuntimeError, IndexError) as error:
         found, reason = None, one_line(error)
+    if alone is None and found is not None and is_faster_alone(found, device_of(model)):
+        alone = f"a row takes {found.bytes_per_row >> 20} MiB: it is run alone, in less memory"
     bytes_per_row = contribution.bytes_per_row(model, records)
     number = max(1, min(_MOST_ROWS_TIMED, (MEMORY_MIB << 20) // max(1, bytes_per_row)))
     rows = records.template(number).to(device_of(model))
     private = _seconds(lambda: ClipByNorm(1.0)(contribution.of(model, rows, rows.units)))
     plain = _seconds(lambda: _plain_pass(model, rows, autocast))
-    return Explanation(_layers(original(model), found, reason), bytes_per_row, private / plain, number)
+    layers = _layers(original(model), found, reason, alone)
+    return Explanation(layers, bytes_per_row, private / plain, number)
 
 
 def _loss(model: nn.Module, records: Records) -> Callable[..., Tensor]:
@@ -133,17 +143,19 @@ def _loss(model: nn.Module, records: Records) -> Callable[..., Tensor]:
     return huggingface.loss_for(model, records)
 
 
-def _layers(model: nn.Module, found: Survey | None, reason: str) -> tuple[ExplainedLayer, ...]:
-    """One entry for each layer with trained parameters, in the order of the model; two if its parameters differ."""
+def _layers(model: nn.Module, found: Survey | None, reason: str, alone: str | None) -> tuple[ExplainedLayer, ...]:
+    """One entry for each layer with trained parameters, in the order of the model; two if its parameters differ.
+
+    `reason` says why nothing was recorded (`found` is None), and `alone` why rows are run one at a time.
+    """
     modules, itemsize = dict(model.named_modules()), working_dtype(model).itemsize
     layers: dict[tuple[str, GradientMethod, str], ExplainedLayer] = {}
-    recorded = _bytes_of_uses(found)
+    recorded = _bytes_of_uses(found if alone is None else None)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        method, why = _method(name, found, reason)
-        copies = {GradientMethod.TAPED: 0, GradientMethod.DIRECT: 1, GradientMethod.ROW_BY_ROW: 3}[method]
-        bytes_per_row = copies * parameter.numel() * itemsize + recorded.get(name, 0)
+        method, why = _method(name, found, reason) if alone is None else (GradientMethod.LOOP, alone)
+        bytes_per_row = _COPIES[method] * parameter.numel() * itemsize + recorded.get(name, 0)
         layer = name.rpartition(".")[0]
         key = layer, method, why
         before = layers.get(key) or ExplainedLayer(layer or "(model)", type(modules[layer]).__name__, method, why, 0, 0)
@@ -160,6 +172,10 @@ def _method(name: str, found: Survey | None, reason: str) -> tuple[GradientMetho
     operation = dict(zip(found.direct, found.because, strict=True))[name]
     why = f"{operation!r} has no rule: each row has a copy" if operation else "no operation uses it"
     return GradientMethod.DIRECT, why
+
+
+# Gradients of the size of a parameter that each row of a micro-batch holds.
+_COPIES = {GradientMethod.TAPED: 0, GradientMethod.DIRECT: 1, GradientMethod.ROW_BY_ROW: 3, GradientMethod.LOOP: 0}
 
 
 def _bytes_of_uses(found: Survey | None) -> dict[str, int]:

@@ -1,0 +1,461 @@
+"""Gradients of one example at a time: a plain forward and backward pass for each row, clipped and added at once.
+
+Any model that runs on a batch of one has such gradients, whatever `vmap` and the tape can do with it: branches on
+values, indices by `nonzero`, packed sequences, `torch.autograd.grad` inside `forward`. One gradient is in memory at a
+time. The passes use the kernels of plain training, so a model whose rows are large enough is trained fastest this way.
+
+Guarantee: a row's gradient is computed by a forward pass of that row alone. Nothing that a pass leaves behind reaches a
+later one: attributes of modules are restored after each row, buffers are copies that are replaced if they were changed,
+and a tensor that was computed from a row and is kept elsewhere is refused when it is used (`one_pass.RowTracker`). A
+number that the model takes from a row by `.item()` and keeps outside of its modules is not seen: `RUNS_ALONE` says so.
+
+Terms of the sum are the values whose norm was computed, as float32 numbers, added up one after the other in groups of
+`rounding.TOGETHER`. So the theorem in `rounding` holds with `ROWS_ERROR` and no `PLACES_ERROR`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sordino.errors import UsageError
+from sordino.gradients.norms import VALUES_AT_A_TIME
+from sordino.gradients.one_pass import OneRowAtATimeOnly, PassOfOneRow, RowTracker, one_row
+from sordino.gradients.rounding import TOGETHER, groups
+from sordino.gradients.row_randomness import RowRandomness, draws_are_equal
+from sordino.gradients.rules import RegisteredLayerUse
+from sordino.gradients.tape import Survey
+from sordino.gradients.torch_state import attributes_kept, in_full_precision, original, pinned
+from sordino.gradients.vmapped import Objective
+from sordino.kernel.records import Batch
+from sordino.kernel.states import Layout, WeightsOf, add_, by_block
+
+RUNS_ALONE = (
+    "the model, which can only be run on one example at a time, keeps no number of an example outside of its modules"
+)
+
+_LARGE_ROW = 64 << 20  # bytes of activations, output gradients and copies of parameters for one row on the tape
+_reasons: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def run_alone(model: nn.Module, reason: str) -> None:
+    """Notes that the rows of this model can only be run one at a time."""
+    _reasons[original(model)] = reason
+
+
+def why_alone(model: nn.Module) -> str | None:
+    """The reason why the rows of this model can only be run one at a time, or None."""
+    return _reasons.get(original(model))
+
+
+_REASONS = {
+    ".item() on a Tensor": "it branches on values, or takes a number from a tensor",
+    "dynamic shape": "the shapes of its tensors depend on values",
+    "inplace arithmetic": "it writes values of an example into a tensor that it made without them",
+    "randomness on an unbatched tensor": "it draws into a tensor that all examples share",
+    "setup_context": "it has an autograd.Function without setup_context",
+    "vmap staticmethod": "it has an autograd.Function without a rule for many examples",
+    "saved tensor hooks": "it uses checkpoints of activations",
+    "requires_grad_()": "it differentiates in its forward pass",
+    "torch.autograd.grad": "it differentiates in its forward pass",
+    "does not require grad": "it differentiates in its forward pass",
+    "Sparse": "it has sparse tensors",
+}
+
+
+def why_not_together(error: Exception) -> str:
+    """The reason why rows cannot be run together, from the error of such a pass on synthetic rows."""
+    if isinstance(error, OneRowAtATimeOnly):
+        return str(error).partition(":")[0].partition(", which")[0]
+    text = str(error)
+    return next((why for part, why in _REASONS.items() if part in text), "an operation has no rule for many examples")
+
+
+def is_faster_alone(plan: Survey, device: torch.device) -> bool:
+    """Whether a pass of one row is so much work that plain kernels on it are as fast as a tape of many rows.
+
+    It then takes less memory, too. The rule depends on shapes only, and not on a measurement: the path decides how a
+    sum is rounded, and a run that is continued must round as before.
+    """
+    has_own_rule = any(isinstance(use.rule, RegisteredLayerUse) for use in plan.uses)
+    return plan.bytes_per_row >= _LARGE_ROW and device.type == "cpu" and not has_own_rule
+
+
+def check_alone(model: nn.Module, objective: Objective, rows: Batch, autocast: torch.dtype | None) -> None:
+    """Refuses a model whose rows cannot be run one at a time either, or for which their order matters."""
+    layout, count = Layout.of(model), len(rows.units)
+    found = []
+    for order in (torch.arange(count), torch.arange(count).flip(0)):
+        inputs = tuple(x[order] for x in rows.inputs)
+        ordered = replace(rows, inputs=inputs, target=rows.target[order])
+        looped = LoopedGradients(model, objective, ordered, order, layout, autocast)
+        found.append(torch.cat(list(looped.rows(count)))[order])
+    if not torch.equal(*(x.nan_to_num() for x in found)):
+        raise UsageError(
+            "the model gives other gradients if its examples come in another order: it keeps something of an example "
+            "for later ones. Compute each output from its own example."
+        )
+
+
+class RowFailed(Exception):
+    """The model or its loss fails on a row. The row may be private, so nothing of the error is kept."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Vectors that were looked up in an embedding table, with the tokens that they belong to."""
+
+    tokens: Tensor
+    vectors: Tensor
+    padding: int | None
+
+
+@dataclass(frozen=True)
+class TableGradient:
+    """The gradient by an embedding table: one vector for each token that occurs, and zeros elsewhere."""
+
+    tokens: Tensor
+    vectors: Tensor
+
+    def added_to(self, total: Tensor, weight: float) -> None:
+        total.index_add_(0, self.tokens, self.vectors.to(total.dtype), alpha=weight)
+
+
+Gradient = Tensor | TableGradient | None  # of one parameter; None stands for zeros
+
+
+@dataclass(frozen=True, repr=False)
+class LoopedGradients:
+    """The `PerExample` of a loop over rows: each method runs the model again on each row of each unit.
+
+    Guarantee: row `b` of each result is a function of the rows of unit `b`, their seeds and the parameters.
+    """
+
+    model: nn.Module
+    objective: Objective
+    batch: Batch
+    seeds: Tensor
+    layout: Layout
+    autocast: torch.dtype | None = None
+    is_fused: bool = False  # attention may use torch's fused kernels, which cannot be differentiated twice
+    keep: Tensor | None = None
+
+    def squared_norms(self) -> Tensor:
+        squares: list[Tensor] = []
+        self._for_each_unit(lambda each: squares.append(self._squares(each)))
+        return torch.stack(squares) if squares else self._no_squares()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total, of_units = _Total.zeros(self.layout, self._like, torch.float64), iter(by_block(weights, self.layout))
+        self._for_each_unit(lambda each: total.add_unit(each, next(of_units)))
+        return total.flat
+
+    def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The weighted sum for weights that are a function of squared norms, and the weights. See `PerExample`.
+
+        Each gradient is measured, weighted and added before the next one is computed.
+        """
+        total, weights = _Total.zeros(self.layout, self._like), [by_block(weights_of(self._no_squares()), self.layout)]
+        exact = torch.zeros(0, dtype=torch.float64)
+        later = iter([group.start for group in groups(self.batch.num_units, TOGETHER)][1:])
+        ends = next(later, -1)
+
+        def add(each: Sequence[Gradient]) -> None:
+            nonlocal exact, ends
+            if len(weights) - 1 == ends:
+                exact, ends = add_(exact, total.flat) if len(exact) else total.flat.double(), next(later, -1)
+                total.flat.zero_()
+            weights.append(by_block(weights_of(self._squares(each)[None]), self.layout))
+            total.add_unit(each, weights[-1][0])
+
+        self._for_each_unit(add)
+        return add_(exact, total.flat) if len(exact) else total.flat, torch.cat(weights)
+
+    def masked(self, keep: Tensor) -> LoopedGradients:
+        return replace(self, keep=keep if self.keep is None else self.keep & keep)
+
+    def rows(self, chunk: int) -> Iterator[Tensor]:
+        matrix = torch.zeros(self.batch.num_units, self.layout.size, dtype=self._like.dtype, device=self._like.device)
+        rows, ones = iter(matrix), torch.ones(len(self.layout.sizes))
+        self._for_each_unit(lambda each: _Total.of(next(rows), self.layout).add_unit(each, ones))
+        yield from torch.split(matrix, chunk)
+
+    @property
+    def _like(self) -> Tensor:
+        return next(p for p in self.model.parameters() if p.requires_grad)
+
+    def _squares(self, each: Sequence[Gradient]) -> Tensor:
+        """Squared norms of the gradient of one unit, shape (p,)."""
+        lengths = [_length(gradient) for gradient in each]
+        return torch.stack([self._no_length if length is None else length for length in lengths]).double().square_()
+
+    @cached_property
+    def _no_length(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self.seeds.device)
+
+    def _no_squares(self) -> Tensor:
+        return torch.zeros(0, len(self.layout.sizes), dtype=torch.float64, device=self.seeds.device)
+
+    def _for_each_unit(self, use: Callable[[list[Gradient]], None]) -> None:
+        """Calls `use` with the gradient of each unit, one tensor per parameter, while only this one is in memory."""
+        order = iter(self.batch.units.argsort(stable=True).tolist())
+        rows_of_units = torch.bincount(self.batch.units, minlength=self.batch.num_units).tolist()
+        valid = self.batch.valid.tolist()
+        use = _in_plain_precision(use)
+
+        def run_all(gradient_of: Callable[[int], list[Gradient]]) -> None:
+            for rows in rows_of_units:
+                found = [gradient_of(row) for row in islice(order, rows) if valid[row]]
+                total: list[Gradient] = found[0] if found else [None] * len(self.layout.names)
+                for other in found[1:]:
+                    total = [_sum(a, b) for a, b in zip(total, other, strict=True)]
+                use(total if self.keep is None else self._kept(total))
+
+        RowPasses(self).run(run_all)
+
+    def _kept(self, each: list[Gradient]) -> list[Gradient]:
+        """The gradients with zeros where `keep` is False."""
+        assert self.keep is not None
+        kept: list[Gradient] = []
+        for part, shape, gradient in zip(
+            torch.split(self.keep, list(self.layout.sizes)), self.layout.shapes, each, strict=True
+        ):
+            keep = part.view(shape)
+            if isinstance(gradient, TableGradient):
+                kept.append(replace(gradient, vectors=torch.where(keep[gradient.tokens], gradient.vectors, 0.0)))
+            else:
+                kept.append(None if gradient is None else torch.where(keep, gradient, 0.0))
+        return kept
+
+
+@dataclass(frozen=True, repr=False)
+class _Total:
+    """A flat sum, and its parts by parameter, which are views."""
+
+    flat: Tensor
+    parts: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, flat: Tensor, layout: Layout) -> _Total:
+        parts = torch.split(flat, list(layout.sizes))
+        return cls(flat, tuple(part.view(shape) for part, shape in zip(parts, layout.shapes, strict=True)))
+
+    @classmethod
+    def zeros(cls, layout: Layout, like: Tensor, dtype: torch.dtype | None = None) -> _Total:
+        return cls.of(torch.zeros(layout.size, dtype=dtype or like.dtype, device=like.device), layout)
+
+    def add_unit(self, each: Sequence[Gradient], weights: Tensor) -> None:
+        """Adds one unit. A unit of weight zero is absent: its gradient may not be finite, so it is left out."""
+        for part, gradient, weight in zip(self.parts, each, weights.tolist(), strict=True):
+            if gradient is None or weight == 0.0:
+                continue
+            if isinstance(gradient, TableGradient):
+                gradient.added_to(part, weight)
+            else:
+                part.add_(gradient, alpha=weight)
+
+
+def _in_plain_precision(use: Callable[[list[Gradient]], None]) -> Callable[[list[Gradient]], None]:
+    """`use` without autocast and without a graph, for norms and sums between two passes."""
+
+    @in_full_precision
+    def used(each: list[Gradient]) -> None:
+        with torch.no_grad():
+            use(each)
+
+    return used
+
+
+class RowPasses:
+    """Forward and backward passes of single rows. A row on which the model fails contributes zeros.
+
+    An error that one row causes would reveal that it was drawn. It is raised only if a synthetic row fails too.
+    """
+
+    def __init__(self, of: LoopedGradients) -> None:
+        self._of, self._model = of, original(of.model)
+        self._leaves = {
+            name: p.detach().requires_grad_() for name, p in self._model.named_parameters() if p.requires_grad
+        }
+        self._frozen = {name: p for name, p in self._model.named_parameters() if not p.requires_grad}
+        self._buffers = [buffer.detach() for _, buffer in self._model.named_buffers()]
+        self._copies = {name: buffer.detach().clone() for name, buffer in self._model.named_buffers()}
+        self._versions = {name: copy._version for name, copy in self._copies.items()}
+        self._dtype, self._synthetic_works = torch.float32, False
+
+    def run(self, use: Callable[[Callable[[int], list[Gradient]]], None]) -> None:
+        """Calls `use` with a function that returns the gradient of a row by each parameter.
+
+        Meanwhile settings of torch are those of a pass, and the model has leaves in place of its parameters. They stay
+        until the backward pass is over, because a checkpoint runs layers again in it.
+        """
+        of, model = self._of, self._model
+        cuda = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+        with ExitStack() as stack:
+            self._dtype = stack.enter_context(pinned(model, of.autocast, in_rows=False))
+            if of.is_fused:
+                stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(torch.random.fork_rng(devices=cuda))
+            values = {f"inner.{name}": x for name, x in (*self._copies.items(), *self._leaves.items())}
+            functional_call(_Around(model, lambda: use(self._gradient_of)), values)
+
+    def _gradient_of(self, row: int) -> list[Gradient]:
+        chosen, seeds = self._of.batch.take(slice(row, row + 1)), self._of.seeds[row : row + 1]
+        try:
+            return self._attempt(chosen, seeds)
+        except RowFailed:
+            if not self._synthetic_works:
+                self._attempt(chosen.synthetic(), seeds, is_synthetic=True)
+                self._synthetic_works = True
+        return [None] * len(self._leaves)
+
+    def _attempt(self, row: Batch, seeds: Tensor, is_synthetic: bool = False) -> list[Gradient]:
+        held = {**self._leaves, **self._frozen}
+        versions = [x._version for x in held.values()]
+        for leaf in self._leaves.values():
+            leaf.grad = None
+        try:
+            return self._passed(row, int(seeds))
+        except (UsageError, MemoryError):
+            raise
+        except Exception as error:  # code that reads the values of a row may raise anything
+            if is_synthetic:
+                raise
+            raise RowFailed from error.with_traceback(None)
+        finally:
+            for (name, x), version in zip(held.items(), versions, strict=True):
+                if x._version != version:
+                    raise UsageError(f"the model changes its parameter {name!r} in the forward pass: remove that.")
+
+    def _passed(self, row: Batch, seed: int) -> list[Gradient]:
+        """Runs one row. Random draws are from the seed of the row, for any operation of torch."""
+        of, model = self._of, self._model
+        self._restore_buffers()
+        torch.default_generator.manual_seed(seed)
+        for device in {p.device for p in self._leaves.values() if p.is_cuda}:
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+        public = (*self._leaves.values(), *self._frozen.values(), *self._copies.values())
+        with attributes_kept(model), one_row(public) as tensors:
+            inputs, target = tuple(_in(x, self._dtype) for x in row.inputs), _in(row.target, self._dtype)
+            equal = RowRandomness(of.seeds[:1], refuses=False) if draws_are_equal() else nullcontext()
+            with equal, _Lookups(tensors, self._leaves) as lookups:
+                by_name = dict(zip(row.names, inputs, strict=True)) if row.names else {}
+                loss, usable = of.objective(model(**by_name) if by_name else model(*inputs), target)
+                if bool(usable) and loss.requires_grad:
+                    torch.autograd.backward(loss)
+        return [_gradient(leaf, lookups.of(name)) for name, leaf in self._leaves.items()]
+
+    def _restore_buffers(self) -> None:
+        """Restores the copies of buffers that a pass has changed."""
+        changed = {name for name, copy in self._copies.items() if copy._version != self._versions[name]}
+        for name, buffer in zip(self._copies, self._buffers, strict=True):
+            if name in changed:
+                self._copies[name].detach().copy_(buffer)
+                self._versions[name] = self._copies[name]._version
+
+
+class _Around(nn.Module):
+    """A module that calls a function, so that parameters of the `inner` model can be replaced during the call."""
+
+    def __init__(self, inner: nn.Module, function: Callable[[], None]) -> None:
+        super().__init__()
+        self.inner, self.function = inner, function
+
+    def forward(self) -> None:
+        self.function()
+
+
+class _Lookups(RowTracker):
+    """Takes lookups in trained embedding tables out of the graph: a dense gradient would be as large as the table."""
+
+    def __init__(self, tensors: PassOfOneRow, leaves: dict[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self._names, self._found = {id(leaf): name for name, leaf in leaves.items()}, dict[str, list[Lookup]]()
+
+    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function is F.embedding and torch.is_grad_enabled():
+            given = dict(zip(("input", "weight", "padding_idx", "max_norm"), args, strict=False)) | kwargs
+            name, tokens = self._names.get(id(given["weight"])), given["input"]
+            plain = given.get("max_norm") is None and not given.get("sparse") and not given.get("scale_grad_by_freq")
+            if name is not None and plain and not is_functorch_wrapped_tensor(tokens):
+                vectors = F.embedding(tokens, given["weight"].detach()).requires_grad_()
+                self._found.setdefault(name, []).append(Lookup(tokens, vectors, given.get("padding_idx")))
+                return vectors
+        return super().carried_out(function, args, kwargs)
+
+    def of(self, name: str) -> list[Lookup]:
+        return self._found.get(name, [])
+
+
+def _gradient(leaf: Tensor, lookups: list[Lookup]) -> Gradient:
+    """The gradient of one row by one parameter, without a table of zeros if it was only looked up in."""
+    dense, leaf.grad = leaf.grad, None
+    tokens, vectors = [], []
+    for lookup in lookups:
+        gradient = lookup.vectors.grad
+        if gradient is not None:
+            if lookup.padding is not None:
+                is_padding = lookup.tokens == lookup.padding % len(leaf)
+                gradient = torch.where(is_padding[..., None], 0.0, gradient)
+            tokens.append(lookup.tokens.reshape(-1))
+            vectors.append(gradient.reshape(-1, leaf.shape[1]).to(leaf.dtype))
+    if not tokens:
+        return dense
+    if dense is not None:
+        return dense.index_add_(0, torch.cat(tokens), torch.cat(vectors))
+    return _table_gradient(torch.cat(tokens), torch.cat(vectors))
+
+
+def _table_gradient(tokens: Tensor, vectors: Tensor) -> TableGradient:
+    """One vector per token that occurs: equal tokens add up before they are measured."""
+    occurring, places = torch.unique(tokens, return_inverse=True)
+    return TableGradient(occurring, vectors.new_zeros(len(occurring), vectors.shape[1]).index_add_(0, places, vectors))
+
+
+def _sum(one: Gradient, other: Gradient) -> Gradient:
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, TableGradient) and isinstance(other, TableGradient):
+        return _table_gradient(torch.cat([one.tokens, other.tokens]), torch.cat([one.vectors, other.vectors]))
+    if isinstance(one, TableGradient):
+        one, other = other, one
+    assert isinstance(one, Tensor)
+    if isinstance(other, TableGradient):
+        other.added_to(one, 1.0)
+        return one
+    return one + other
+
+
+def _in(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in the model's precision, and not an inference tensor, which could not be differentiated."""
+    x = x.clone() if x.is_inference() else x
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _length(gradient: Gradient) -> Tensor | None:
+    """The norm of a gradient, a scalar, from float32 norms of short chunks (see `norms.squared_norms`)."""
+    if gradient is None:
+        return None
+    values = (gradient.vectors if isinstance(gradient, TableGradient) else gradient).reshape(-1)
+    whole = len(values) - len(values) % VALUES_AT_A_TIME
+    if not whole:
+        length: Tensor = torch.linalg.vector_norm(values)
+        return length.double()
+    chunks = torch.linalg.vector_norm(values[:whole].view(-1, VALUES_AT_A_TIME), dim=1)
+    if whole < len(values):
+        chunks = torch.cat([chunks, torch.linalg.vector_norm(values[whole:])[None]])
+    length = torch.linalg.vector_norm(chunks, dtype=torch.float64)
+    return length
