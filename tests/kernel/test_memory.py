@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import sordino as so
 from sordino.errors import UsageError
-from sordino.gradients import torch_state
+from sordino.gradients import loop, torch_state
 from sordino.gradients.loop import why_alone
 from sordino.gradients.torch_state import attributes_kept
 from sordino.kernel.augmentation import Flip
@@ -33,6 +33,13 @@ def _forgotten() -> None:
     MODULE_LEVEL.clear()
     Class.memory.clear()
     globals()["latest"] = None
+
+
+@pytest.fixture(autouse=True, params=["together", "alone"])
+def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are run together, and, as rows of a large model are, one at a time."""
+    if request.param == "alone":
+        monkeypatch.setattr(loop, "_LARGE_ROW", 0)
 
 
 class Remembering(nn.Module):
@@ -352,7 +359,7 @@ class Counting(Plain):
     [Tensor.item, float, Tensor.tolist, Tensor.numpy, lambda x: x.detach().clone().item(), lambda x: bool(x > 0)],
 )
 def test_a_number_that_a_model_reads_of_its_rows_does_not_leave_a_pass(read: Callable[[Tensor], Any]) -> None:
-    with pytest.raises(UsageError, match=r"fails on single synthetic rows|cannot be differentiated example by example"):
+    with pytest.raises(UsageError, match=r"cannot be differentiated example by example|on a tensor of an exampl"):
         moved(lambda: Counting(read))
 
 
@@ -506,6 +513,33 @@ def test_a_function_with_a_vmap_of_its_own_is_never_called_with_many_examples(ba
 
     assert moved(noted) <= 1
     assert all(why_alone(model) == "Mixing has a vmap method of its own" for model in made)
+
+
+class KeyedByText(Plain):
+    """Finds a sign by the text of a row, which shows the values of all rows of a `vmap`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * (1.0 if len(f"{x}" + str(x)) % 2 else -1.0))
+
+
+class FromUnfilledMemory(Plain):
+    """Uses memory that it did not write to, which may hold values of other rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.empty(8, 4), torch.empty_like(x), x.new_empty(3, 4)
+        return self.layer(x + sum(part.nan_to_num().clamp(-9, 9).sum() for part in parts))
+
+
+def test_a_model_that_reads_the_text_of_a_row_gets_that_of_its_own_row() -> None:
+    assert moved(KeyedByText) <= 1
+
+
+def test_memory_that_was_not_written_to_holds_zeros() -> None:
+    x = torch.ones(3, 4)
+    gradient, plain = so.LossGradient(F.cross_entropy), Plain()
+    batch = as_records((x, torch.zeros(3, dtype=torch.int64))).gather(torch.arange(3))
+    each, others = (gradient.of(model, batch, torch.arange(3)) for model in (FromUnfilledMemory(), plain))
+    assert torch.equal(each.squared_norms(), others.squared_norms())
 
 
 @pytest.mark.parametrize("model", [Positions, Dense, OfAFunction])

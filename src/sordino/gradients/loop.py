@@ -5,9 +5,10 @@ values, indices by `nonzero`, packed sequences, `torch.autograd.grad` inside `fo
 time. The passes use the kernels of plain training, so a model whose rows are large enough is trained fastest this way.
 
 Guarantee: a row's gradient is computed by a forward pass of that row alone. Nothing that a pass leaves behind reaches a
-later one: attributes of modules are restored after each row, buffers are copies that are replaced if they were changed,
+later one: attributes of modules are restored after each row, buffers are copies that are restored if they were changed,
 and a tensor that was computed from a row and is kept elsewhere is refused when it is used (`one_pass.RowTracker`). A
-number that the model takes from a row by `.item()` and keeps outside of its modules is not seen: `RUNS_ALONE` says so.
+model that can run on many rows together reads no values; here it is refused if it does. One that cannot may take a
+number from a row and keep it in a global variable, which is not seen: `RUNS_ALONE` says so.
 
 Terms of the sum are the values whose norm was computed, as float32 numbers, added up one after the other in groups of
 `rounding.TOGETHER`. So the theorem in `rounding` holds with `ROWS_ERROR` and no `PLACES_ERROR`.
@@ -43,10 +44,12 @@ from sordino.kernel.records import Batch
 from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
 RUNS_ALONE = (
-    "the model, which can only be run on one example at a time, keeps no number of an example outside of its modules"
+    "the model, which runs on one example at a time, keeps nothing of an example for later ones (tensors, attributes "
+    "and buffers are checked or restored; numbers that it keeps elsewhere are not seen)"
 )
 
 _LARGE_ROW = 64 << 20  # bytes of activations, output gradients and copies of parameters for one row on the tape
+_LARGE_COPIES = 1 << 20  # bytes of parameters of which each row would have a copy and a gradient in memory
 _reasons: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
@@ -90,19 +93,30 @@ def is_faster_alone(plan: Survey, device: torch.device) -> bool:
     sum is rounded, and a run that is continued must round as before.
     """
     has_own_rule = any(isinstance(use.rule, RegisteredLayerUse) for use in plan.uses)
-    return plan.bytes_per_row >= _LARGE_ROW and device.type == "cpu" and not has_own_rule
+    is_large = plan.bytes_per_row >= _LARGE_ROW or plan.bytes_of_copies >= _LARGE_COPIES
+    return is_large and device.type == "cpu" and not has_own_rule
+
+
+def rows_are_large(layout: Layout, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether gradients are too large for a matrix with one row per example, for a model that has no tape."""
+    return layout.size * dtype.itemsize >= _LARGE_COPIES and device.type == "cpu"
 
 
 def check_alone(model: nn.Module, objective: Objective, rows: Batch, autocast: torch.dtype | None) -> None:
     """Refuses a model whose rows cannot be run one at a time either, or for which their order matters."""
-    layout, count = Layout.of(model), len(rows.units)
-    found = []
-    for order in (torch.arange(count), torch.arange(count).flip(0)):
-        inputs = tuple(x[order] for x in rows.inputs)
-        ordered = replace(rows, inputs=inputs, target=rows.target[order])
-        looped = LoopedGradients(model, objective, ordered, order, layout, autocast)
-        found.append(torch.cat(list(looped.rows(count)))[order])
-    if not torch.equal(*(x.nan_to_num() for x in found)):
+    layout = Layout.of(model)
+
+    def gradients_in(order: list[int]) -> Tensor:
+        """The gradients of synthetic rows, computed in this order."""
+        units, chosen = torch.arange(len(order)), torch.tensor(order)
+        inputs = tuple(x[chosen] for x in rows.inputs)
+        valid = torch.ones(len(order), dtype=torch.bool)
+        ordered = Batch(inputs, rows.target[chosen], valid, units, len(order), rows.names)
+        looped = LoopedGradients(model, objective, ordered, chosen, layout, autocast)
+        return torch.cat(list(looped.rows(len(order)))).nan_to_num()
+
+    one, other, again = gradients_in([0, 1, 0])
+    if not (torch.equal(one, again) and torch.equal(torch.stack([other, one]), gradients_in([1, 0]))):
         raise UsageError(
             "the model gives other gradients if its examples come in another order: it keeps something of an example "
             "for later ones. Compute each output from its own example."
@@ -149,7 +163,9 @@ class LoopedGradients:
     seeds: Tensor
     layout: Layout
     autocast: torch.dtype | None = None
-    is_fused: bool = False  # attention may use torch's fused kernels, which cannot be differentiated twice
+    # Whether the model can be run on many rows as well. It may then use torch's fused kernels of attention, which
+    # cannot be differentiated twice, and it may not read values of a row: on synthetic rows together it did not.
+    runs_together: bool = False
     keep: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -304,10 +320,9 @@ class RowPasses:
         of, model = self._of, self._model
         cuda = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
         with ExitStack() as stack:
-            self._dtype = stack.enter_context(pinned(model, of.autocast, in_rows=False))
-            if of.is_fused:
+            self._dtype = stack.enter_context(pinned(model, of.autocast, in_rows=of.runs_together))
+            if of.runs_together:
                 stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
-            stack.enter_context(torch.enable_grad())
             stack.enter_context(torch.random.fork_rng(devices=cuda))
             values = {f"inner.{name}": x for name, x in (*self._copies.items(), *self._leaves.items())}
             functional_call(_Around(model, lambda: use(self._gradient_of)), values)
@@ -351,10 +366,12 @@ class RowPasses:
         with attributes_kept(model), one_row(public) as tensors:
             inputs, target = tuple(_in(x, self._dtype) for x in row.inputs), _in(row.target, self._dtype)
             equal = RowRandomness(of.seeds[:1], refuses=False) if draws_are_equal() else nullcontext()
-            with equal, _Lookups(tensors, self._leaves) as lookups:
-                by_name = dict(zip(row.names, inputs, strict=True)) if row.names else {}
+            lookups = _Lookups(tensors, self._leaves, may_read=not of.runs_together)
+            by_name = dict(zip(row.names, inputs, strict=True)) if row.names else {}
+            with equal, torch.enable_grad(), lookups:
                 loss, usable = of.objective(model(**by_name) if by_name else model(*inputs), target)
-                if bool(usable) and loss.requires_grad:
+            if bool(usable) and loss.requires_grad:
+                with equal, torch.enable_grad(), lookups:
                     torch.autograd.backward(loss)
         return [_gradient(leaf, lookups.of(name)) for name, leaf in self._leaves.items()]
 
@@ -381,8 +398,8 @@ class _Around(nn.Module):
 class _Lookups(RowTracker):
     """Takes lookups in trained embedding tables out of the graph: a dense gradient would be as large as the table."""
 
-    def __init__(self, tensors: PassOfOneRow, leaves: dict[str, Tensor]) -> None:
-        super().__init__(tensors)
+    def __init__(self, tensors: PassOfOneRow, leaves: dict[str, Tensor], *, may_read: bool) -> None:
+        super().__init__(tensors, may_read=may_read)
         self._names, self._found = {id(leaf): name for name, leaf in leaves.items()}, dict[str, list[Lookup]]()
 
     def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ are refused from then on, wherever they are kept: in a closure, a default argume
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,18 @@ from sordino.errors import UsageError
 from sordino.gradients.operations import tensors_in
 
 _of_earlier_passes: dict[int, ref[Tensor]] = {}
+
+
+# Functions whose result is a Python value made of the values of a tensor.
+_TEXTS = {Tensor.__repr__, Tensor.__format__}
+_READS = {
+    *(Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero, Tensor.__contains__),
+    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__),
+    *(Tensor.equal, Tensor.allclose, torch.equal, torch.allclose, torch.is_nonzero),
+} | _TEXTS
+# Functions that return memory as they find it, which may hold values of other rows.
+_UNFILLED = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
+_UNFILLED |= {Tensor.new_empty, Tensor.new_empty_strided, Tensor.new}
 
 
 class OneRowAtATimeOnly(UsageError):
@@ -99,11 +112,31 @@ def refuse_own_rule(function: Any, args: tuple[Any, ...]) -> None:
     if function is not custom_function_call:
         return
     kind: Any = args[0]
-    if kind.vmap is not torch.autograd.Function.vmap and not kind.__module__.startswith("sordino."):
+    if kind.vmap is not torch.autograd.Function.vmap and not _is_of_sordino(kind):
         raise OneRowAtATimeOnly(
             f"{kind.__name__} has a vmap method of its own, which gets all examples of a batch: remove it, and set "
             "generate_vmap_rule = True."
         )
+
+
+def _is_of_sordino(kind: type) -> bool:
+    """Whether a class is one of this library, and does not just say so."""
+    module = sys.modules.get(kind.__module__) if kind.__module__.startswith("sordino.") else None
+    return getattr(module, kind.__qualname__, None) is kind
+
+
+def refuse_text(function: Any) -> None:
+    """Refuses to write a tensor of `vmap` as text, which shows the values of all rows."""
+    if function in _TEXTS:
+        raise OneRowAtATimeOnly("the text of a tensor shows the values of all examples: do not print or format it.")
+
+
+def filled(function: Any, result: Any) -> Any:
+    """The result of an operation, with zeros in it if it is memory that was not written to."""
+    if function in _UNFILLED:
+        for x in tensors_in(result):
+            x.zero_()
+    return result
 
 
 def _remove(number: int, _: object) -> None:
@@ -131,11 +164,14 @@ def one_row(public: Iterable[Tensor]) -> Iterator[PassOfOneRow]:
 
 
 class RowTracker(TorchFunctionMode):
-    """While active, records which tensors are computed from the row of a pass, and refuses those of earlier rows."""
+    """While active, records which tensors are computed from the row of a pass, and refuses those of earlier rows.
 
-    def __init__(self, tensors: PassOfOneRow) -> None:
+    If the model may not read, taking a Python value from a tensor is refused: it could be kept for later rows.
+    """
+
+    def __init__(self, tensors: PassOfOneRow, *, may_read: bool) -> None:
         super().__init__()
-        self._tensors = tensors
+        self._tensors, self._may_read = tensors, may_read
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -143,7 +179,12 @@ class RowTracker(TorchFunctionMode):
         kwargs = kwargs or {}
         given = tensors_in((*args, *kwargs.values()))
         _refuse_earlier(given)
-        result = self.carried_out(function, args, kwargs)
+        if function in _READS and not self._may_read:
+            raise UsageError(
+                f"the model or its loss calls {getattr(function, '__name__', 'a function')} on a tensor of an example, "
+                "which it did not do on synthetic ones: compute with tensors only."
+            )
+        result = filled(function, self.carried_out(function, args, kwargs))
         if isinstance(result, Tensor):
             self._tensors.computed(given, [result])
         elif result is None:  # it may have written to its first argument, as x[i] = y does
@@ -169,8 +210,9 @@ class TensorTracker(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         refuse_own_rule(function, args)
+        refuse_text(function)
         self._tensors.given(tensors_in((*args, *kwargs.values())))
-        result = self.carried_out(function, args, kwargs)
+        result = filled(function, self.carried_out(function, args, kwargs))
         self._tensors.made(tensors_in(result))
         return result
 

@@ -33,7 +33,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from sordino.gradients.attention import attend, written_out
 from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool
 from sordino.gradients.layers import embed
-from sordino.gradients.one_pass import OnePass, one_pass, refuse_own_rule
+from sordino.gradients.one_pass import OnePass, filled, one_pass, refuse_own_rule, refuse_text
 from sordino.gradients.operations import RecordedOperation, recognise, tensors_in
 from sordino.gradients.recurrent import unrolled
 from sordino.gradients.rowwise import apply, mapped
@@ -62,7 +62,8 @@ class Use:
 class Survey:
     """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
-    `direct` are the names of parameters that are differentiated directly, and `because` has the operation without a
+    `direct` are the names of parameters that are differentiated directly: each row has copies of them, of
+    `bytes_of_copies` together, which are part of `bytes_per_row`. `because` has the operation without a
     rule that uses each of them, or "" if none uses it. `autocast` is the half precision of matrix
     products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that get the
     inputs; without names, inputs go by position.
@@ -71,6 +72,7 @@ class Survey:
     uses: tuple[Use, ...]
     direct: tuple[str, ...]
     bytes_per_row: int
+    bytes_of_copies: int
     autocast: torch.dtype | None
     input_names: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
@@ -157,7 +159,7 @@ def _survey(
     copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
     bytes_per_row = surveyor.bytes_made() + tagged_bytes + copied_bytes
     because = tuple(surveyor.operations.get(name, "") for name in direct)
-    return Survey(uses, direct, bytes_per_row, autocast, names_of_inputs, because)
+    return Survey(uses, direct, bytes_per_row, copied_bytes, autocast, names_of_inputs, because)
 
 
 def record(
@@ -412,8 +414,9 @@ class _Recorder(_OperationWatcher):
         self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         refuse_own_rule(function, args)
+        refuse_text(function)
         self._this_pass.given(tensors_in((*args, *(kwargs or {}).values())))
-        result = super().__torch_function__(function, types, args, kwargs)
+        result = filled(function, super().__torch_function__(function, types, args, kwargs))
         self._this_pass.made(tensors_in(result))
         return result
 

@@ -41,6 +41,7 @@ _ATOMS = (
     *(Tensor, nn.Parameter, torch.Generator, ModuleType, FunctionType, BuiltinFunctionType),
 )
 _TENSORS_AND_MODULES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -122,6 +123,7 @@ def _all_held(model: nn.Module) -> Iterator[_Held]:
         for name in attributes.keys() - OF_EVERY_MODULE:
             waiting.append(attributes[name])
         yield from (_collection(attributes[name]) for name in _TENSORS_AND_MODULES if attributes[name])
+        yield from (_collection(attributes[name]) for name in _HOOKS)
     most = len(seen) + _MOST
     while waiting and len(seen) < most:
         value = waiting.popleft()

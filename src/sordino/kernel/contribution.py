@@ -19,6 +19,7 @@ from sordino.gradients.loop import (
     LoopedGradients,
     check_alone,
     is_faster_alone,
+    rows_are_large,
     run_alone,
     why_alone,
     why_not_together,
@@ -145,10 +146,8 @@ class LossGradient:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
         batch, seeds = self.views.of(batch.to(device_of(model)), seeds.to(device_of(model)))
         if self._runs_alone(model, batch):
-            is_fused = why_alone(model) is None
-            return LoopedGradients(
-                model, self._row_loss(), batch, seeds, Layout.of(model), self.autocast, is_fused=is_fused
-            )
+            layout, together = Layout.of(model), why_alone(model) is None
+            return LoopedGradients(model, self._row_loss(), batch, seeds, layout, self.autocast, together)
         return self._taped(model, batch, seeds) or self._row_by_row(model, batch, seeds)
 
     def bytes_per_row(self, model: nn.Module, records: Records) -> int:
@@ -169,7 +168,7 @@ class LossGradient:
         try:
             plan = survey_like(model, batch.inputs, batch.synthetic_row, self.autocast, batch.names)
         except (TapeUnavailable, *_FAILURES):
-            return False
+            return rows_are_large(Layout.of(model), working_dtype(model), device_of(model))
         return is_faster_alone(plan, device_of(model))
 
     def _taped(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | None:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sordino.errors import UsageError
 from sordino.gradients.probes import called, calls_of, forward, one_line
-from sordino.gradients.row_loss import Loss, RowLoss
+from sordino.gradients.row_loss import Loss, RowLoss, logits_of
 from sordino.gradients.torch_state import original, pinned, working_dtype
 from sordino.kernel.records import Batch
 
@@ -66,9 +66,9 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch, autocast: torch.
     model, row_loss = original(model), RowLoss.of(loss)
     with pinned(model, autocast), torch.enable_grad():
         before = batch.take(slice(0, -1))
-        outputs = forward(model, before.inputs, before.names)
+        outputs = logits_of(forward(model, before.inputs, before.names))
         _refuse_outputs_without_rows(model, outputs, before)
-        if not _same_rows(outputs, forward(model, before.inputs, before.names), range(_rows(before))):
+        if not _same_rows(outputs, logits_of(forward(model, before.inputs, before.names)), range(_rows(before))):
             raise UsageError(
                 "the model gives different outputs for equal inputs: it keeps state outside its buffers, or draws from "
                 "a generator of its own. Remove the state, and draw by torch.rand and the like."
@@ -78,7 +78,7 @@ def check_isolation(model: nn.Module, loss: Loss, batch: Batch, autocast: torch.
         for replaced in range(_rows(before)):
             others = [row for row in range(_rows(before)) if row != replaced]
             after = _with_row_replaced(batch, replaced)
-            changed = forward(model, after.inputs, after.names)
+            changed = logits_of(forward(model, after.inputs, after.names))
             if not _same_rows(outputs, changed, others):
                 layer = _first_mixing(model, before, after, others)
                 raise UsageError(f"{layer} mixes the examples of a batch: compute each output from its own example.")
@@ -182,7 +182,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _refuse_other_shape_alone(model: nn.Module, outputs: Any, batch: Batch) -> None:
-    alone = forward(model, batch.take(slice(0, 1)).inputs, batch.names)
+    alone = logits_of(forward(model, batch.take(slice(0, 1)).inputs, batch.names))
     for one, many in zip(tree_leaves(alone), tree_leaves(outputs), strict=True):
         if isinstance(one, Tensor) and one.shape != many[:1].shape:
             raise UsageError(
