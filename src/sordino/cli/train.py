@@ -18,6 +18,7 @@ from sordino.errors import Interrupted, UsageError
 from sordino.recipes.planning import delta_note
 from sordino.recipes.recipe import Recipe
 from sordino.recipes.settings import declared, names_code
+from sordino.recipes.transformer_settings import is_transformer
 from sordino.training.run_folder import RunFolder
 
 
@@ -83,7 +84,8 @@ def recipe_of(path: Path | None, settings: dict[str, Any]) -> Recipe:
 
 def unused_folder(recipe: Recipe) -> Path:
     """Makes a new folder. It is made at once, so that processes that run at the same time get different ones."""
-    name = f"{Path(recipe.data).stem or 'data'}-{recipe.model.rpartition(':')[2]}"
+    model = Path(recipe.model.partition(":")[2]).name if is_transformer(recipe.model) else recipe.model
+    name = f"{Path(recipe.data).stem or 'data'}-{model.rpartition(':')[2] or 'transformer'}"
     for place in itertools.count(1):
         folder = RunFolder(Path("runs") / f"{name}-{place}")
         if not folder.private.exists() and folder.make():

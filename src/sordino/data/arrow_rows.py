@@ -91,7 +91,7 @@ class ArrowRows(ManyRows):
 
 def arrow_rows(path: Path, files: Sequence[Path], *, cache: Path | None) -> ArrowRows:
     """Rows of `files`, which `path` is or contains. `cache` is the file to write if they have to be unpacked."""
-    schemas = [_schema(file) for file in files]
+    schemas = [arrow_schema(file) for file in files]
     for file, schema in zip(files, schemas, strict=True):
         if not schema.equals(schemas[0]):
             raise DataError(f"{str(file)!r} has other columns than {str(files[0])!r}: all files must have one schema.")
@@ -99,7 +99,7 @@ def arrow_rows(path: Path, files: Sequence[Path], *, cache: Path | None) -> Arro
         return ArrowRows(tuple(files))
     target = cache or path.resolve().with_name(f"{path.resolve().name}.rows.arrow")
     sources = json.dumps([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]).encode()
-    if not (target.is_file() and (_schema(target).metadata or {}).get(_SOURCES) == sources):
+    if not (target.is_file() and (arrow_schema(target).metadata or {}).get(_SOURCES) == sources):
         _write_unpacked(target, files, schemas[0].with_metadata({_SOURCES: sources}))
         _LOGGER.warning("the rows of %r were copied to %r, which only its owner may read.", str(path), str(target))
     return ArrowRows((target,))
@@ -128,7 +128,7 @@ def mapped_batches(path: Path) -> Iterator[Any]:
 
 def _ipc_reader(path: Path) -> Any:
     pa = pyarrow()
-    with _readable(path):
+    with readable(path):
         source = pa.memory_map(str(path))
         try:
             return pa.ipc.open_file(source)
@@ -137,14 +137,15 @@ def _ipc_reader(path: Path) -> Any:
             return pa.ipc.open_stream(source)
 
 
-def _schema(path: Path) -> Any:
+def arrow_schema(path: Path) -> Any:
+    """The names and types of the columns of a file."""
     if path.suffix.lower() in ARROW:
         return _ipc_reader(path).schema
-    with _readable(path):
+    with readable(path):
         return pyarrow().parquet.read_schema(str(path)).remove_metadata()
 
 
-def _batches_of(path: Path) -> Iterator[Any]:
+def batches_of(path: Path) -> Iterator[Any]:
     """The record batches of a file of any kind, a few at a time in memory."""
     if path.suffix.lower() in ARROW:
         yield from mapped_batches(path)
@@ -154,7 +155,7 @@ def _batches_of(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """Refuses a file that is not what its name says, without an error of pyarrow, which may quote it."""
     try:
         yield
@@ -180,8 +181,8 @@ def _write_unpacked(target: Path, files: Sequence[Path], schema: Any) -> None:
     try:
         with os.fdopen(descriptor, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for file in files:
-                with _readable(file):
-                    for batch in _batches_of(file):
+                with readable(file):
+                    for batch in batches_of(file):
                         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         os.replace(temporary, target)
     except BaseException:

@@ -37,6 +37,7 @@ from sordino.effects.rare_examples import (
 from sordino.effects.robustness import FromUnit, ImagesToAttack, MaskingSigns, RobustnessCurve, range_of, unit_pixels
 from sordino.errors import DataError, SordinoError, UsageError
 from sordino.recipes import FinishedRun, OwnRun, Recipe
+from sordino.recipes.transformer_settings import refuse_transformer
 from sordino.report.effects import FORMAT, KIND
 from sordino.report.evidence import model_sha256
 from sordino.report.quality import JudgedRows, judge
@@ -93,6 +94,7 @@ class Subject:
 
         A run of a model of one's own has those that it was read with.
         """
+        refuse_transformer(saved.model_name, "effects")
         if isinstance(saved, OwnRun):
             saved.built  # noqa: B018  # without a model there are no classes
         if saved.facts.num_classes is None:

@@ -14,6 +14,7 @@ from dp_accounting.dp_event import GaussianDpEvent
 from sordino.accounting import Adjacency, smallest
 from sordino.convex.batch_choice import choose_batches, given_batches
 from sordino.kernel.sampling import steps_per_epoch
+from sordino.recipes.transformer_settings import is_transformer
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ _SETTINGS = {
     "scatter-gated": TrainingSettings(batch_size=2048, epochs=30, learning_rate=8.0, clip=0.2, gates=16),
 }
 _OTHERS = TrainingSettings(batch_size=1024, epochs=20, learning_rate=0.5, clip=1.0)
+_TRANSFORMERS = TrainingSettings(batch_size=1024, epochs=10, learning_rate=1e-3, clip=1.0, optimizer="adam")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ def defaults_for(
     >>> small.batch_size, round(small.learning_rate, 3), large.learning_rate
     (42, 0.076, 0.5)
     """
+    if is_transformer(model) and (given or {}).get("optimizer") != "sgd":
+        return replace(_TRANSFORMERS, batch_size=_batch_size(_TRANSFORMERS, examples))
     limit = _WEIGHT_NOISE.get(model)
     settings = _SETTINGS.get(model, _OTHERS if limit is None else _OF_TABLES)
     settings = replace(settings, batch_size=_batch_size(settings, examples))

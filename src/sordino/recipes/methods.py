@@ -200,7 +200,7 @@ class DpSgd:
     def defaults(self, recipe: Recipe, examples: int, task: TaskFacts | None = None) -> TrainingSettings:
         delta = recipe.delta_for(examples)
         choose = partial(defaults_for, recipe.model, examples=examples, epsilon=recipe.epsilon, delta=delta, task=task)
-        given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum")}
+        given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum", "optimizer")}
         given = {name: value for name, value in given.items() if value is not None}
         if recipe.steps is not None:
             given["epochs"] = recipe.steps * (recipe.batch_size or choose().batch_size) / examples

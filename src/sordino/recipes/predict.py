@@ -17,12 +17,14 @@ from sordino._input.strict_toml import Table
 from sordino.data import Facts
 from sordino.data.loading import load_inputs, named_rows
 from sordino.errors import StateError, UsageError
+from sordino.gradients.row_loss import logits_of
 from sordino.models import Built
 from sordino.recipes.methods import method_of
 from sordino.recipes.named_code import load_weights
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import WITH_PROBABILITIES, OwnRun, class_predictions, is_own_run, per_row
 from sordino.recipes.recipe import Recipe
+from sordino.recipes.transformer_settings import is_transformer
 from sordino.training.evaluation import evaluating
 from sordino.training.run_folder import RunFolder
 
@@ -48,9 +50,8 @@ class SavedRun:
         recipe = Recipe.of_run(folder).with_code(model=model, loss=loss)
         if not folder.is_finished:
             raise UsageError(f"the run in {str(path)!r} is not finished: resume it first.")
-        saved = folder.facts()
-        trained_on = saved.pop("prepared_by", None)  # missing in folders of earlier versions
-        facts = parse_facts(saved, what=f"facts.json in {str(path)!r}")
+        facts = facts_of(folder)
+        trained_on = folder.facts().get("prepared_by")  # missing in folders of earlier versions
         is_own = ":" in recipe.model
         try:
             # On "meta", shapes take no memory: a damaged file cannot request an allocation.
@@ -125,7 +126,7 @@ class SavedRun:
         with evaluating(self.built.module), torch.inference_mode():
             for rows in torch.split(prepared, _ROWS_AT_A_TIME):
                 usable = rows.flatten(1).isfinite().all(dim=1)
-                outputs = self.built.module(torch.where(per_row(usable, rows), rows, 0).float())
+                outputs = logits_of(self.built.module(torch.where(per_row(usable, rows), rows, 0).float()))
                 batches.append(torch.where(per_row(usable, outputs), outputs, torch.nan))
         return torch.cat(batches)
 
@@ -139,11 +140,22 @@ FinishedRun = SavedRun | OwnRun
 
 def read_run(path: Path, *, model: str | None = None, loss: str | None = None, data: str | None = None) -> FinishedRun:
     """A finished run. `model` and `loss` name the functions and `data` the rows that a run of one's own model needs."""
-    if not is_own_run(RunFolder(path)):
+    folder = RunFolder(path)
+    if not is_own_run(folder):
+        if folder.has_recipe and is_transformer(Recipe.of_run(folder).model):
+            from sordino.recipes.transformer_runs import TransformerRun
+
+            return TransformerRun.read(path, model=model, loss=loss, data=data)
         return SavedRun.read(path, model=model, loss=loss)
     if loss is not None:
         raise UsageError("--loss goes with a recipe: return the loss with the model, in a sordino.TrainingSetup.")
     return OwnRun.read(path, model, data)
+
+
+def facts_of(folder: RunFolder) -> Facts:
+    """The public facts about the data of a run with a recipe."""
+    saved = {name: value for name, value in folder.facts().items() if name != "prepared_by"}
+    return parse_facts(saved, what=f"facts.json in {str(folder.path)!r}")
 
 
 def parse_facts(saved: Mapping[str, object], *, what: str) -> Facts:

@@ -24,6 +24,7 @@ from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import OwnRun
 from sordino.recipes.recipe import Recipe
+from sordino.recipes.transformer_settings import is_transformer
 from sordino.training.evaluation import Public, evaluating
 from sordino.verification import Verdict, verify
 from sordino.verification.hidden_state import NOT_CHECKED, lasting_kernel, verify_hidden_state
@@ -65,6 +66,10 @@ class PreparedRecipe:
 
 def prepare(recipe: Recipe, *, progress: bool = True) -> PreparedRecipe:
     """Reads the data, chooses open settings, builds the network and computes features."""
+    if is_transformer(recipe.model):
+        from sordino.recipes.transformers import prepare_transformer
+
+        return prepare_transformer(recipe)
     data = load(recipe.data, schema=recipe.schema)
     return _prepared(recipe, data, _public_size(recipe, data), progress)
 
@@ -76,6 +81,10 @@ def rehearse(recipe: Recipe) -> PreparedRecipe:
     >>> rehearsed.examples, rehearsed.records.num_units
     (1437, 16)
     """
+    if is_transformer(recipe.model):
+        from sordino.recipes.transformers import prepare_transformer
+
+        return prepare_transformer(recipe, rehearsed=True)
     data = load(recipe.data, schema=recipe.schema)
     return _prepared(recipe, replace(data, train=_synthetic(data.train, data.facts)), _public_size(recipe, data), False)
 

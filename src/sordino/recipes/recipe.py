@@ -45,6 +45,7 @@ from sordino.recipes.settings import (
     renamed,
     setting,
 )
+from sordino.recipes.transformer_settings import TransformerSettings
 
 if TYPE_CHECKING:
     from sordino.kernel.step import Plan
@@ -110,13 +111,13 @@ def _function(text: str) -> str:
     return text
 
 
-ModelName = Annotated[str, AfterValidator(encodable), one_of(_models, "MODULE:FUNCTION", "timm:NAME")]
+ModelName = Annotated[str, AfterValidator(encodable), one_of(_models, "MODULE:FUNCTION", "timm:NAME", "hf:PATH")]
 FunctionName = Annotated[str, AfterValidator(encodable), AfterValidator(_function)]
 _WHOLE_GRADIENT = "the proof is about steps of the whole gradient"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(TransformerSettings):
     """All settings of a training. A setting that is None is chosen from public facts, never from private rows.
 
     >>> recipe = Recipe(data="digits", model="linear", epsilon=3.0, delta=1e-4)
@@ -126,7 +127,7 @@ class Recipe:
 
     data: Text = setting(help="Dataset: a name from `sordino data list`, or a path.", commands=_ALL)
     model: ModelName = setting(
-        help="Network: a name from `sordino models`, MODULE:FUNCTION of your own, or timm:NAME.",
+        help="Network: a name from `sordino models`, MODULE:FUNCTION of your own, timm:NAME, or hf:PATH.",
         commands=_ALL,
         tune="Network: a name from `sordino models`.",
     )
@@ -299,6 +300,7 @@ class Recipe:
             )
         check_target(self.epsilon, self.delta_for(_MANY), allow_weak=self.allow_weak)
         self._check_method()
+        self.check_transformer(self.model)
         method_of(self).check(self)
         if self.loss is not None and self.class_weights is not None:
             raise SettingError("{class_weights} and {loss} exclude each other: weight the classes in the loss itself.")

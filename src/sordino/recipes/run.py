@@ -12,6 +12,7 @@ from sordino.errors import StateError, UsageError
 from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import prepare
 from sordino.recipes.recipe import Recipe
+from sordino.recipes.transformer_settings import is_transformer
 from sordino.training.callbacks import Callback, Row
 from sordino.training.checkpoint import Checkpoints
 from sordino.training.run_folder import RunFolder
@@ -45,6 +46,7 @@ def carry_out(
         folder.sweep()
         if folder.is_finished:
             folder.tidy()
+            _publish(recipe, folder)
             return folder
     elif not folder.is_free:
         raise UsageError(f"{str(out)!r} is not empty: choose another folder, or resume the run that is there.")
@@ -67,7 +69,17 @@ def carry_out(
             _take_back(folder)
         raise
     folder.tidy()
+    _publish(prepared.recipe, folder)
     return folder
+
+
+def _publish(recipe: Recipe, folder: RunFolder) -> None:
+    """Writes the model of a finished run for other programs, if it is a transformer and they have none yet."""
+    if is_transformer(recipe.model) and not folder.published.exists():
+        from sordino.recipes.predict import facts_of
+        from sordino.recipes.transformers import publish, reopen
+
+        publish(folder, *reopen(recipe, facts_of(folder)))
 
 
 class _ForgetSeed(Callback):

@@ -44,11 +44,11 @@ class NamedInFile(str):
 def names_code(name: str | None) -> bool:
     """Whether a model or loss is named as `MODULE:FUNCTION`, which has to be imported.
 
-    >>> names_code("nets.py:network"), names_code("linear"), names_code("timm:resnet18")
-    (True, False, False)
+    >>> names_code("nets.py:network"), names_code("linear"), names_code("timm:resnet18"), names_code("hf:models/bert")
+    (True, False, False, False)
     """
-    place, colon, _ = (name or "").rpartition(":")
-    return bool(colon) and place != "timm"
+    kind, colon, _ = (name or "").partition(":")
+    return bool(colon) and kind not in ("timm", "hf")
 
 
 class SamplerName(StrEnum):
@@ -275,7 +275,8 @@ def _model(kind: type) -> type[BaseModel]:
 
 
 def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return fields(kind)
+    """The fields of a dataclass. Those that are passed by keyword only, as those of a base, come last."""
+    return tuple(sorted(fields(kind), key=lambda field: field.kw_only is True))
 
 
 def _attribute(name: str) -> str:

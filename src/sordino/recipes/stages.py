@@ -15,6 +15,7 @@ from sordino._input import validate
 from sordino.encodings import Combined, Freeze, RandomSparsify
 from sordino.encodings.freeze import equal_stages
 from sordino.errors import UsageError
+from sordino.huggingface import loss_for
 from sordino.kernel.augmentation import Crop, Flip, Jitter, Transform, Views
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
@@ -39,6 +40,7 @@ from sordino.recipes.defaults import TrainingSettings
 from sordino.recipes.named_code import named_loss
 from sordino.recipes.planning import make_sampler
 from sordino.recipes.settings import SettingError, declared
+from sordino.recipes.transformer_settings import is_transformer
 from sordino.training.averaging import Averaging, Ema, Tail
 from sordino.training.schedules import parse as parse_schedule
 
@@ -125,9 +127,14 @@ def gradient_of(prepared: PreparedRecipe) -> LossGradient:
 
 
 def loss_of(prepared: PreparedRecipe) -> Callable[..., Tensor]:
-    """The loss that the user named, otherwise cross-entropy with the class weights of the recipe, or squared error."""
+    """The loss that the user named, otherwise cross-entropy with the class weights of the recipe, or squared error.
+
+    A transformer has the loss of its task.
+    """
     if prepared.recipe.loss is not None:
         return named_loss(prepared.recipe.loss)
+    if is_transformer(prepared.recipe.model):
+        return loss_for(prepared.built.module, prepared.records)
     classes, weights = prepared.data.facts.num_classes, parse_class_weights(prepared.recipe.class_weights)
     if weights is None:
         return F.mse_loss if classes is None else F.cross_entropy

@@ -24,6 +24,7 @@ from sordino.data.table import read_split
 from sordino.data.table_readers import is_table
 from sordino.errors import DataError, SordinoError
 from sordino.recipes import FinishedRun, OwnRun, Recipe
+from sordino.recipes.transformer_runs import TransformerRun
 from sordino.training.evaluation import Regression, correctness, wilson
 from sordino.training.metrics import ClassMetrics
 
@@ -99,6 +100,8 @@ def judge(saved: FinishedRun, recipe: Recipe | None = None) -> JudgedRows:
     *Guarantee:* nothing here is computed from training rows.
     """
     if isinstance(saved, OwnRun):
+        return JudgedRows(*saved.judged_rows())
+    if isinstance(saved, TransformerRun) and saved.reader is not None:
         return JudgedRows(*saved.judged_rows())
     recipe = recipe or saved.recipe
     rows = public_rows(recipe, saved.facts, saved.folder.schema)
@@ -185,7 +188,8 @@ def quality_of(saved: FinishedRun) -> Quality:
         return Unmeasured(str(error))
     outputs, target = judged.outputs, judged.rows.target
     if saved.facts.num_classes is None:
-        return RegressionErrors(Regression.of(outputs, target), len(target))
+        is_scaled = not isinstance(saved, TransformerRun)
+        return RegressionErrors(Regression.of(outputs, target), len(target), is_scaled=is_scaled)
     names = saved.facts.class_names or tuple(str(label) for label in range(saved.facts.num_classes))
     return _accuracy(outputs, target, names)
 

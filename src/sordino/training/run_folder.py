@@ -7,6 +7,7 @@ RUN/privacy.json         the guarantee, written before the first step
 RUN/metrics.jsonl        public values, one JSON object per line
 RUN/shown.json           digest of each iterate that a hidden-state run releases during training, written before that
 RUN/model.safetensors    the weights, after the last step
+RUN/model/               the same as a model of Hugging Face transformers, if `sordino train` trained one
 RUN.private/             key and checkpoints during training, deleted at the end
 
 `sordino train` writes the files in this order. So after a kill at any time the state of the run is known: without
@@ -103,6 +104,11 @@ class RunFolder:
         return real.parent / f"{real.name}.private"
 
     @property
+    def published(self) -> Path:
+        """The folder of a transformer with the final weights, for `from_pretrained`. It is written last."""
+        return self.path / "model"
+
+    @property
     def is_free(self) -> bool:
         """Whether a new run may begin here: the folder does not exist, or is empty except for hidden files."""
         if os.path.lexists(self.private):
@@ -170,6 +176,8 @@ class RunFolder:
         for name in (*_FILES, "tuning.json"):
             for path in self.path.glob(f".{name}.*"):
                 path.unlink(missing_ok=True)
+        for path in self.path.glob(f".{self.published.name}.*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def write_recipe(self, text: str) -> None:
         self._write("recipe.toml", text)

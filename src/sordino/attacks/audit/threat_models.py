@@ -25,6 +25,7 @@ from sordino.recipes import Recipe
 from sordino.recipes.methods import method_of
 from sordino.recipes.prepared import PreparedRecipe, prepare, rehearse
 from sordino.recipes.stages import optimizer_of
+from sordino.recipes.transformer_settings import refuse_transformer
 from sordino.training.schedules import parse as parse_schedule
 
 MOST_CANARIES = 10**6
@@ -152,6 +153,7 @@ class InRows:
             raise UsageError(
                 f"a worst-case start needs method dp-sgd, got {recipe.method}, whose weights always begin at zero."
             )
+        refuse_transformer(recipe.model, "a black-box audit")
 
     def most_canaries(self, recipe: Recipe) -> int:
         return MOST_CANARIES

@@ -36,6 +36,7 @@ from sordino.attacks.membership.roc import Auc, Detection, Roc, RocCurve
 from sordino.errors import DataError, UsageError
 from sordino.recipes.own_model import OwnRun, is_own_run
 from sordino.recipes.prepared import PreparedRecipe, prepare
+from sordino.recipes.transformer_settings import refuse_transformer
 from sordino.report.evidence import Evidence
 from sordino.report.markup import (
     ACCENT,
@@ -190,6 +191,7 @@ def attack_run(
     own_data = data if is_own_run(RunFolder(run)) else None
     evidence = Evidence.read(run, model=model, loss=loss, data=own_data)
     saved = evidence.saved
+    refuse_transformer(saved.model_name, "a membership attack")
     if isinstance(saved, OwnRun):
         return _attack_own(evidence, saved, references, rows, epochs, rates, seed)
     if saved.facts.num_classes is None:
