@@ -74,6 +74,19 @@ OTHERS = {
     "allow_weak": True,
     "allow_large_delta": True,
 }
+OF_TRANSFORMERS = {
+    "task": "causal-lm",
+    "text_column": "premise,hypothesis",
+    "label_column": "score",
+    "classes": "no,yes",
+    "max_length": 64,
+    "buckets": "32,64",
+    "test_data": "public.jsonl",
+    "lora": 4,
+    "train_only": "biases",
+    "allow_download": True,
+}
+OTHERS |= OF_TRANSFORMERS
 
 
 @pytest.fixture
@@ -102,6 +115,7 @@ NEEDS = {
     "trailing_steps": HIDDEN,
     "radius": HIDDEN,
     "expected_examples": {"adjacency": "add-or-remove"},
+    **{name: {"model": "hf:models/bert"} for name in OF_TRANSFORMERS},
 }
 
 
@@ -389,7 +403,9 @@ def test_what_is_left_open_is_decided_and_what_was_said_stays() -> None:
     )
     open_still = {field.name for field in fields(Recipe) if getattr(decided, field.name) is None}
     of_others = {"gates", "trailing_steps", "radius", "noise", "class_weights", "loss"}
-    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others
+    assert open_still == {"schema", "epochs", "adjacency", "expected_examples", "physical_batch_size"} | of_others | {
+        *OF_TRANSFORMERS
+    }
     other = defaults_for("dp-cnn", examples=10, epsilon=1.0)
     assert decided.settings(other) == replace(settings, epochs=other.epochs)
 

@@ -101,7 +101,7 @@ class TransformerSettings:
     """The settings of a recipe that go with `hf:PATH` only."""
 
     task: Annotated[TaskName, Field(strict=False)] | None = setting(
-        None, f"hf: task, one of {', '.join(TaskName)} [by the model's config].", commands=_USED_BY
+        None, "hf: task, such as sequence-classification or causal-lm [by the model's config].", commands=_USED_BY
     )
     text_column: Annotated[Text, AfterValidator(_known_columns)] | None = setting(
         None, "hf: column of texts, two as A,B for pairs, or input_ids for tokens [text].", commands=_USED_BY
