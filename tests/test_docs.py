@@ -31,13 +31,16 @@ def test_the_page_about_hidden_states_runs():
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # PEFT asks transformers for it
-def test_the_page_about_fine_tuning_runs_and_its_guarantees_hold(capsys):
-    names = run_examples("docs/fine-tuning.md")
+def test_the_page_about_fine_tuning_runs_and_its_guarantees_hold(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = run_examples("docs/fine-tuning.md", commands=True)
     assert 7.9 < names["fitted"].guarantee.epsilon <= 8.0
     assert 2.9 < names["run"].guarantee(delta=1e-3).epsilon <= 3.0
     assert 2.9 < names["trainer"].guarantee.epsilon <= 3.0
     output = capsys.readouterr().out
     assert "NextTokenLoss(over_tokens='sum')" in output and "100.0% of the trained numbers are taped" in output
+    assert names["trained"].config.id2label == {0: "bad", 1: "good"}
+    assert (tmp_path / "runs/adapters/model/adapter_config.json").exists()
 
 
 def test_the_page_about_training_runs():
