@@ -22,12 +22,13 @@ from sordino.errors import DataError, StateError, UsageError
 from sordino.gradients.row_loss import logits_of
 from sordino.gradients.transformers_settings import transformers_settings
 from sordino.huggingface.losses import IGNORED, NextTokenLoss
+from sordino.kernel.buckets import real_lengths
 from sordino.models import Built
 from sordino.models.registry import pixels
 from sordino.recipes.own_model import class_predictions
 from sordino.recipes.predict import SavedRun, facts_of
 from sordino.recipes.recipe import Recipe
-from sordino.recipes.token_rows import TOKENS, TokenReader, TokenRows
+from sordino.recipes.token_rows import MASK, TOKENS, TokenReader, TokenRows
 from sordino.recipes.transformer_settings import TaskName
 from sordino.recipes.transformers import prepared_words, reopen
 from sordino.training.evaluation import evaluating
@@ -122,11 +123,13 @@ class TransformerRun(SavedRun):
         return reader.read(rows, with_labels=with_labels)
 
     def _logits(self, rows: TokenRows) -> Iterator[Tensor]:
-        """The logits of a few rows at a time, cut to the longest of them."""
+        """The logits of a few rows at a time, which are cut to the longest of them."""
         module = self.built.module
         with evaluating(module), transformers_settings(module), torch.inference_mode():
             for part in torch.split(torch.arange(len(rows.labels)), _ROWS_AT_A_TIME):
-                yield logits_of(module(**{name: x[part] for name, x in rows.inputs.items()})).float()
+                longest = int(real_lengths(rows.inputs[MASK][part]).max())
+                inputs = {name: x[part, :longest] for name, x in rows.inputs.items()}
+                yield logits_of(module(**inputs)).float()
 
     def _of_sequences(self, rows: TokenRows) -> _Answers:
         for logits in self._logits(rows):
@@ -148,7 +151,7 @@ class TransformerRun(SavedRun):
         """The mean loss of a token that has one before it, and its exponential."""
         labels: Any = iter(torch.split(rows.labels, _ROWS_AT_A_TIME))
         for outputs in self._logits(rows):
-            logits, target = NextTokenLoss().aligned(outputs, next(labels))
+            logits, target = NextTokenLoss().aligned(outputs, next(labels)[:, : outputs.shape[1]])
             losses = F.cross_entropy(logits.transpose(1, 2), target, ignore_index=IGNORED, reduction="none")
             counts = (target != IGNORED).sum(dim=1)
             means = (losses.double().sum(dim=1) / counts.clamp(min=1)).tolist()
