@@ -174,6 +174,8 @@ def test_a_language_model_learns_and_gives_each_text_a_perplexity(run, capsys) -
     total, tokens = (sum(float(row[name]) * int(row["tokens"]) ** power for row in rows) for name, power in
                      (("loss", 1), ("tokens", 0)))  # fmt: skip
     assert total / tokens == pytest.approx(metrics[-1]["test_loss"], rel=1e-4)
+    one_token = answers(run("predict", "run", "--data", write_lines(Path("one.jsonl"), [{"text": "good"}])))
+    assert one_token == [{"row": "0", "tokens": "0", "loss": "", "perplexity": ""}]  # nothing is predicted
     weights = AutoModelForCausalLM.from_pretrained("run/model").state_dict()
     capsys.readouterr()
     assert all(torch.equal(x, weights[name]) for name, x in RunFolder("run").weights().items())

@@ -193,7 +193,9 @@ class TokenReader:
     def _tokenized(self, texts: Sequence[tuple[Any, ...]]) -> list[tuple[Row, list[int]] | None]:
         """All texts at once, or one by one if that fails: the error would reveal something about a text."""
         try:
-            return list(self._tokenized_together(texts))
+            return self._tokenized_together(texts)
+        except MemoryError:  # a matter of the machine, not of a text
+            raise
         except Exception:
             if len(texts) == 1:
                 return [None]

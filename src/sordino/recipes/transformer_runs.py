@@ -156,4 +156,5 @@ class TransformerRun(SavedRun):
             counts = (target != IGNORED).sum(dim=1)
             means = (losses.double().sum(dim=1) / counts.clamp(min=1)).tolist()
             for mean, count in zip(means, counts.tolist(), strict=True):
-                yield {"tokens": count, "loss": mean, "perplexity": math.exp(min(mean, 700.0))}
+                known = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}
+                yield {"tokens": count} | (known if count else dict.fromkeys(known, ""))
