@@ -24,8 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import sordino as so
 from sordino.errors import UsageError
 from sordino.opacus import PrivacyEngine
+from sordino.opacus.grad_sample import register_grad_sampler
 from sordino.opacus.utils.batch_memory_manager import BatchMemoryManager
-from sordino.opacus.validators import ModuleValidator
+from sordino.opacus.validators import ModuleValidator, register_module_validator, utils
+from sordino.opacus.validators.utils import register_module_fixer
 
 
 def test_a_script_releases_what_the_kernel_does():
@@ -221,6 +223,59 @@ def test_the_validator_replaces_batch_norm():
     fixed = ModuleValidator.fix_and_validate(model)
     assert isinstance(fixed[1], nn.GroupNorm)
     assert ModuleValidator.is_valid(fixed)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Registered functions are forgotten after the test."""
+    monkeypatch.setattr(utils, "_VALIDATORS", {})
+    monkeypatch.setattr(utils, "_FIXERS", {})
+
+
+def test_a_registered_check_refuses_a_layer_before_training(registered):
+    @register_module_validator([nn.Tanh, nn.Linear])
+    def narrow(layer):
+        return [ValueError("too wide for us")] if getattr(layer, "out_features", 0) > 5 else []
+
+    model = network()
+    assert [str(problem) for problem in ModuleValidator.validate(model)] == ["too wide for us"]
+    with pytest.raises(UsageError, match="a registered check refuses it: too wide for us"):
+        made_private(model=model)
+    model[0].requires_grad_(False)
+    assert ModuleValidator.is_valid(model)  # a frozen layer is not checked
+    with pytest.raises(UsageError, match=r"must be classes of torch\.nn\.Module, got list"):
+        register_module_validator([int])
+
+
+def test_a_registered_check_cannot_admit_what_the_library_refuses(registered):
+    register_module_validator(nn.BatchNorm2d)(lambda layer: [])
+    with pytest.raises(UsageError, match="mixes the examples"):
+        made_private(model=nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)))
+
+
+def test_a_registered_replacement_comes_before_group_norm(registered):
+    @register_module_fixer([nn.BatchNorm2d])
+    def instance_norm(layer):
+        return nn.InstanceNorm2d(layer.num_features)
+
+    shared = nn.BatchNorm2d(8)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), shared, nn.Sequential(shared, nn.BatchNorm1d(8)))
+    fixed = ModuleValidator.fix_and_validate(model)
+    assert isinstance(fixed[1], nn.InstanceNorm2d) and fixed[2][0] is fixed[1]
+    assert isinstance(fixed[2][1], nn.GroupNorm) and model[1] is shared
+    register_module_fixer(nn.Conv2d)(lambda layer: None)
+    with pytest.raises(UsageError, match="the result of a registered fixer must be"):
+        ModuleValidator.fix(model)
+
+
+def test_a_registered_gradient_of_rows_is_never_called():
+    @register_grad_sampler(nn.Linear)
+    def wrong(layer, activations, backprops):
+        raise AssertionError
+
+    assert_same(script_gradients(2), kernel_gradients(network(), data_set(), 2))
+    with pytest.raises(UsageError, match="must be classes"):
+        register_grad_sampler("Linear")
 
 
 def test_a_model_that_mixes_examples_is_refused_in_the_first_pass():

@@ -27,8 +27,19 @@ def test_a_loader_that_was_made_private_before_gets_the_batches():
     *_, loader = made_private(loader=given)
     assert loader is given
     assert len(next(iter(loader))) == 2
-    with pytest.raises(UsageError, match="distributed"):
-        DPDataLoader.from_data_loader(DataLoader(data_set(), batch_size=8), distributed=True)
+
+
+def test_a_distributed_loader_of_one_process_is_the_plain_one(monkeypatch):
+    plain = DataLoader(data_set(), batch_size=8)
+    given = DPDataLoader.from_data_loader(plain, distributed=True)
+    assert (given.batch_sampler.num_samples, given.batch_sampler.sample_rate) == (40, 0.2)
+    engine, *private = made_private(loader=given)
+    train(*private)
+    assert private[-1] is given and engine.get_epsilon(1e-3) > 0
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(UsageError, match="got 2 processes"):
+        DPDataLoader.from_data_loader(plain, distributed=True)
 
 
 def test_a_sampler_of_opacus_is_refused_in_a_loader():
@@ -50,6 +61,33 @@ def test_the_original_model_can_be_called(wrap_model):
     assert_same(found[:3], kernel_gradients(network(), data_set(), 3))
     (hooks.remove_hooks if wrap_model else hooks.cleanup)()
     assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_a_model_trains_with_and_without_a_wrapper_and_goes_on_from_a_plain_checkpoint(tmp_path):
+    """The course of the notebook of Opacus on `wrap_model=False`: one loader serves several engines."""
+    given, adam = DataLoader(data_set(), batch_size=8, shuffle=True), torch.optim.Adam
+    _, wrapped, _, _ = made_private(loader=given, engine=PrivacyEngine())
+    model = network()
+    engine, hooks, optimizer, loader = made_private(
+        model=model, loader=given, engine=PrivacyEngine(), make_optimizer=adam, wrap_model=False
+    )
+    assert list(model.state_dict()) == list(wrapped.state_dict())
+    for _ in range(2):
+        train(model.train(), optimizer, loader)
+    spent = engine.get_epsilon(1e-5)
+    hooks.cleanup()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "checkpoint.pt")
+
+    saved, loaded = torch.load(tmp_path / "checkpoint.pt"), network(seed=3)
+    loaded.load_state_dict(saved["model"])
+    again, _, optimizer, loader = made_private(
+        model=loaded, loader=given, engine=PrivacyEngine(), make_optimizer=adam, wrap_model=False
+    )
+    optimizer.load_state_dict(saved["optimizer"])
+    before = next(iter(loaded.parameters())).clone()
+    train(loaded.train(), optimizer, loader)
+    assert not torch.equal(before, next(iter(loaded.parameters())))
+    assert 0 < again.get_epsilon(1e-5) < spent  # an engine of its own counts its own steps
 
 
 def test_copies_of_the_original_model_are_plain():
@@ -151,6 +189,19 @@ def test_weak_targets_are_carried_out_with_a_warning(epsilon, delta):
             max_grad_norm=1.0,
         )
     assert engine.guarantee(delta).epsilon <= epsilon
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "noise, delta, said", [(0.3, 1e-5, ["an epsilon above 20"]), (2.0, 0.025, ["one of the 40 rows"]), (2.0, 0.02, [])]
+)
+def test_a_guarantee_that_protects_little_says_so_even_if_warnings_are_off(noise, delta, said):
+    engine, *private = made_private(noise_multiplier=noise)
+    for _ in range(5):
+        train(*private)
+    accepted = [line for line in engine.guarantee(delta).assumptions if line.endswith("is accepted")]
+    assert len(accepted) == len(said) and all(words in line for words, line in zip(said, accepted, strict=True))
+    assert all(line in str(engine.guarantee(delta)) for line in accepted)
 
 
 def test_a_loss_that_is_logged_first_may_be_divided_by_one():

@@ -15,7 +15,7 @@ def DifferentiallyPrivateDistributedDataParallel(model: nn.Module) -> nn.Module:
     >>> DifferentiallyPrivateDistributedDataParallel(nn.Linear(2, 1))
     Linear(in_features=2, out_features=1, bias=True)
     """
-    _refuse_other_processes()
+    refuse_other_processes()
     return model
 
 
@@ -25,11 +25,12 @@ def FSDP2Wrapper(model: nn.Module, *, mp_policy: Any = None, opacus_high_precisi
     >>> FSDP2Wrapper(nn.Linear(2, 1))
     Linear(in_features=2, out_features=1, bias=True)
     """
-    _refuse_other_processes()
+    refuse_other_processes()
     return model
 
 
-def _refuse_other_processes() -> None:
+def refuse_other_processes() -> None:
+    """Raises an error if torch runs this training in several processes."""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         raise UsageError(
             f"there is no distributed training, got {distributed.get_world_size()} processes: start one process."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, Literal
 
 import torch
@@ -21,7 +21,6 @@ from sordino.gradients.torch_state import original, working_dtype
 from sordino.kernel.budget import RunIdentity
 from sordino.kernel.calibration import WEAKEST_EPSILON, calibrate, check_target
 from sordino.kernel.clipping import Clip, ClipByNorm, ClipPerLayer
-from sordino.kernel.model_checks import check_model
 from sordino.kernel.noise import Gaussian, arithmetic_of, check_tail
 from sordino.kernel.randomness import Key
 from sordino.kernel.run import PrivateRun
@@ -30,6 +29,7 @@ from sordino.opacus.collated import records_of
 from sordino.opacus.loader import PrivateLoader, check_loader, is_waiting, sampler_for
 from sordino.opacus.session import Session
 from sordino.opacus.spent import EarlierEngines, SpentCall
+from sordino.opacus.validators import ModuleValidator
 from sordino.opacus.wrappers import PrivateCalls, PrivateModule, ScriptedGradient, step_privately
 
 FileLike = str | os.PathLike[str] | BinaryIO | IO[bytes]
@@ -238,7 +238,7 @@ class PrivacyEngine:
         validate.instance(nn.Module, module=module)
         if isinstance(module, PrivateModule):
             raise UsageError("module is private already: pass the module from which it was made.")
-        check_model(module)
+        ModuleValidator.validate(module, strict=True)
         source = data_loader.source if isinstance(data_loader, PrivateLoader) else data_loader
         check_loader(source)
         plan, inner = make_plan(source), original(module)
@@ -274,7 +274,10 @@ class PrivacyEngine:
             check_tail(run.plan.noise, run.plan.adjacency, steps=steps, delta=delta)
         adjacency = earlier[0].sampler.adjacency if earlier else self._sessions[0][0].run.plan.adjacency
         event = events[0] if len(events) == 1 else ComposedDpEvent(events)
-        return Guarantee.of(event, adjacency, delta=delta, assumptions=tuple(dict.fromkeys(assumptions)))
+        found = Guarantee.of(event, adjacency, delta=delta, assumptions=tuple(dict.fromkeys(assumptions)))
+        rows = max((session.num_rows for session, _ in self._sessions), default=1)
+        accepted = tuple(f"{weakness}, is accepted" for weakness in _weaknesses(found.epsilon, delta, rows))
+        return replace(found, assumptions=(*found.assumptions, *accepted))
 
 
 def _options_of_torch(name: str, given: object, *allowed: str) -> dict[str, Any]:
@@ -295,12 +298,18 @@ class WeakTarget(UserWarning):
 
 
 def _warn_if_weak(epsilon: float, delta: float, rows: int) -> None:
+    for weakness in _weaknesses(epsilon, delta, rows):
+        warnings.warn(f"this target is {weakness}: choose a smaller one.", WeakTarget, stacklevel=5)
+
+
+def _weaknesses(epsilon: float, delta: float, rows: int) -> list[str]:
+    """What makes a guarantee protect little."""
+    found = []
     if epsilon > WEAKEST_EPSILON:
-        what = f"epsilon above {WEAKEST_EPSILON:g} protects hardly anything, got {validate.shown(epsilon)}"
-        warnings.warn(f"{what}: choose a smaller target_epsilon.", WeakTarget, stacklevel=5)
+        found.append(f"an epsilon above {WEAKEST_EPSILON:g}, which protects hardly anything")
     if delta >= 1 / rows:
-        what = f"a mechanism that publishes one of the {rows} rows meets the target_delta {validate.shown(delta)}"
-        warnings.warn(f"{what}: choose a smaller one.", WeakTarget, stacklevel=5)
+        found.append(f"a delta that even a mechanism meets which publishes one of the {rows} rows")
+    return found
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeGuard
 
@@ -18,9 +19,18 @@ from torch.utils.data.distributed import DistributedSampler
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.kernel.sampling import Cyclic, Poisson, Sampler, Shuffled
+from sordino.opacus.distributed import refuse_other_processes
 from sordino.opacus.session import Session
 
 _MOST_STEPS = 10**9
+
+
+@dataclass(frozen=True)
+class PublicRates:
+    """Public facts about the batches of a private loader, under the names of Opacus. The run draws the batches."""
+
+    num_samples: int
+    sample_rate: float
 
 
 class PrivateLoader:
@@ -44,8 +54,13 @@ class PrivateLoader:
         if generator is not None:
             raise UsageError("generator must be None, because sampling is cryptographic; see PrivacyEngine(seed=...).")
         if distributed:
-            raise UsageError("distributed must be False: there is no distributed training.")
+            refuse_other_processes()
         return cls(data_loader)
+
+    @property
+    def batch_sampler(self) -> PublicRates:
+        """The number of rows and the sampling rate. Batches are drawn by the run, not by this object."""
+        return PublicRates(len(self.dataset), self.sample_rate)  # type: ignore[arg-type]
 
     @property
     def sample_rate(self) -> float:

@@ -67,6 +67,11 @@ class Session:
         self._model_at_first = tuple(self._model_constants())
 
     @property
+    def num_rows(self) -> int:
+        """The public number of rows of the dataset."""
+        return self._records.num_units
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee beside those of the run."""
         return (_ROUNDED_ALIKE,) if self._form.is_ragged else ()
