@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import io
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import IO, BinaryIO, cast
 
 from sordino.errors import DataError
 
 _GZIP = 31  # zlib's number for a gzip header and trailer
-_ZIP_HEADER_BYTES = 30  # at least, before each entry
+_ZIP_HEADER = "<26x2H"  # before each entry; it ends with the lengths of the name and of the extra field
+_ZIP_HEADER_BYTES = struct.calcsize(_ZIP_HEADER)
 _ALWAYS_ALLOWED = 1 << 20  # a small archive of zeros has a large ratio and does no harm
+_LARGEST_DIRECTORY = 1 << 20  # bytes at the end of a zip file, which list its entries
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an archive: unpacked bytes, ratio of unpacked to packed size, and number of members."""
+    """Limits of an archive: unpacked bytes, ratio of unpacked to packed size, and number of members.
+
+    `way_out` says what to do about an archive that unpacks to more than `total_bytes`.
+    """
 
     total_bytes: int = 4 << 30
     ratio: int = 200
     entries: int = 1000
+    way_out: str = ""
 
     def unpacked(self, packed_bytes: int) -> int:
         """Largest allowed unpacked size of an archive of `packed_bytes` bytes."""
@@ -97,29 +107,108 @@ def unzip(packed: bytes, *, limits: Limits, shown: str) -> dict[str, bytes]:
         ...
     sordino.errors.DataError: 'a.zip' holds '../escape', a path outside its folder.
     """
+    with _opened(io.BytesIO(packed), limits, shown) as archive:
+        _refuse_large(archive.infolist(), len(packed), limits, shown)
+        members: dict[str, bytes] = {}
+        for entry in archive.infolist():
+            _refuse_unsafe_name(entry.filename, members, shown)
+            if not entry.is_dir():
+                members[entry.filename] = _inflate(archive, entry, shown)
+        return members
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The place of an uncompressed member in a zip file."""
+
+    offset: int
+    size: int
+
+
+def unzip_around(
+    file: BinaryIO, leaves: Callable[[str, int], bool], *, limits: Limits, shown: str
+) -> tuple[dict[str, bytes], dict[str, Stored]]:
+    """Members of an open zip file that are read, and places of uncompressed ones that are left where they are.
+
+    `leaves` decides by name and size. A member that is left lies within the file, and shares no byte with another one.
+    Its bytes are not read, so its CRC is not checked. All other members are treated as by `unzip`.
+    """
+    with _opened(file, limits, shown) as archive:
+        members: dict[str, bytes] = {}
+        places: dict[str, Stored] = {}
+        starts = sorted(entry.header_offset for entry in archive.infolist())
+        ends = dict(zip(starts, [*starts[1:], archive.start_dir], strict=True))
+        stored = [entry for entry in archive.infolist() if entry.compress_type == zipfile.ZIP_STORED]
+        left = [entry for entry in stored if leaves(entry.filename, entry.file_size)]
+        read = [entry for entry in archive.infolist() if entry not in left and not entry.is_dir()]
+        _refuse_large(read, sum(entry.compress_size for entry in read), limits, shown)
+        for entry in archive.infolist():
+            _refuse_unsafe_name(entry.filename, members.keys() | places.keys(), shown)
+            if entry in left:
+                places[entry.filename] = _place(archive, file, entry, ends[entry.header_offset], shown)
+            elif entry in read:
+                members[entry.filename] = _inflate(archive, entry, shown)
+        return members, places
+
+
+@contextmanager
+def _opened(file: BinaryIO, limits: Limits, shown: str) -> Iterator[zipfile.ZipFile]:
+    """A zip file whose entries are few and disjoint."""
+    guarded = _Guarded(file)
     try:
-        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        with zipfile.ZipFile(cast(IO[bytes], guarded)) as archive:
+            guarded.is_open = True
             entries = archive.infolist()
             _refuse_too_many(len(entries), limits, shown)
             _refuse_overlap(entries, shown)
-            allowed = limits.unpacked(len(packed))
-            if sum(entry.file_size for entry in entries) > allowed:
-                raise DataError(f"{shown} unpacks to more than {allowed} bytes, which is the most allowed here.")
-            members: dict[str, bytes] = {}
-            for entry in entries:
-                _refuse_unsafe_name(entry.filename, members, shown)
-                if not entry.is_dir():
-                    members[entry.filename] = _inflate(archive, entry, shown)
-            return members
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OverflowError, NotImplementedError):
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OverflowError, NotImplementedError, struct.error):
         raise DataError(f"{shown} is not a valid zip file.") from None
 
 
-def _inflate(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, shown: str) -> bytes:
+class _Guarded:
+    """A file of which a hostile list of entries cannot be read into memory, however long it says it is."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.is_open = file, False
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if self.is_open:
+            return self._file.read(size)
+        found = self._file.read(_LARGEST_DIRECTORY + 1 if size < 0 else min(size, _LARGEST_DIRECTORY + 1))
+        if len(found) > _LARGEST_DIRECTORY:
+            raise zipfile.BadZipFile
+        return found
+
+
+def _place(archive: zipfile.ZipFile, file: BinaryIO, entry: zipfile.ZipInfo, end: int, shown: str) -> Stored:
+    _refuse_irregular(entry, shown)
+    archive.open(entry).close()  # compares the header before the member with the list of entries
+    file.seek(entry.header_offset)
+    name_length, extra_length = struct.unpack(_ZIP_HEADER, file.read(_ZIP_HEADER_BYTES))
+    offset = entry.header_offset + _ZIP_HEADER_BYTES + name_length + extra_length
+    if entry.compress_size != entry.file_size or offset + entry.file_size > end:
+        raise DataError(f"{shown} holds {entry.filename!r:.200} with a wrong size.")
+    return Stored(offset, entry.file_size)
+
+
+def _refuse_large(entries: list[zipfile.ZipInfo], packed: int, limits: Limits, shown: str) -> None:
+    allowed = limits.unpacked(packed)
+    if sum(entry.file_size for entry in entries) > allowed:
+        way_out = f": {limits.way_out}" if limits.way_out and allowed == limits.total_bytes else ""
+        raise DataError(f"{shown} unpacks to more than {allowed} bytes, which is the most allowed here{way_out}.")
+
+
+def _refuse_irregular(entry: zipfile.ZipInfo, shown: str) -> None:
     kind = stat.S_IFMT(entry.external_attr >> 16)  # 0 where the archive was not made on Unix
     plain = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not entry.flag_bits & 1
     if kind not in (0, stat.S_IFREG) or not plain:
         raise DataError(f"{shown} holds {entry.filename!r:.200}, which is not a plain regular file.")
+
+
+def _inflate(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, shown: str) -> bytes:
+    _refuse_irregular(entry, shown)
     with archive.open(entry) as stream:  # stops at the declared size, and checks the CRC there
         content = stream.read()
     if len(content) != entry.file_size:
@@ -141,7 +230,7 @@ def _refuse_too_many(number: int, limits: Limits, shown: str) -> None:
         raise DataError(f"{shown} has more than {limits.entries} entries, which is the most allowed here.")
 
 
-def _refuse_unsafe_name(name: str, taken: dict[str, bytes], shown: str) -> None:
+def _refuse_unsafe_name(name: str, taken: Container[str], shown: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise DataError(f"{shown} holds {name!r:.200}, a path outside its folder.")

@@ -30,13 +30,15 @@ class Facts:
 class Split:
     """Rows of a dataset: inputs (float32, or uint8 images 0..255, channels first), target, and owner of each row.
 
-    A row that could not be read is marked as absent: its inputs are not finite, or its label is -1.
+    A row that could not be read is marked as absent: its inputs are not finite, or its label is -1. Inputs that are
+    mapped from a file have its dtype, and must not be written to.
     """
 
     inputs: Tensor = field(repr=False)
     target: Tensor = field(repr=False)
     owners: Tensor | None = field(default=None, repr=False)
     groups: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    is_mapped: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,13 @@ def load(
     *,
     schema: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    map_large: bool = False,
 ) -> DataSet:
     """Loads a dataset by name (`digits`, `mnist`, ...) or by path: a folder of images, a table, or arrays in .npz.
 
     A table and a .npz file need a `schema`, a TOML file of public facts. `root` is the folder of named datasets, by
     default `sordino.data.root()`. For a folder that is named like a standard dataset, give a path such as `./mnist`.
+    With `map_large`, large uncompressed inputs of a .npz file stay in the file: tensors that nothing may write to.
 
     >>> load("digits").facts.num_classes
     10
@@ -61,7 +63,8 @@ def load(
     if kind == ".npz":
         from sordino.data.npz import load_npz
 
-        return load_npz(path, Path(schema) if schema is not None else path.with_suffix(".toml"))
+        facts = Path(schema) if schema is not None else path.with_suffix(".toml")
+        return load_npz(path, facts, map_large=map_large)
     if os.path.isdir(path):  # Path.is_dir raises for some strings
         if schema is not None:
             raise UsageError(f"{str(path)!r} is a folder of images, which needs no schema: leave schema out.")

@@ -3,6 +3,9 @@
 A .npz file has arrays `inputs` and `target`, and optionally `owners` (the user of each row), `test_inputs` and
 `test_target`. Pickled objects are refused, and each array must be as long as its header says.
 
+Large inputs that `numpy.savez` has stored uncompressed can stay in the file, mapped read-only. Their CRC is then not
+checked, because that would read all of them; all other checks are the same.
+
 The number of classes and all ranges come from the TOML file and are never computed from the arrays: the maximum over
 private labels is private.
 
@@ -24,11 +27,14 @@ classes = 10                       # or a list of names; or bounds = [0, 100] fo
 from __future__ import annotations
 
 import io
+import logging
 import math
+import mmap
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -37,9 +43,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino._input import validate
-from sordino._input.files import read_bytes
+from sordino._input.files import open_regular, read_bytes
 from sordino._input.strict_toml import LARGEST_TEXT, Table
-from sordino.data.archives import Limits, unzip
+from sordino.data.archives import Limits, Stored, unzip, unzip_around
 from sordino.data.dataset import DataSet, Facts, Split
 from sordino.data.declaration import UNNAMED, Declaration
 from sordino.errors import DataError, StateError, UsageError
@@ -135,21 +141,30 @@ def _low_high(table: Table, key: str) -> tuple[float, float]:
     return float(numbers[0]), float(numbers[1])
 
 
+_LOGGER = logging.getLogger("sordino")
 _LARGEST_FILE = 4 << 30
+_LEFT_FROM = 1 << 28  # bytes; smaller arrays are read, which makes steps faster
+_LONGEST_HEADER = 1 << 16  # bytes, of an array that is mapped
+_LIMITS = Limits(entries=100, way_out="numpy.savez saves arrays that are not compressed, which need no memory")
 _NAMES = ("inputs", "target", "owners", "test_inputs", "test_target")
+_MAPPED = ("inputs.npy", "test_inputs.npy")
+_MAPPED_KINDS = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.bool_, np.float16, np.float32, np.float64)
 
 
-def load_npz(path: Path, schema: Path) -> DataSet:
-    """Loads a .npz file, with its public facts from a TOML file (see the docstring of this module)."""
+def load_npz(path: Path, schema: Path, *, map_large: bool = False) -> DataSet:
+    """Loads a .npz file, with its public facts from a TOML file (see the docstring of this module).
+
+    With `map_large`, large uncompressed inputs are mapped: tensors of the file's dtype, which nothing may write to.
+    """
     if not os.path.exists(schema):
         raise UsageError(f"{str(path)!r} needs a file of public facts, {str(schema)!r}, which does not exist.")
-    return read_npz(path, ArrayFacts.read(schema))
+    return read_npz(path, ArrayFacts.read(schema), map_large=map_large)
 
 
-def read_npz(path: Path, public: ArrayFacts) -> DataSet:
+def read_npz(path: Path, public: ArrayFacts, *, map_large: bool = False) -> DataSet:
     """Loads a .npz file and checks it against the given facts."""
     shown = repr(str(path))
-    arrays = read_arrays(path)
+    arrays = map_arrays(path) if map_large else read_arrays(path)
     if not {"inputs", "target"} <= arrays.keys() <= set(_NAMES):
         raise DataError(f"{shown} must contain arrays named inputs and target, and may contain {_NAMES[2:]}.")
     if ("test_inputs" in arrays) != ("test_target" in arrays):
@@ -169,9 +184,37 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Arrays of a .npz file by name."""
     shown = repr(str(path))
     members = unzip(read_bytes(path, at_most=_LARGEST_FILE), limits=Limits(entries=100), shown=shown)
-    return {
-        name.removesuffix(".npy"): parse_npy(content, f"{shown}: {name!r:.80}") for name, content in members.items()
-    }
+    return {name.removesuffix(".npy"): parse_npy(content, _member(shown, name)) for name, content in members.items()}
+
+
+def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Arrays of a .npz file by name. Large uncompressed inputs are mapped read-only, and take no memory."""
+    shown = repr(str(path))
+    with open_regular(path) as file:
+        members, places = unzip_around(
+            file, lambda name, size: name in _MAPPED and size >= _LEFT_FROM, limits=_LIMITS, shown=shown
+        )
+        mapped = {name: _map_npy(file, place, _member(shown, name)) for name, place in places.items()}
+        size = os.fstat(file.fileno()).st_size
+    unfit = [name for name, array in mapped.items() if array.dtype not in _MAPPED_KINDS]
+    if unfit and size <= _LARGEST_FILE:
+        return read_arrays(path)
+    if unfit:
+        found = f"{_member(shown, unfit[0])} of dtype {mapped[unfit[0]].dtype.str!r}"
+        raise DataError(f"{found} is too large to read and cannot be mapped: save it as float32 or uint8.")
+    arrays = mapped | {name: parse_npy(content, _member(shown, name)) for name, content in members.items()}
+    for name in _MAPPED:
+        if name in members and len(members[name]) >= _LEFT_FROM:
+            _LOGGER.warning(
+                "%s: %r is compressed and is read into memory as a whole: numpy.savez saves arrays that are not.",
+                shown,
+                name,
+            )
+    return {name.removesuffix(".npy"): array for name, array in arrays.items()}
+
+
+def _member(shown: str, name: str) -> str:
+    return f"{shown}: {name!r:.80}"
 
 
 def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
@@ -184,7 +227,33 @@ def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
         ...
     sordino.errors.StateError: 'a.npy' holds pickled objects, which could run code: only arrays of numbers are read.
     """
-    file = io.BytesIO(content)
+    header = _header(content, len(content), shown)
+    return np.frombuffer(content, header.dtype, offset=header.length).reshape(header.shape, order=header.order)
+
+
+def _map_npy(file: BinaryIO, place: Stored, shown: str) -> NDArray[Any]:
+    """The array of a .npy file inside another file, mapped read-only."""
+    file.seek(place.offset)
+    header = _header(file.read(min(place.size, _LONGEST_HEADER)), place.size, shown)
+    mapped = mmap.mmap(file.fileno(), place.offset + place.size, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)  # rows are drawn at random, so nothing is gained by reading on after one
+    return np.ndarray(header.shape, header.dtype, mapped, place.offset + header.length, order=header.order)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header of a .npy file. `length` is in bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    length: int
+
+
+def _header(start: bytes, size: int, shown: str) -> _Header:
+    """Reads the header of a .npy file of `size` bytes from its first bytes."""
+    file = io.BytesIO(start)
     try:
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
         shape, by_column, dtype = read_header(file)
@@ -194,10 +263,10 @@ def parse_npy(content: bytes, shown: str) -> NDArray[Any]:
         raise StateError(f"{shown} holds pickled objects, which could run code: only arrays of numbers are read.")
     if dtype.kind not in "fiub":
         raise DataError(f"{shown} must hold numbers, found dtype {dtype}.")
-    expected, found = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
     if expected != found or min(shape, default=0) < 0:
         raise DataError(f"{shown} must have {expected} bytes for a shape of {shape} in {dtype}, found {found}.")
-    return np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    return _Header(dtype, shape, "F" if by_column else "C", file.tell())
 
 
 def _split(inputs: NDArray[Any], target: NDArray[Any], owners: Tensor | None, facts: Facts, where: str) -> Split:
@@ -211,12 +280,18 @@ def _split(inputs: NDArray[Any], target: NDArray[Any], owners: Tensor | None, fa
         raise DataError(f"{where}inputs is empty.")
     if facts.num_classes is not None and target.dtype.kind not in "iu":
         raise DataError(f"{where}target must hold integer class labels, found dtype {target.dtype}.")
+    labels = _labels(target, facts, where)
+    if isinstance(inputs.base, mmap.mmap):
+        return Split(_mapped_tensor(inputs), labels, owners, is_mapped=True)
     is_image = inputs.dtype == np.uint8
-    return Split(
-        as_tensor(inputs if is_image else inputs.astype(np.float32), f"{where}inputs"),
-        _labels(target, facts, where),
-        owners,
-    )
+    return Split(as_tensor(inputs if is_image else inputs.astype(np.float32), f"{where}inputs"), labels, owners)
+
+
+def _mapped_tensor(inputs: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of a read-only map."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
+        return torch.from_numpy(inputs)
 
 
 def _labels(target: NDArray[Any], facts: Facts, where: str) -> Tensor:

@@ -141,6 +141,8 @@ def network_inputs(built: Built, facts: Facts, raw: Tensor, *, progress: bool = 
 
     Values that are not finite stay so: the row counts as absent.
     """
+    if raw.dtype != torch.uint8:
+        raw = raw.to(torch.float32)  # as all rows are that are not mapped from a file
     prepared = built.prepare(raw, progress=progress)
     if built.features is not None or facts.input_range is None:
         return prepared

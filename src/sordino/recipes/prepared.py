@@ -16,10 +16,11 @@ from sordino.data import DataSet, Facts, Split, load
 from sordino.errors import UsageError
 from sordino.gradients.probes import one_line
 from sordino.kernel.noise import NormalNoise
-from sordino.kernel.records import Records, as_records, by_user
+from sordino.kernel.records import Data, Records, as_records, by_user
 from sordino.kernel.step import Plan
 from sordino.models import Built
 from sordino.recipes.defaults import TaskFacts, TrainingSettings
+from sordino.recipes.mapped_rows import MappedRows
 from sordino.recipes.methods import method_of
 from sordino.recipes.networks import build, network_inputs, prepared_by
 from sordino.recipes.own_model import OwnRun
@@ -70,7 +71,7 @@ def prepare(recipe: Recipe, *, progress: bool = True) -> PreparedRecipe:
         from sordino.recipes.transformers import prepare_transformer
 
         return prepare_transformer(recipe)
-    data = load(recipe.data, schema=recipe.schema)
+    data = load(recipe.data, schema=recipe.schema, map_large=True)
     return _prepared(recipe, data, _public_size(recipe, data), progress)
 
 
@@ -85,7 +86,7 @@ def rehearse(recipe: Recipe) -> PreparedRecipe:
         from sordino.recipes.transformers import prepare_transformer
 
         return prepare_transformer(recipe, rehearsed=True)
-    data = load(recipe.data, schema=recipe.schema)
+    data = load(recipe.data, schema=recipe.schema, map_large=True)
     return _prepared(recipe, replace(data, train=_synthetic(data.train, data.facts)), _public_size(recipe, data), False)
 
 
@@ -95,7 +96,7 @@ def _prepared(recipe: Recipe, data: DataSet, examples: int, progress: bool) -> P
     built = build(recipe.model, data.facts, seed=settings.initial_seed, gates=settings.gates)
     if ":" in recipe.model and recipe.loss is None:
         _check_outputs(built, data.facts, network_inputs(built, data.facts, _synthetic(data.train, data.facts).inputs))
-    records = _records(network_inputs(built, data.facts, data.train.inputs, progress=progress), data)
+    records = _records(built, data, progress)
     return PreparedRecipe(recipe.decided(settings, examples=examples), settings, data, built, records, examples)
 
 
@@ -137,8 +138,12 @@ def _units(data: DataSet) -> int:
     return len(data.train.target) if owners is None else len(torch.unique(owners))
 
 
-def _records(inputs: Tensor, data: DataSet) -> Records:
-    rows = (inputs, data.train.target)
+def _records(built: Built, data: DataSet, progress: bool) -> Records:
+    rows: Data
+    if data.train.is_mapped and MappedRows.can_prepare(built):
+        rows = MappedRows(data.train, built, data.facts)
+    else:
+        rows = (network_inputs(built, data.facts, data.train.inputs, progress=progress), data.train.target)
     if data.train.owners is None:
         return as_records(rows)
     return by_user(rows, data.train.owners, rows_per_user=data.rows_per_user or 1)
