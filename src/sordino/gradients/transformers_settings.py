@@ -6,6 +6,8 @@ Transformers is not imported: if no module of it is loaded, no model of it is in
 * No cache of keys and values is built, which training does not need. Outputs are objects, with `logits`.
 * Activations are kept instead of computed twice. Checkpointing saves memory in training with one large batch. Here the
   size of a micro-batch bounds the memory, and `vmap` cannot run a checkpoint.
+* LoHa adapters of PEFT compute their weights by differentiable operations, instead of by a function with a backward
+  pass of its own, which `vmap` cannot run.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 _CONFIGURED = {"use_cache": False, "return_dict": True}
 _INPUT_HOOK = "make_inputs_require_grads"  # for checkpoints; registered on embeddings by transformers and PEFT
@@ -50,6 +53,7 @@ def transformers_settings(model: nn.Module, *, in_rows: bool = True) -> Iterator
     with ExitStack() as stack:
         if in_rows:
             stack.enter_context(masks_without_branches())
+        stack.enter_context(_differentiable_hadamard_products())
         for module in model.modules():
             attributes = vars(module)
             config = attributes.get("config")
@@ -77,6 +81,33 @@ def masks_without_branches() -> Iterator[None]:
         return
     with _with(vars(module), "is_tracing", lambda tensor=None: True):
         yield
+
+
+@contextmanager
+def _differentiable_hadamard_products() -> Iterator[None]:
+    """Lets LoHa adapters compute their weights by operations of torch."""
+    module = sys.modules.get("peft.tuners.loha.layer")
+    if module is None:
+        yield
+        return
+    with (
+        _with(vars(module), "make_weight", _product_of_matrices),
+        _with(vars(module), "make_weight_cp", _product_of_kernels),
+    ):
+        yield
+
+
+def _product_of_matrices(w1a: Tensor, w1b: Tensor, w2a: Tensor, w2b: Tensor, scale: Tensor) -> Tensor:
+    """The entrywise product of two matrices of low rank (Hyeon-Woo et al. 2022)."""
+    return (w1a @ w1b) * (w2a @ w2b) * scale
+
+
+def _product_of_kernels(
+    t1: Tensor, w1a: Tensor, w1b: Tensor, t2: Tensor, w2a: Tensor, w2b: Tensor, scale: Tensor
+) -> Tensor:
+    """The entrywise product of two convolution kernels of low rank, each a core [i, j, ...] between two factors."""
+    kernels = (torch.einsum("ij...,ip,jr->pr...", core, a, b) for core, a, b in ((t1, w1a, w1b), (t2, w2a, w2b)))
+    return next(kernels) * next(kernels) * scale
 
 
 @contextmanager
