@@ -51,3 +51,21 @@ def test_longer_trainings_and_smaller_tables_get_smaller_learning_rates(model):
     assert rate(task=TaskFacts(is_regression=True)) < rate()
     assert rate(examples=30_000, epsilon=20.0) == 0.5
     assert rate(examples=30_000, epsilon=20.0, task=TaskFacts(rows_per_unit=10)) == 0.05
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "two-layer", "cnn", "dp-cnn-s", "scatter-linear"])
+def test_the_rate_of_adam_follows_from_the_number_of_steps_alone(model):
+    def rate(examples=5000, epsilon=3.0, optimizer="adam", **changed):
+        return defaults_for(model, examples=examples, epsilon=epsilon, optimizer=optimizer, **changed).learning_rate
+
+    assert rate(given={"epochs": 100.0}) == pytest.approx(2 * rate(given={"epochs": 400.0}))
+    assert rate(given={"clip": 4.0}) == rate(epsilon=0.5) == rate(task=TaskFacts(rows_per_unit=10)) == rate()
+    assert rate(task=TaskFacts(is_regression=True)) < rate() < rate(optimizer="sgd")
+    assert rate(given={"epochs": 1e-3}) == 0.1
+
+
+@pytest.mark.parametrize(("model", "least"), [("linear", 0.86), ("two-layer", 0.86), ("mlp", 0.7)])
+def test_adam_learns_digits_by_default_settings(model, least, tmp_path):
+    recipe = Recipe("digits", model, epsilon=3.0, delta=1e-5, optimizer="adam", seed=0)
+    folder = carry_out(recipe, tmp_path / "run", progress=False)
+    assert folder.metrics()[-1]["test_accuracy"] > least

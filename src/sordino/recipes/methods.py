@@ -199,13 +199,21 @@ class DpSgd:
 
     def defaults(self, recipe: Recipe, examples: int, task: TaskFacts | None = None) -> TrainingSettings:
         delta = recipe.delta_for(examples)
-        choose = partial(defaults_for, recipe.model, examples=examples, epsilon=recipe.epsilon, delta=delta, task=task)
-        given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum", "optimizer")}
+        choose = partial(
+            defaults_for,
+            recipe.model,
+            examples=examples,
+            epsilon=recipe.epsilon,
+            delta=delta,
+            task=task,
+            optimizer=recipe.optimizer,
+        )
+        given = {name: getattr(recipe, name) for name in ("batch_size", "epochs", "clip", "momentum")}
         given = {name: value for name, value in given.items() if value is not None}
         if recipe.steps is not None:
             given["epochs"] = recipe.steps * (recipe.batch_size or choose().batch_size) / examples
         found = choose(given=given)
-        return replace(found, momentum=ADAM_BETAS[0]) if recipe.optimizer == "adam" else found
+        return replace(found, momentum=ADAM_BETAS[0]) if found.optimizer == "adam" else found
 
     def divisor(self, recipe: Recipe, examples: int) -> int:
         return recipe.batch_size or examples
