@@ -129,7 +129,7 @@ class _AdamWalk:
 
 # Chosen on held-out rows of digits, MNIST and the tables that come with scikit-learn (`python -m bench.adam`).
 _ADAM_WALKS = {
-    "linear": _AdamWalk(classes=0.9, number=0.25),
+    "linear": _AdamWalk(classes=0.6, number=0.25),
     "two-layer": _AdamWalk(classes=0.24, number=0.06),
     "mlp": _AdamWalk(classes=0.35, number=0.1),
 }
@@ -191,7 +191,7 @@ def defaults_for(
     >>> small.batch_size, round(small.learning_rate, 3), large.learning_rate
     (42, 0.076, 0.5)
     >>> round(defaults_for("linear", examples=300, epsilon=3.0, optimizer="adam").learning_rate, 3)
-    0.075
+    0.05
     """
     if is_transformer(model) and optimizer != "sgd":
         return replace(_TRANSFORMERS, batch_size=_batch_size(_TRANSFORMERS, examples))
