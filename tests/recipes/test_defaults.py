@@ -1,5 +1,9 @@
 """Defaults know the number of rows, the rows of a user and the kind of target, so that small tables are learnt too."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -69,3 +73,17 @@ def test_adam_learns_digits_by_default_settings(model, least, tmp_path):
     recipe = Recipe("digits", model, epsilon=3.0, delta=1e-5, optimizer="adam", seed=0)
     folder = carry_out(recipe, tmp_path / "run", progress=False)
     assert folder.metrics()[-1]["test_accuracy"] > least
+
+
+def test_the_accuracies_on_the_page_are_those_of_the_result_file():
+    root = Path(__file__).parents[2]
+    rows = json.loads((root / "results" / "adam.json").read_text())["rows"]
+    page = (root / "docs" / "training.md").read_text().replace("\n", " ")
+    for task, model in (
+        ("digits-linear", "linear"),
+        ("mnist-dp-cnn-s", "dp-cnn-s"),
+        ("mnist-scatter-linear", "scatter"),
+    ):
+        of_task = [row for row in rows if row["task"] == task and row["epsilon"] == 3 and row["rate"] == "default"]
+        found = {row["optimizer"]: f"{100 * row['mean']:.1f} %" for row in of_task}
+        assert re.search(rf"{found['adam']} and {found['sgd']} \([^)]*`{model}", page)
