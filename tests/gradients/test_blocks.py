@@ -25,8 +25,13 @@ from sordino.gradients.blocks import (
     weight_block,
 )
 from sordino.gradients.convolution import ChannelsLastPatches, GramPatches, RoundedPatches, Window, WindowBlock
+from sordino.gradients.embedding_bags import BagBlock
 from sordino.gradients.layers import EmbeddingBlock
 from sordino.gradients.operations import tensors_in
+from sordino.gradients.products import EinsumGradients, HeadProducts
+from sordino.gradients.projections import StackedBlocks
+from sordino.gradients.view_blocks import merged
+from sordino.gradients.views import ParameterView
 
 ROWS = 6
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -60,12 +65,50 @@ def masked_outer():
     return MaskedOuter(block, keep.reshape(4, 5).float()), rows * keep
 
 
-def scattered():
+def scattered(table=7):
     """Tokens that repeat in a row, and one that all rows have."""
     tokens = torch.tensor([[0, 3, 3], [0, 1, 2], [0, 0, 0], [5, 5, 0], [4, 0, 4], [0, 6, 1]])
     g = random(ROWS, 3, 4)
-    one_hot = F.one_hot(tokens, 7)
-    return EmbeddingBlock(tokens, g, (7, 4)), sum_of_outer_products(one_hot, g)
+    one_hot = F.one_hot(tokens, table)
+    return EmbeddingBlock(tokens, g, (table, 4)), sum_of_outer_products(one_hot, g)
+
+
+def bag(padding=None, table=7):
+    """Rows with one vector each, for all of their tokens."""
+    block, _ = scattered()
+    g, counted = random(ROWS, 4), None if padding is None else block.tokens != padding
+    one_hot = F.one_hot(block.tokens, table) * (1 if counted is None else counted[..., None])
+    return BagBlock(block.tokens, g, (table, 4), counted), sum_of_outer_products(one_hot, g[:, None].expand(-1, 3, -1))
+
+
+def heads(heads=3, places=2):
+    left, right = random(ROWS, heads, places, 4), random(ROWS, heads, places, 5, seed=2)
+    return HeadProducts(left, right), torch.einsum("rhto,rhti->rhoi", left.double(), right.double()).flatten(1)
+
+
+def quadratic():
+    g, x = random(ROWS, 3, 2), random(ROWS, 3, 5, seed=2)
+    block = EinsumGradients("rto,rti,rtj->roij", (g, x, x), 50)
+    return block, torch.einsum("rto,rti,rtj->roij", g.double(), x.double(), x.double()).flatten(1)
+
+
+def seen_through(make, shape, strides, offset, size):
+    """Gradients by a view of a parameter, as gradients by the parameter."""
+    block, rows = make()
+    view = ParameterView("weight", size, shape, strides, offset)
+    expected = rows.new_zeros(len(rows), size).index_add_(1, view.indices(), rows)
+    return merged([(view, block)], torch.zeros(ROWS, 0)), expected
+
+
+def side_by_side():
+    """Three slices of a parameter, of which two overlap, and one that a layer uses twice."""
+    (one, rows), (other, others) = products(Products, places=2, outputs=3, inputs=4), outer()
+    views = [ParameterView("weight", 60, (size,), (1,), start) for size, start in ((12, 2), (20, 30), (12, 8), (12, 2))]
+    uses = list(zip(views, (one, other, one, one), strict=True))
+    expected = torch.zeros(ROWS, 60, dtype=torch.float64)
+    for view, each in zip(views, (rows, others, rows, rows), strict=True):
+        expected.index_add_(1, view.indices(), each)
+    return merged(uses, torch.zeros(ROWS, 0)), expected
 
 
 def convolution(kind, channels, outputs, sizes, kernel, *, stride=1, padding=0, dilation=1, groups=1, rows=ROWS):
@@ -128,6 +171,21 @@ BLOCKS = {
     "Products of one place": lambda: products(Products, places=1),
     "GramProducts": lambda: products(GramProducts),
     "Scattered": scattered,
+    "BagBlock": bag,
+    "BagBlock with padding": lambda: bag(padding=0),
+    "uneven units of Scattered": lambda: units_of(lambda: scattered(40), (0, 1, 4, 6)),
+    "units of BagBlock": lambda: units_of(lambda: bag(table=40), (0, 3, 3, 6)),
+    "HeadProducts": heads,
+    "HeadProducts of one place": lambda: heads(places=1),
+    "EinsumGradients": quadratic,
+    "a slice of Products": lambda: seen_through(BLOCKS["Products"], (7, 8), (8, 1), 8, 80),
+    "a slice of GramProducts": lambda: seen_through(BLOCKS["GramProducts"], (7, 8), (8, 1), 0, 64),
+    "a slice of Scattered": lambda: seen_through(scattered, (7, 4), (4, 1), 4, 36),
+    "transposed Outer": lambda: seen_through(outer, (4, 5), (1, 4), 0, 20),
+    "a slice of transposed Products": lambda: seen_through(BLOCKS["Products"], (7, 8), (1, 7), 14, 100),
+    "columns of Products": lambda: seen_through(BLOCKS["Products"], (7, 8), (11, 1), 2, 77),
+    "expanded Outer": lambda: seen_through(outer, (4, 5), (0, 1), 0, 5),
+    "slices side by side": side_by_side,
     "Several": several,
     "Masked Instantiated": lambda: masked(BLOCKS["Instantiated"]),
     "Masked GramProducts": lambda: masked(BLOCKS["GramProducts"]),
@@ -143,7 +201,7 @@ BLOCKS = {
     "equal units of Outer": lambda: units_of(outer),
     "equal units of Products": lambda: units_of(BLOCKS["Products"]),
     "equal units of GramProducts": lambda: units_of(BLOCKS["GramProducts"]),
-    "equal units of Scattered": lambda: units_of(scattered),
+    "equal units of Scattered": lambda: units_of(lambda: scattered(40)),
     "equal units of Patches": lambda: units_of(BLOCKS["Patches 2d, strided groups"]),
     "ByOffset": by_offset,
     "Patches 1d": lambda: convolution(WindowBlock, 3, 4, (11,), (3,), stride=2, padding=2, dilation=2),
@@ -238,7 +296,8 @@ class TestBlock:
         block, rows = made(name)
         with LargestMade() as largest:
             ready = block.formed()
-        assert (largest.numbers >= rows.numel()) == block.is_formed_later
+        coordinates = int(rows.any(dim=0).sum()) if isinstance(block, StackedBlocks) else rows.shape[1]
+        assert (largest.numbers >= len(rows) * coordinates) == block.is_formed_later
         with LargestMade() as largest:
             ready.squared_norms()
             ready.add_to(torch.zeros(block.size), torch.ones(len(rows)))

@@ -83,6 +83,18 @@ class StepsInFront(First):
         return super().forward(x.transpose(0, 1)).transpose(0, 1)
 
 
+class Quadratic(nn.Module):
+    """A form of each frame, and a matrix for each feature of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.form, self.matrices = nn.Bilinear(6, 6, 5), nn.Parameter(torch.randn(5, 2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.stack([self.form(x, x.flip(-1)), self.form(x, x)], dim=-1)
+        return torch.einsum("...hi,hio->...ho", pairs, self.matrices)
+
+
 class Twice(nn.Module):
     """One layer on folded frames and on their mean."""
 
@@ -148,6 +160,22 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tables of tokens, sentences of a page": (
         lambda: InOrder(nn.Embedding(5, 4, padding_idx=1), nn.Tanh(), nn.Conv1d(7, 2, 3)),
         lambda: torch.randint(0, 5, (ROWS, FRAMES, 7)),
+    ),
+    "bags, sentences of a page": (
+        lambda: InOrder(nn.EmbeddingBag(5, 4, padding_idx=1)),
+        lambda: torch.randint(0, 5, (ROWS, FRAMES, 7)),
+    ),
+    "maxima of bags, interleaved": (
+        lambda: Interleaved(nn.EmbeddingBag(5, 4, mode="max")),
+        lambda: torch.randint(0, 5, (ROWS, FRAMES, 7)),
+    ),
+    "quadratic forms of tokens": (lambda: InOrder(Quadratic()), words),
+    "quadratic forms of tokens, interleaved": (lambda: Interleaved(Quadratic()), words),
+    "quadratic forms of lines": (lambda: InOrder(Quadratic()), lines),
+    "transposed convolution of lines": (lambda: InOrder(nn.ConvTranspose1d(7, 4, 3, stride=2, dilation=2)), lines),
+    "transposed convolution of volumes": (
+        lambda: InOrder(nn.ConvTranspose3d(2, 3, 2, stride=2, groups=1)),
+        lambda: torch.randn(ROWS, FRAMES, 2, 2, 3, 2),
     ),
     "transposed convolution": (lambda: InOrder(nn.ConvTranspose2d(2, 3, 2, stride=2), nn.GroupNorm(3, 3)), pictures),
     "recurrent, lines of a page": (lambda: InOrder(First(nn.GRU(6, 5, batch_first=True))), lines),

@@ -30,6 +30,7 @@ from sordino.gradients.blocks import (
 from sordino.gradients.norms import Lengths, gram, lengths_of_products, squared_norms
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
+from sordino.gradients.views import Name
 
 _WORTH_TRANSPOSING = 4  # channels last is used if contiguous runs of a patch get longer by this factor
 
@@ -43,6 +44,16 @@ class Window:
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
     groups: int
+
+    def patches_of_images(self, x: Tensor, g: Tensor) -> Block:
+        """The block of the weight. Axes: row, image of the row, channel, place. Most rows have one image."""
+        images = x.shape[1]
+        if images == 1:
+            return self.patches(x[:, 0], g[:, 0])
+        if len(self.kernel) < len(_CONVOLUTIONS):
+            return self.with_still_axis().patches(x.movedim(1, -1), g.movedim(1, -1))
+        starts = tuple(range(0, len(x) * images + 1, images))
+        return self.patches(x.flatten(0, 1), g.flatten(0, 1)).of_units(starts)
 
     def patches(self, x: Tensor, g: Tensor) -> Block:
         """The gradients of the weight in the cheapest form, for inputs and output gradients with the rows first."""
@@ -363,14 +374,14 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 class Convolution(MultipliesAsItRan):
     """The rule of y[o, t] = sum over offsets k and channels c of W[o, c, k] x[c, stride * t + dilation * k]."""
 
-    names: tuple[str | None, str | None]
+    names: tuple[Name | None, Name | None]
     window: Window
 
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> Convolution:
         kernel = tuple(arguments["weight"].shape[2:])
-        dilation = _per_axis(arguments["dilation"], len(kernel))
-        stride, padding = _per_axis(arguments["stride"], len(kernel)), _padding(arguments["padding"], kernel, dilation)
+        dilation = per_axis(arguments["dilation"], len(kernel))
+        stride, padding = per_axis(arguments["stride"], len(kernel)), _padding(arguments["padding"], kernel, dilation)
         window = Window(kernel, stride, padding, dilation, arguments["groups"])
         return cls((name_of(arguments["weight"]), name_of(arguments["bias"])), window)
 
@@ -384,22 +395,13 @@ class Convolution(MultipliesAsItRan):
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
         axes = len(self.window.kernel)
         x, g = (each.reshape(len(each), -1, *each.shape[-axes - 1 :]) for each in (saved, output_gradient))
-        weight = self._weight(x, g) if self.names[0] else None
+        weight = self.window.patches_of_images(x, g) if self.names[0] else None
         bias = DenseBlock(g.flatten(3).sum(dim=(1, 3), dtype=held_in(g.dtype))) if self.names[1] else None
         return weight, bias
 
-    def _weight(self, x: Tensor, g: Tensor) -> Block:
-        """The block of the weight. Axes: row, image of the row, channel, place. Most rows have one image."""
-        images = x.shape[1]
-        if images == 1:
-            return self.window.patches(x[:, 0], g[:, 0])
-        if len(self.window.kernel) < len(_CONVOLUTIONS):
-            return self.window.with_still_axis().patches(x.movedim(1, -1), g.movedim(1, -1))
-        starts = tuple(range(0, len(x) * images + 1, images))
-        return self.window.patches(x.flatten(0, 1), g.flatten(0, 1)).of_units(starts)
 
-
-def _per_axis(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+def per_axis(setting: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """The setting of each axis, from one for all of them or from one for each."""
     return (setting,) * axes if isinstance(setting, int) else tuple(setting) * (axes // len(tuple(setting)))
 
 
@@ -411,4 +413,4 @@ def _padding(
     if setting == "same":
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return tuple((total // 2, total - total // 2) for total in totals)
-    return tuple((side, side) for side in _per_axis(setting, len(kernel)))  # type: ignore[arg-type]
+    return tuple((side, side) for side in per_axis(setting, len(kernel)))  # type: ignore[arg-type]

@@ -17,17 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, DenseBlock, held_in, weight_block, zero_unless
-from sordino.gradients.norms import Lengths, gram, lengths_of_products
+from sordino.gradients.norms import Lengths, lengths_of_sums
 from sordino.gradients.rounding import PLACES_TOGETHER, TOGETHER, add_in_groups
 from sordino.gradients.rowwise import merged, on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
+from sordino.gradients.views import Name
 
 
 @dataclass(frozen=True)
 class LinearOperation(MultipliesAsItRan):
     """The rule of y = x W^T + b, at one place per row or at many."""
 
-    names: tuple[str | None, str | None]
+    names: tuple[Name | None, Name | None]
 
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> LinearOperation:
@@ -50,7 +51,7 @@ class LinearOperation(MultipliesAsItRan):
 class MatrixProduct(MultipliesAsItRan):
     """The rule of y = x W + b with a matrix W whose first axis is that of the inputs: `x @ W`, `mm` and `addmm`."""
 
-    names: tuple[str | None, str | None]
+    names: tuple[Name | None, Name | None]
 
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> MatrixProduct | None:
@@ -91,20 +92,26 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class EmbeddingOperation:
-    """The rule of y[t] = W[token[t]]. The vector of the padding token is not trained."""
+    """The rule of y[t] = W[token[t]]. The vector of the padding token is not trained.
 
-    names: tuple[str | None]
+    With `is_scaled` (`scale_grad_by_freq`), the gradient of a token is divided by the number of times that the row has
+    the token: torch divides by the number in the batch, and each row is a batch of its own.
+    """
+
+    names: tuple[Name | None]
     padding: int | None
     table: tuple[int, int]
+    is_scaled: bool = False
 
     @classmethod
     def recognise(cls, arguments: dict[str, Any], name_of: Any) -> EmbeddingOperation | None:
-        if arguments["max_norm"] is not None or arguments["scale_grad_by_freq"] or arguments["sparse"]:
+        if arguments["max_norm"] is not None or arguments["sparse"]:
             return None
         weight, padding = arguments["weight"], arguments["padding_idx"]
         if padding is not None and padding < 0:
             padding += len(weight)
-        return cls((name_of(weight),), padding, (weight.shape[0], weight.shape[1]))
+        table = weight.shape[0], weight.shape[1]
+        return cls((name_of(weight),), padding, table, arguments["scale_grad_by_freq"])
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Tensor, Tensor]:
         tokens = arguments["input"]
@@ -115,6 +122,8 @@ class EmbeddingOperation:
         g = output_gradient.reshape(len(tokens), -1, self.table[1])
         if self.padding is not None:
             g = torch.where((tokens == self.padding)[..., None], g.new_zeros(()), g)
+        if self.is_scaled:
+            g = g / (tokens[:, :, None] == tokens[:, None, :]).sum(dim=2)[..., None]
         return (EmbeddingBlock(tokens, g, self.table),)
 
 
@@ -149,6 +158,14 @@ class EmbeddingBlock(Block):
     def take(self, rows: slice) -> EmbeddingBlock:
         return EmbeddingBlock(self.tokens[rows], self.g[rows], self.table)
 
+    def of_units(self, starts: tuple[int, ...]) -> EmbeddingBlock:
+        """The tokens of all rows of a unit become those of one row. Units with fewer rows get vectors of zeros."""
+        counts = torch.tensor(starts, device=self.g.device).diff()[:, None]
+        number = torch.arange(max(1, int(counts.max())), device=self.g.device)
+        rows = (torch.tensor(starts[:-1], device=self.g.device)[:, None] + number).clamp(max=len(self.g) - 1)
+        g = torch.where((number < counts)[..., None, None], self.g[rows], self.g.new_zeros(()))
+        return EmbeddingBlock(self.tokens[rows].flatten(1), g.flatten(1, 2), self.table)
+
     def present(self, rows: Tensor) -> EmbeddingBlock:
         return EmbeddingBlock(self.tokens, zero_unless(rows, self.g), self.table)
 
@@ -156,9 +173,8 @@ class EmbeddingBlock(Block):
         return self.lengths().squares
 
     def lengths(self) -> Lengths:
-        """Lengths from the Gram matrix, summed over pairs of equal tokens: their vectors add up before squaring."""
-        same = self.tokens[:, :, None] == self.tokens[:, None, :]
-        return lengths_of_products(gram(self.g), same.double(), self.g.shape[2])
+        """Vectors of equal tokens of a row add up before their squares do."""
+        return lengths_of_sums(self.g, self.tokens)
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
         """Adds up in float64, for the tokens that occur. This is cheap, and exact enough even if places cancel."""
@@ -191,7 +207,7 @@ class EmbeddingBlock(Block):
 class LayerNorm:
     """The rule of `layer_norm`, whose parameters have the shape of the last axes."""
 
-    names: tuple[str | None, str | None]
+    names: tuple[Name | None, Name | None]
     shape: tuple[int, ...]
     eps: float
 
@@ -218,7 +234,7 @@ class LayerNorm:
 class RMSNorm:
     """The rule of `rms_norm`: layer normalization without mean and shift."""
 
-    names: tuple[str | None]
+    names: tuple[Name | None]
     shape: tuple[int, ...]
     eps: float | None
 
@@ -242,7 +258,7 @@ class RMSNorm:
 class ChannelNorm:
     """The rule of `group_norm`, and of `instance_norm` without running statistics: one parameter per channel."""
 
-    names: tuple[str | None, str | None]
+    names: tuple[Name | None, Name | None]
     groups: int
     eps: float
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from sordino.gradients.rounding import LARGEST_FACTOR, RAISED, of_terms
 
 VALUES_AT_A_TIME = 1 << 10
+_SUMS_AT_A_TIME = 1 << 18  # in float64, which a cache holds
 LOST_SQUARE = 2.0**-126  # a square below this may underflow: the largest loss per value
 _NEGLIGIBLE = 2.0**-20
 # Of a norm, which may be a product of two. For each: half of gamma for the squares of a chunk, and other rounding.
@@ -77,6 +78,37 @@ def lengths_of_products(one: Tensor, other: Tensor, features: int) -> Lengths:
     raised = max(RAISED**2, 2 * of_terms(features + one.shape[1] ** 2, torch.float64))
     trusted = torch.stack([(squares <= LARGEST_FACTOR**2).all(dim=1) for squares in of_places]).all(dim=0)
     return Lengths((squares + raised * magnitudes.square()).where(trusted, torch.inf), magnitudes)
+
+
+def lengths_of_sums(vectors: Tensor, kinds: Tensor) -> Lengths:
+    """Lengths of rows in which the `vectors` [r, t] of a kind add up, each kind in coordinates of its own.
+
+    Vectors are added up in float64. The error of a sum is at most gamma M, for M = sum_t |v_t|, so that a squared norm
+    is too small by at most 2 gamma M^2. It is raised by this, and by at least `RAISED`^2 M^2.
+    """
+    rows, places, features = vectors.shape
+    kinds, at_a_time = ranked(kinds), max(1, _SUMS_AT_A_TIME // max(1, places * features))
+    squares, magnitudes = (vectors.new_empty(rows, dtype=torch.float64) for _ in range(2))
+    for start in range(0, rows, at_a_time):
+        some = slice(start, start + at_a_time)
+        part = vectors[some].double()
+        first = places * torch.arange(len(part), device=part.device)[:, None]  # of each row, in the order of all rows
+        sums = part.new_zeros(len(part) * places, features)
+        sums.index_add_(0, (kinds[some] + first).flatten(), part.flatten(0, 1))
+        of_places = part.square().sum(dim=2)
+        trusted = (of_places <= LARGEST_FACTOR**2).all(dim=1)
+        squares[some] = sums.view(len(part), -1).square().sum(dim=1).where(trusted, torch.inf)
+        magnitudes[some] = of_places.sqrt().sum(dim=1)
+    raised = max(RAISED**2, 4 * of_terms(places, torch.float64))
+    return Lengths(squares + raised * magnitudes.square(), magnitudes)
+
+
+def ranked(kinds: Tensor) -> Tensor:
+    """For each place, the number of smaller kinds in its row: equal for places of one kind, and below their number."""
+    ordered, order = kinds.sort(dim=1)
+    is_new = torch.zeros_like(kinds)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return torch.empty_like(kinds).scatter_(1, order, is_new.cumsum(dim=1))
 
 
 def unit_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sordino.gradients import embedding_bags
 from sordino.gradients.convolution import Convolution
+from sordino.gradients.convolution_transposed import TransposedConvolution
 from sordino.gradients.layers import (
     ChannelNorm,
     EmbeddingOperation,
@@ -19,11 +21,13 @@ from sordino.gradients.layers import (
     MatrixProduct,
     RMSNorm,
 )
+from sordino.gradients.products import Product, of_batches, of_bilinear, of_einsum, of_matrices, of_sums
 from sordino.gradients.projections import Projections, projections
 from sordino.gradients.recurrent import Recurrence, recur
 from sordino.gradients.rules import Rule
+from sordino.gradients.views import Name
 
-NameOf = Callable[[Any], str | None]
+NameOf = Callable[[Any], Name | None]
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,71 @@ _CONVOLUTION = Operation(
     Convolution.recognise,
 )
 
-_PRODUCT = Operation({"input": None, "other": None}, MatrixProduct.recognise)
+_TRANSPOSED_CONVOLUTION = Operation(
+    {
+        "input": None,
+        "weight": None,
+        "bias": None,
+        "stride": 1,
+        "padding": 0,
+        "output_padding": 0,
+        "groups": 1,
+        "dilation": 1,
+    },
+    TransposedConvolution.recognise,
+)
+
+
+@dataclass(frozen=True)
+class WithOperands(Operation):
+    """A torch function whose arguments after the first are operands."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        operands = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+        return {"equation": args[0], "operands": tuple(operands), **kwargs}
+
+
+def _product(equation_of: Callable[..., str | None], *operands: str) -> Callable[[dict[str, Any], NameOf], Rule | None]:
+    return lambda arguments, name_of: Product.recognise(arguments, name_of, equation_of, operands)
+
+
+def _first_of(*recognisers: Callable[[dict[str, Any], NameOf], Rule | None]) -> Any:
+    """The first rule that has a trained parameter."""
+
+    def recognise(arguments: dict[str, Any], name_of: NameOf) -> Rule | None:
+        rules = (recognise(arguments, name_of) for recognise in recognisers)
+        return next((rule for rule in rules if rule is not None and any(rule.names)), None)
+
+    return recognise
+
+
+_PRODUCT = Operation(
+    {"input": None, "other": None}, _first_of(MatrixProduct.recognise, _product(of_matrices, "input", "other"))
+)
+_MATRICES = Operation(
+    {"input": None, "mat2": None}, _first_of(MatrixProduct.recognise, _product(of_matrices, "input", "mat2"))
+)
+_BATCHES = Operation({"input": None, "mat2": None}, _product(of_batches, "input", "mat2"))
+_VECTOR = Operation({"input": None, "vec": None}, _product(of_matrices, "input", "vec"))
 _ADDED_PRODUCT = Operation({"input": None, "mat1": None, "mat2": None, "beta": 1, "alpha": 1}, MatrixProduct.recognise)
 
 OPERATIONS: dict[Any, Operation] = {
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _PRODUCT),
-    **dict.fromkeys((torch.mm, Tensor.mm), Operation({"input": None, "mat2": None}, MatrixProduct.recognise)),
+    **dict.fromkeys((torch.mm, Tensor.mm), _MATRICES),
+    **dict.fromkeys((torch.bmm, Tensor.bmm), _BATCHES),
+    **dict.fromkeys((torch.mv, Tensor.mv), _VECTOR),
+    torch.tensordot: Operation({"a": None, "b": None, "dims": 2}, _product(of_sums, "a", "b")),
+    torch.einsum: WithOperands({}, _product(of_einsum, "operands")),
+    F.bilinear: Operation(
+        {"input1": None, "input2": None, "weight": None, "bias": None},
+        _product(of_bilinear, "input1", "input2", "weight"),
+    ),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDED_PRODUCT),
     F.linear: Operation({"input": None, "weight": None, "bias": None}, LinearOperation.recognise),
     F.conv1d: _CONVOLUTION,
     F.conv2d: _CONVOLUTION,
     F.conv3d: _CONVOLUTION,
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), _TRANSPOSED_CONVOLUTION),
     F.layer_norm: Operation(
         {"input": None, "normalized_shape": None, "weight": None, "bias": None, "eps": 1e-5},
         LayerNorm.recognise,
@@ -88,6 +146,7 @@ OPERATIONS: dict[Any, Operation] = {
         },
         EmbeddingOperation.recognise,
     ),
+    F.embedding_bag: Operation(embedding_bags.ARGUMENTS, embedding_bags.recognise),
     projections: Operation({"inputs": None, "weights": None, "bias": None, "features": None}, Projections.recognise),
     recur: Operation(
         {"cell": None, "projected": None, "initial": None, "weight": None, "bias": None, "projection": None},

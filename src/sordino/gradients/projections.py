@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import wrap_torch_function
 
-from sordino.gradients.blocks import Block, OfPlaces
-from sordino.gradients.layers import LinearOperation
+from sordino.gradients.blocks import Block, OfPlaces, Several
+from sordino.gradients.embedding_bags import BagBlock
+from sordino.gradients.layers import EmbeddingBlock, LinearOperation
 from sordino.gradients.norms import Lengths
 from sordino.gradients.rowwise import on_rows
 from sordino.gradients.rules import MultipliesAsItRan, Tag
+from sordino.gradients.views import Name
 
 
 def _seen_by_modes(
@@ -55,7 +57,7 @@ class Projection:
 class Projections(MultipliesAsItRan):
     """The rule of `projections`. The last name is that of the bias."""
 
-    names: tuple[str | None, ...]
+    names: tuple[Name | None, ...]
     parts: tuple[Projection, ...]
 
     @classmethod
@@ -90,14 +92,24 @@ def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:
 
 def _stacked(blocks: tuple[Block | None, ...]) -> StackedBlocks | None:
     pieces = tuple(block for block in blocks if block is not None)
-    return _stack(pieces) if pieces else None
+    return stacked(pieces) if pieces else None
 
 
-def _stack(pieces: tuple[Block, ...]) -> StackedBlocks:
+def stacked(pieces: tuple[Block, ...]) -> StackedBlocks:
     """Stacked blocks. If one piece must be formed, all are: formed chunks are added without `add_bounded`."""
+    pieces = tuple(
+        inner for piece in pieces for inner in (piece.pieces if isinstance(piece, StackedBlocks) else [piece])
+    )
     if any(piece.is_formed_later for piece in pieces):
-        pieces = tuple(piece.to_be_formed() if isinstance(piece, OfPlaces) else piece for piece in pieces)
+        pieces = tuple(map(_to_be_formed, pieces))
     return StackedBlocks(pieces)
+
+
+def _to_be_formed(piece: Block) -> Block:
+    """The piece in a form whose places cannot cancel in the sum of a chunk."""
+    if isinstance(piece, OfPlaces):
+        return piece.to_be_formed()
+    return Several((piece,)) if isinstance(piece, (EmbeddingBlock, BagBlock)) else piece
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +135,7 @@ class StackedBlocks(Block):
         return sum(piece.numbers_formed for piece in self.pieces)
 
     def of_units(self, starts: tuple[int, ...]) -> StackedBlocks:
-        return _stack(tuple(piece.of_units(starts) for piece in self.pieces))
+        return stacked(tuple(piece.of_units(starts) for piece in self.pieces))
 
     def formed(self, room: Tensor | None = None) -> StackedBlocks:
         return StackedBlocks(tuple(piece.formed() for piece in self.pieces))
@@ -163,4 +175,4 @@ class StackedBlocks(Block):
 
     def masked(self, keep: Tensor) -> StackedBlocks:
         parts = zip(self.pieces, torch.split(keep, self._sizes), strict=True)
-        return StackedBlocks(tuple(piece.masked(part) for piece, part in parts))
+        return stacked(tuple(piece.masked(part) for piece, part in parts))

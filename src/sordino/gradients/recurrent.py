@@ -22,6 +22,7 @@ from sordino.gradients.layers import LinearOperation
 from sordino.gradients.recurrent_cells import RELU, TANH, Cell, CellWeights, Gru, Lstm
 from sordino.gradients.rowwise import apply
 from sordino.gradients.rules import Tag
+from sordino.gradients.views import Name
 
 
 def _seen_by_modes(
@@ -46,7 +47,7 @@ def recur(
 class Recurrence:
     """The rule of `recur`: at each step the gates get W h + b, and some LSTMs project their output."""
 
-    names: tuple[str | None, str | None, str | None]
+    names: tuple[Name | None, Name | None, Name | None]
     cell: Cell
     gates: int
     features: int

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from sordino._input import validate
 from sordino.errors import UsageError
 from sordino.gradients.blocks import Block, DenseBlock
+from sordino.gradients.views import Name
 
 Tag = Callable[[Tensor], Tensor]
 
@@ -35,7 +36,7 @@ class Rule(Protocol):
     """An operation with parameters and settings. `names` are its trained parameters, or None for one that is not."""
 
     @property
-    def names(self) -> tuple[str | None, ...]: ...
+    def names(self) -> tuple[Name | None, ...]: ...
 
     def run(self, arguments: dict[str, Any], tag: Tag) -> tuple[Any, Tensor]:
         """Runs the operation. Returns its output, and the part of its input that `blocks` will need.
@@ -104,7 +105,7 @@ def is_registered(module: nn.Module) -> bool:
 class RegisteredLayerUse:
     """One use of a registered layer."""
 
-    names: tuple[str | None, ...]
+    names: tuple[Name | None, ...]
     parameters: tuple[str, ...]  # the names of the same parameters within the layer
     layer: nn.Module = field(repr=False)
 
@@ -131,7 +132,7 @@ class RegisteredLayerUse:
 @contextmanager
 def registered_layers(
     model: nn.Module,
-    name_of: Callable[[Any], str | None],
+    name_of: Callable[[Any], Name | None],
     entered: Callable[[], None],
     left: Callable[[RegisteredLayerUse, dict[str, Any]], Any],
 ) -> Iterator[None]:
@@ -151,7 +152,7 @@ def registered_layers(
 
 
 def _use(
-    layer: nn.Module, args: tuple[Any, ...], output: Any, name_of: Callable[[Any], str | None]
+    layer: nn.Module, args: tuple[Any, ...], output: Any, name_of: Callable[[Any], Name | None]
 ) -> tuple[RegisteredLayerUse, dict[str, Any]]:
     if len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
         name = type(layer).__name__

@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sordino.gradients.attention import attend, written_out
+from sordino.gradients.embedding_bags import look_up_bags
 from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool
 from sordino.gradients.layers import embed
 from sordino.gradients.one_pass import OnePass, filled, one_pass, refuse_own_rule, refuse_text
@@ -39,6 +40,7 @@ from sordino.gradients.recurrent import unrolled
 from sordino.gradients.rowwise import apply, mapped
 from sordino.gradients.rules import MultipliesAsItRan, RegisteredLayerUse, Rule, is_registered, registered_layers
 from sordino.gradients.torch_state import call, original, pinned, working_dtype
+from sordino.gradients.views import Names, parameter_of
 from sordino.gradients.vmapped import Objective, drawing_by_row, fixed_values, trained_values
 
 
@@ -145,13 +147,12 @@ def _survey(
 ) -> Survey:
     """Runs the model once and records each operation on a parameter. The global generator is left as it was."""
     trained, fixed = trained_values(model), fixed_values(model)
-    names = {id(value): name for name, value in trained.items()}
-    surveyor, dtype = _Surveyor(names, [*trained.values(), *fixed.values(), *row]), working_dtype(model)
+    surveyor, dtype = _Surveyor(Names(trained), [*trained.values(), *fixed.values(), *row]), working_dtype(model)
     with pinned(model, autocast), torch.no_grad(), torch.random.fork_rng(devices=[]):
         with surveyor, surveyor.registered(model):
             inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in row)
             call(model, {**fixed, **trained}, inputs, names_of_inputs)
-    used = {name for use in surveyor.uses for name in use.rule.names if name}
+    used = {parameter_of(name) for use in surveyor.uses for name in use.rule.names if name}
     direct = tuple(name for name in trained if name in surveyor.operations or name not in used)
     without_direct = (replace(use, rule=_without(use.rule, direct)) for use in surveyor.uses)
     uses = tuple(use for use in without_direct if any(use.rule.names))
@@ -233,7 +234,7 @@ def _forward(
     fixed = {name: x.detach() for name, x in (*parameters, *model.named_buffers()) if name not in trained}
     order = tuple(trained)
     direct = {name: trained.pop(name) for name in plan.direct}
-    names = {id(value): name for name, value in trained.items()}
+    names = Names(trained)
 
     rows = tuple(_usable(x, dtype) for x in inputs)
     zero = torch.zeros((), device=seeds.device)
@@ -311,14 +312,14 @@ class _TagFunction(torch.autograd.Function):
 class _OperationWatcher(TorchFunctionMode, ABC):
     """Sees each operation of a forward pass, and separates known operations on trained parameters from all others."""
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, names: Names) -> None:
         super().__init__()
         self._names = names
         self._registered_around = 0
 
     def registered(self, model: nn.Module) -> AbstractContextManager[None]:
         """While active, a layer with a registered gradient is one operation, whatever operations it consists of."""
-        return registered_layers(model, lambda value: self._names.get(id(value)), self._entered, self._left)
+        return registered_layers(model, self._names.of, self._entered, self._left)
 
     def _entered(self) -> None:
         self._registered_around += 1
@@ -350,19 +351,20 @@ class _OperationWatcher(TorchFunctionMode, ABC):
         if recurrent is not None:
             with self:
                 return recurrent()
-        used = [self._names[id(x)] for x in tensors_in((*args, *kwargs.values())) if id(x) in self._names]
-        operation = recognise(function, args, kwargs, lambda value: self._names.get(id(value)))
+        used = self._names.used(tensors_in((*args, *kwargs.values())))
+        operation = recognise(function, args, kwargs, self._names.of)
         if operation is not None:
-            other_uses = Counter(used) - Counter(name for name in operation.rule.names if name)
+            other_uses = Counter(used) - Counter(parameter_of(name) for name in operation.rule.names if name)
             if other_uses:  # a parameter may also be the input
                 self.other(set(other_uses), function)
             return self.known(operation)
-        for replacement in (max_pool, embed):
+        for replacement in (max_pool, embed, look_up_bags):
             result = replacement(function, args, kwargs)
             if result is not None:
                 return result
         result = (fused(function) or function)(*args, **kwargs)
-        if used and tensors_in(result):  # reading a shape gives no tensor, and does not count as a use
+        # Reading a shape gives no tensor, and does not count as a use.
+        if used and tensors_in(result) and not self._names.note_views(function, args, result):
             self.other(set(used), function)
         return result
 
@@ -370,7 +372,7 @@ class _OperationWatcher(TorchFunctionMode, ABC):
 class _Surveyor(_OperationWatcher):
     """Records which known operation uses which parameter, and which parameters other operations use."""
 
-    def __init__(self, names: dict[int, str], given: list[Tensor]) -> None:
+    def __init__(self, names: Names, given: list[Tensor]) -> None:
         super().__init__(names)
         self.uses: list[Use] = []
         self.operations: dict[str, str] = {}  # the first operation without a rule that uses a parameter
@@ -405,7 +407,7 @@ class _Surveyor(_OperationWatcher):
 class _Recorder(_OperationWatcher):
     """Carries out known operations, tags each output with the row's zero, and checks the pass against the survey."""
 
-    def __init__(self, plan: Survey, names: dict[int, str], zeros: list[Tensor], this_pass: OnePass) -> None:
+    def __init__(self, plan: Survey, names: Names, zeros: list[Tensor], this_pass: OnePass) -> None:
         super().__init__(names)
         self._uses, self._zeros, self._this_pass = plan.uses, zeros, this_pass
         self.saved: list[Tensor] = []
@@ -439,6 +441,6 @@ class _Recorder(_OperationWatcher):
 
 def _without(rule: Any, direct: tuple[str, ...]) -> Rule:
     """The rule without gradients for the parameters `direct`."""
-    names = tuple(None if name in direct else name for name in rule.names)
+    names = tuple(None if name is None or parameter_of(name) in direct else name for name in rule.names)
     changed: Rule = replace(rule, names=names)
     return changed

@@ -11,10 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sordino.gradients.blocks import Block, DenseBlock, Several, places_of, weight_block
+from sordino.gradients.blocks import Block, DenseBlock
 from sordino.gradients.rounding import AT_ONCE, PLACES_ERROR, TOGETHER, groups
 from sordino.gradients.tape import Tape
 from sordino.gradients.torch_state import in_full_precision
+from sordino.gradients.view_blocks import merged
+from sordino.gradients.views import Name, parameter_of
 from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
 # Gradients are formed for about so many values at a time. If gradients are large, a few units whose gradients a cache
@@ -38,15 +40,16 @@ class TapedGradients:
     @in_full_precision
     def of(cls, tape: Tape, counted: Tensor, rows_of_units: list[int], layout: Layout) -> TapedGradients:
         """The gradients of units with `rows_of_units` rows each, in order. Rows not `counted` are exact zeros."""
-        blocks_of: dict[str, list[Block]] = {name: [] for name in tape.names}
+        blocks_of: dict[str, list[tuple[Name, Block]]] = {name: [] for name in tape.names}
         for use, saved, gradient in zip(tape.uses, tape.saved, tape.output_gradients, strict=True):
             blocks = use.rule.blocks(saved, _zeroed(gradient, counted))
             for name, block in zip(use.rule.names, blocks, strict=True):
                 if name is not None and block is not None:
-                    blocks_of[name].append(block)
+                    blocks_of[parameter_of(name)].append((name, block))
         for name, gradient in tape.direct.items():
-            blocks_of[name].append(DenseBlock(_zeroed(gradient.reshape(len(counted), -1), counted)))
-        each = tuple(_merged(blocks) for blocks in blocks_of.values())
+            blocks_of[name].append((name, DenseBlock(_zeroed(gradient.reshape(len(counted), -1), counted))))
+        like = tape.usable.new_zeros(len(counted), 0, dtype=tape.dtype)
+        each = tuple(merged(uses, like) for uses in blocks_of.values())
         if any(rows != 1 for rows in rows_of_units):
             starts = tuple(accumulate(rows_of_units, initial=0))
             each = tuple(block.of_units(starts) for block in each)
@@ -187,16 +190,6 @@ class _Total(NamedTuple):
 
     flat: Tensor
     parts: tuple[Tensor, ...]
-
-
-def _merged(uses: list[Block]) -> Block:
-    """One block for a parameter that is used several times: products over all places, or else a sum of matrices."""
-    if len(uses) == 1:
-        return uses[0]
-    places = [factors for factors in map(places_of, uses) if factors is not None]
-    if len(places) == len(uses):
-        return weight_block(*(torch.cat(side, dim=1) for side in zip(*places, strict=True)))
-    return Several(tuple(uses))
 
 
 def _zeroed(gradients: Tensor, counted: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from sordino.gradients.probes import one_line
 from sordino.gradients.tape import Survey, TapeUnavailable, survey, why_given_up
 from sordino.gradients.torch_state import call, device_of, original, pinned, working_dtype
 from sordino.gradients.transformers_settings import transformers_model
+from sordino.gradients.views import parameter_of
 from sordino.kernel.clipping import ClipByNorm
 from sordino.kernel.contribution import LossGradient
 from sordino.kernel.micro_batches import MEMORY_MIB
@@ -182,7 +183,7 @@ def _bytes_of_uses(found: Survey | None) -> dict[str, int]:
     """Bytes of the recorded output gradients, by the first trained parameter of each use."""
     sizes: dict[str, int] = {}
     for use in () if found is None else found.uses:
-        name = next(name for name in use.rule.names if name)
+        name = parameter_of(next(name for name in use.rule.names if name))
         sizes[name] = sizes.get(name, 0) + prod(use.tagged_shape) * use.tagged_dtype.itemsize
     return sizes
 
