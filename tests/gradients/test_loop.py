@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,12 @@ from torch.utils.checkpoint import checkpoint
 import sordino as so
 from sordino.errors import UsageError
 from sordino.gradients import loop as looped
-from sordino.gradients.loop import RUNS_ALONE, LoopedGradients, why_alone
+from sordino.gradients.loop import RUNS_ALONE, LoopedGradients, run_alone, why_alone
 from sordino.gradients.row_loss import RowLoss
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records, by_user
 from sordino.kernel.states import Layout
+from sordino.training.evaluation import outputs_on
 
 ROWS, CLASSES, WIDTH = 7, 3, 5
 
@@ -217,7 +219,7 @@ ALONE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branches": (Branching, "branches on values"),
     "packed sequences": (Packed, "takes a number from a tensor"),
     "old function": (lambda: Through(OldSquare.apply), "autograd.Function without setup_context"),
-    "one hot": (lambda: Through(lambda x: x * F.one_hot((x[:, 0] > 0).long(), 4)), "takes a number from a tensor"),
+    "one hot without classes": (lambda: Through(lambda x: x * F.one_hot(x[:, 0].long().clamp(3, 3))), "takes a number"),
     "written into zeros": (lambda: Through(written_into_zeros), "writes values of an example into a tensor"),
     "checkpoint": (lambda: Checkpointed(False), "checkpoints"),
     "re-entrant checkpoint": (lambda: Checkpointed(True), ""),
@@ -240,6 +242,15 @@ def test_a_model_that_cannot_be_run_on_many_examples_has_the_gradients_of_single
     expected = loop(model, F.cross_entropy, (x,), labels()).double()
     weights = (clip_norm * SCALED_TO / expected.norm(dim=1)).clamp(max=1.0)
     assert relative_error(so.ClipByNorm(clip_norm)(each).value, weights @ expected) < 1e-6
+
+
+def test_one_hot_vectors_need_no_loop() -> None:
+    model = Through(lambda x: x * F.one_hot((x[:, 0] > 0).long(), num_classes=4))
+    x = torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    assert why_alone(model) is None
+    found = matrix(model, F.cross_entropy, gathered(x, labels()))
+    torch.testing.assert_close(found, loop(model, F.cross_entropy, (x,), labels()))
 
 
 def test_a_wrong_rule_of_vmap_is_noticed() -> None:
@@ -315,19 +326,182 @@ def test_a_row_is_computed_alike_whatever_rows_come_before_it() -> None:
     assert model.count == 0 and not model.seen
 
 
-def test_a_model_that_changes_its_parameter_on_a_row_is_refused() -> None:
-    class Changing(Failing):
+class ChangingWeights(Failing):
+    """Changes its weights on some rows."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.change = change
+
+    @property
+    def shown(self) -> Tensor:
+        return self.layer.weight.detach().clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x[0, 0].item() == 9:
+            self.change(self.layer.weight, x)
+        return self.layer(x)
+
+
+def in_place(weight: Tensor, x: Tensor) -> None:
+    with torch.no_grad():
+        weight += 1
+
+
+def through_data(weight: Tensor, x: Tensor) -> None:
+    weight.data.mul_(float(x.sum()))
+
+
+def through_numpy(weight: Tensor, x: Tensor) -> None:
+    weight.detach().numpy()[:] = 3
+
+
+@pytest.mark.parametrize("change", [in_place, through_data, through_numpy])
+def test_a_model_that_changes_its_weights_on_a_row_changes_nothing_for_others(change: Any) -> None:
+    model, x = ChangingWeights(change), torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    weight, before = model.shown, matrix(model, F.cross_entropy, gathered(x, labels()))
+    x[2, 0] = 9
+    after = matrix(model, F.cross_entropy, gathered(x, labels()))
+    assert torch.equal(after[[0, 1, 3, 4, 5, 6]], before[[0, 1, 3, 4, 5, 6]])
+    assert torch.equal(model.shown, weight)
+
+
+def write_values(weight: Tensor, x: Tensor) -> None:
+    weight.data.mul_(x.sum())
+
+
+def write_by_argument(weight: Tensor, x: Tensor) -> None:
+    F.threshold(weight.data, float("inf"), float(x.sum()), inplace=True)
+
+
+def write_into_view(weight: Tensor, x: Tensor) -> None:
+    torch.add(weight.detach().view(-1)[:2], x[0, :2], out=weight.detach().view(-1)[:2])
+
+
+@pytest.mark.parametrize("write", [write_values, write_by_argument, write_into_view])
+def test_a_row_whose_values_are_written_into_weights_adds_zero_and_changes_no_other(write: Any) -> None:
+    model, x = ChangingWeights(write), torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    weight, before = model.shown, matrix(model, F.cross_entropy, gathered(x, labels()))
+    x[2, 0] = 9
+    after = matrix(model, F.cross_entropy, gathered(x, labels()))
+    assert torch.equal(after[[0, 1, 3, 4, 5, 6]], before[[0, 1, 3, 4, 5, 6]])
+    assert torch.equal(model.shown, weight)
+
+
+class Caching(Failing):
+    """Keeps inputs, gradients and values of some rows in tensors that are neither parameters nor buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache, self.alpha = torch.zeros(CLASSES), torch.ones(1, requires_grad=True)
+        self.direct = [self.layer.bias]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x[0, 0].item() == 9:
+            kept.append(x)
+            self.cache.view(-1).copy_(x[0, :CLASSES])
+        out = self.layer(x) * self.alpha + self.direct[0] + self.cache
+        if x[0, 0].item() == 8:
+            out.register_hook(kept.append)
+        return out + (kept[-1].sum() if kept else 0.0)
+
+
+@pytest.mark.parametrize("secret", [8.0, 9.0])
+def test_tensors_that_are_kept_for_a_row_reach_no_other_row(secret: float) -> None:
+    kept.clear()
+    model, x = Caching(), torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    before = matrix(model, F.cross_entropy, gathered(x, labels()))
+    x[2, 0] = secret
+    with pytest.raises(UsageError, match="uses a tensor that it kept from earlier rows"):
+        matrix(model, F.cross_entropy, gathered(x, labels()))
+    kept.clear()
+    x[2, 0] = 0.0
+    assert torch.equal(matrix(model, F.cross_entropy, gathered(x, labels()))[[0, 1, 3]], before[[0, 1, 3]])
+    assert model.alpha.grad is None and model.layer.bias.grad is None
+
+
+def test_an_output_of_a_trained_table_may_be_changed_in_place() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            each = self.table(x)
+            each *= 2
+            each += 1
+            return self.head(each.mean(dim=1))
+
+    torch.manual_seed(0)
+    model = Scaled()
+    so.LossGradient(F.cross_entropy).check(model, as_records((tokens(), labels())))
+    found = torch.cat(list(gradients_of(model, tokens(), labels()).rows(3)))
+    torch.testing.assert_close(found, loop(model, F.cross_entropy, (tokens(),), labels()))
+
+
+def test_a_large_model_may_read_its_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(Failing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.tensor(3.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) / self.count.item()
+
+    monkeypatch.setattr(looped, "_LARGE_ROW", 0)
+    model, x = Counted(), torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    found = matrix(model, F.cross_entropy, gathered(x, labels()))
+    torch.testing.assert_close(found, loop(model, F.cross_entropy, (x,), labels()))
+
+
+def test_a_model_that_was_never_checked_is_run_alone_where_it_must_be() -> None:
+    model, x = Branching(), torch.randn(ROWS, WIDTH)
+    found = matrix(model, F.cross_entropy, gathered(x, labels()))
+    torch.testing.assert_close(found, loop(model, F.cross_entropy, (x,), labels()))
+
+
+def test_arrays_and_hooks_of_a_model_are_restored_after_each_row() -> None:
+    class Holding(Failing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = np.zeros(2)
+
         def forward(self, x: Tensor) -> Tensor:
             if x[0, 0].item() == 9:
-                with torch.no_grad():
-                    self.layer.bias += 1
-            return self.layer(x)
+                self.seen += float(x.sum())
+                self.layer.register_forward_hook(lambda module, args, output: output + 1)
+            return self.layer(x) * (1 + float(self.seen[0]))
 
-    model, x = Changing(), torch.randn(ROWS, WIDTH)
+    model, x = Holding(), torch.randn(ROWS, WIDTH)
     so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    before = matrix(model, F.cross_entropy, gathered(x, labels()))
     x[2, 0] = 9
-    with pytest.raises(UsageError, match=r"changes its parameter 'layer\.bias'"):
-        matrix(model, F.cross_entropy, gathered(x, labels()))
+    after = matrix(model, F.cross_entropy, gathered(x, labels()))
+    assert torch.equal(after[[0, 1, 3, 4, 5, 6]], before[[0, 1, 3, 4, 5, 6]])
+    assert not model.seen.any() and not model.layer._forward_hooks
+
+
+class Tempered(nn.Module):
+    """Has a parameter that is a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.temperature = nn.Linear(WIDTH, CLASSES), nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) / self.temperature
+
+
+def test_a_parameter_that_is_one_number_needs_no_loop() -> None:
+    model, x = Tempered(), torch.randn(ROWS, WIDTH)
+    so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
+    assert why_alone(model) is None
+    found = matrix(model, F.cross_entropy, gathered(x, labels()))
+    torch.testing.assert_close(found, loop(model, F.cross_entropy, (x,), labels()))
 
 
 kept: list[Any] = []
@@ -366,7 +540,7 @@ class KeepingInPlace(Failing):
     [
         (KeepingTensors, "uses a tensor that it kept from earlier rows"),
         (KeepingNumbers, "other gradients if its examples come in another order"),
-        (KeepingInPlace, "uses a tensor that it kept from earlier rows"),
+        (KeepingInPlace, "writes values of an example into a parameter, a buffer or a tensor from before"),
     ],
 )
 def test_a_model_that_keeps_something_of_an_example_is_refused(model: type[nn.Module], message: str) -> None:
@@ -449,6 +623,17 @@ def test_many_units_are_added_up_in_float64() -> None:
     total, weights = each.sum_weighted_by(lambda squares: torch.ones(len(squares)))
     assert total.dtype == torch.float64 and weights.shape == (300, len(each.layout.sizes))
     assert relative_error(total, rows_of(each).double().sum(dim=0)) < 1e-6
+
+
+def test_public_rows_are_evaluated_one_at_a_time_where_they_are_trained_so() -> None:
+    class OfTheBatch(Failing):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) if float(x.sum()) > 0 else -self.layer(x)
+
+    alone, x = OfTheBatch(), torch.randn(ROWS, WIDTH)
+    run_alone(alone, "a reason")
+    found, _ = outputs_on(alone, so.Public(as_records((x, labels()))))
+    assert torch.allclose(found, torch.cat([alone(row[None]) for row in x]))
 
 
 def test_an_empty_batch_adds_up_to_zero() -> None:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from contracts import PerExampleContract, relative_error
 from product_models import CLASSES, PRODUCTS, ROWS, made
 from row_gradients import rows_of
+from torch import nn
 
 import sordino as so
 from sordino.errors import UsageError
@@ -169,6 +170,17 @@ def test_the_norm_of_a_bag_is_not_below_what_is_added():
         assert (block.squared_norms().sqrt() <= block.dense().double().norm(dim=1) * (1 + 1e-5)).all()
     huge = BagBlock(tokens, torch.full((2, 2), 1e15), (4, 2))
     assert huge.squared_norms().isinf().all()
+
+
+def test_bags_of_short_integers_have_the_same_gradients():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.EmbeddingBag(9, 3, mode="sum", padding_idx=0), nn.Linear(3, 3))
+    tokens, target = torch.randint(9, (6, 4)), torch.arange(6) % 3
+    sums = []
+    for ids in (tokens, tokens.int()):
+        batch = as_records((ids, target)).gather(torch.arange(6))
+        sums.append(so.ClipByNorm(0.1)(so.LossGradient(F.cross_entropy).of(model, batch, torch.arange(6))).value)
+    assert torch.equal(*sums)
 
 
 def test_bags_that_change_or_show_their_ids_are_refused():

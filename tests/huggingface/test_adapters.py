@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import sordino as so
 from bench.tiny_transformers import ARCHITECTURES, with_adapters
 from bench.transformers_matrix import gradients_of_loop
+from sordino.gradients.loop import LoopedGradients
 from sordino.gradients.taped import TapedGradients
 from sordino.gradients.transformers_settings import transformers_settings
 from sordino.huggingface import as_records, loss_for
@@ -88,32 +89,35 @@ SLOW: dict[str, Callable[[], nn.Module]] = {
         peft.PromptEncoderConfig(task_type="SEQ_CLS", num_virtual_tokens=3, encoder_hidden_size=8)
     ),
 }
+ALONE: dict[str, Callable[[], nn.Module]] = {
+    "SHiRA": lambda: adapted(peft.ShiraConfig(r=2, init_weights=False, **LAYERS)),
+    "RandLora": lambda: adapted(peft.RandLoraConfig(r=2, init_weights=False, **LAYERS)),
+    "C3A": lambda: adapted(peft.C3AConfig(block_size=4, init_weights=False, **LAYERS)),
+}
 ROW_BY_ROW = {"OFT", "FourierFT", "WaveFT"}
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "COFT": (lambda: orthogonal(coft=True), "changes its own 'weight' in the forward pass"),
-    "RandLora": (lambda: adapted(peft.RandLoraConfig(r=2, init_weights=False, **LAYERS)), "autograd.Function"),
-    "C3A": (lambda: adapted(peft.C3AConfig(block_size=4, init_weights=False, **LAYERS)), "autograd.Function"),
-    "SHiRA": (lambda: adapted(peft.ShiraConfig(r=2, init_weights=False, **LAYERS)), "Sparse"),
 }
 
 
 def gradients(
-    model: nn.Module, rows: dict[str, Tensor], autocast: torch.dtype | None = None, *, is_taped: bool = True
+    model: nn.Module, rows: dict[str, Tensor], autocast: torch.dtype | None = None, *, path: type = TapedGradients
 ) -> Tensor:
     records = as_records(model, rows)
     contribution = so.LossGradient(loss_for(model, records), autocast)
     contribution.check(model, records)
     each = contribution.of(model, records.gather(torch.arange(6)), torch.arange(6))
-    assert isinstance(each, TapedGradients if is_taped else Dense)
+    assert isinstance(each, path)
     return torch.cat(list(each.rows(6))).double()
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", [*FAST, *ALONE, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_gradients_are_those_of_a_loop(name: str) -> None:
-    model, rows = (FAST | SLOW)[name](), BERT.rows(6)
+    model, rows = (FAST | SLOW | ALONE)[name](), BERT.rows(6)
+    path: type = LoopedGradients if name in ALONE else Dense if name in ROW_BY_ROW else TapedGradients
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT calls a deprecated property of transformers
-        found, looped = gradients(model, rows, is_taped=name not in ROW_BY_ROW), gradients_of_loop(model, rows)
+        warnings.simplefilter("ignore")  # PEFT calls a deprecated property, and warns of hooks
+        found, looped = gradients(model, rows, path=path), gradients_of_loop(model, rows)
     assert float((found - looped).norm() / looped.norm()) < 1e-5
     assert bool((looped.norm(dim=1) > 0).all())
 
@@ -129,9 +133,10 @@ def test_an_adapter_that_cannot_be_differentiated_by_example_is_refused_in_one_l
 
 def test_the_page_lists_the_adapters_that_are_tested() -> None:
     page = (Path(__file__).parents[2] / "docs" / "fine-tuning.md").read_text()
-    table = dict(re.findall(r"^\| ([\w-]+) (?:\([^|]*\) )?\| (taped|row by row|refused)", page, re.M))
+    table = dict(re.findall(r"^\| ([\w-]+) (?:\([^|]*\) )?\| (taped|row by row|loop|refused)", page, re.M))
     assert {name for name, how in table.items() if how == "taped"} == (FAST | SLOW).keys() - ROW_BY_ROW
     assert {name for name, how in table.items() if how == "row by row"} == ROW_BY_ROW
+    assert {name for name, how in table.items() if how == "loop"} == ALONE.keys()
     assert {name for name, how in table.items() if how == "refused"} == REFUSED.keys()
 
 

@@ -172,7 +172,7 @@ def _by_tape(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor)
 
 def _by_vmap(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor) -> tuple[list[Formed], Tensor]:
     gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
-    return [partial(gradient.detach().flatten, 1) for gradient in gradients], usable
+    return [partial(gradient.detach().reshape, len(seeds), -1) for gradient in gradients], usable
 
 
 def _error(distance: Tensor, size: Tensor, smallest: Tensor) -> float:

@@ -61,7 +61,7 @@ class EqualBags:
         def bags(tokens: Tensor, weight: Tensor) -> Tensor:
             return F.embedding_bag(tokens, weight, mode=self.mode, padding_idx=self.lookup.padding)
 
-        tokens = arguments["input"]
+        tokens = arguments["input"].long()
         return tag(on_rows(bags, merged(bags, batched_axes=2), tokens, arguments["weight"])), tokens
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:

@@ -5,6 +5,7 @@ Each of them treats each entry of a batch alone, so that `vmap` over rows equals
 * Cross-entropy: `vmap` would decompose it into a dozen operations. The loss of an example is a sum over its labels, so
   the losses without a reduction, added up within each row, are the losses of the rows.
 * Max pooling of images: torch's kernel for the channels-last layout takes a fifth of the time of the default one.
+* One-hot vectors: a comparison, in place of a kernel that reads the values to check them.
 * Scaled dot-product attention: fused kernels do not hold a value for each pair of places, as `vmap` does.
 """
 
@@ -105,6 +106,21 @@ def max_pool(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Te
 
     pooled: Tensor = on_rows(pool, merged(pool, batched_axes=4), given["input"])
     return pooled
+
+
+def one_hot(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The result of a call of `one_hot` with a number of classes, or None for any other call.
+
+    Torch reads the values to check their range, which `vmap` cannot. Here a value out of range has no class.
+    """
+    if function is not F.one_hot:
+        return None
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    values, classes = given.get("tensor", given.get("input")), given.get("num_classes", -1)
+    if values is None or classes <= 0:
+        return None
+    vectors: Tensor = values[..., None] == torch.arange(classes, device=values.device)
+    return vectors.to(torch.int64)
 
 
 def _pair(setting: int | tuple[int, ...] | list[int]) -> list[int]:

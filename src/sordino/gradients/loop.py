@@ -6,7 +6,7 @@ time. The passes use the kernels of plain training, so a model whose rows are la
 
 Guarantee: a row's gradient is computed by a forward pass of that row alone. Nothing that a pass leaves behind reaches a
 later one: attributes of modules are restored after each row, buffers are copies that are restored if they were changed,
-and a tensor that was computed from a row and is kept elsewhere is refused when it is used (`one_pass.RowTracker`). A
+and a tensor that was computed from a row and is kept elsewhere is refused when it is used (`one_row`). A
 model that can run on many rows together reads no values; here it is refused if it does. One that cannot may take a
 number from a row and keep it in a global variable, which is not seen: `RUNS_ALONE` says so.
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sordino.errors import UsageError
 from sordino.gradients.norms import VALUES_AT_A_TIME
-from sordino.gradients.one_pass import OneRowAtATimeOnly, PassOfOneRow, RowTracker, one_row
+from sordino.gradients.one_pass import OneRowAtATimeOnly
+from sordino.gradients.one_row import PassOfOneRow, RowTracker, one_row
 from sordino.gradients.rounding import TOGETHER, groups
 from sordino.gradients.row_randomness import RowRandomness, draws_are_equal
 from sordino.gradients.rules import RegisteredLayerUse
@@ -43,6 +44,13 @@ from sordino.gradients.vmapped import Objective
 from sordino.kernel.records import Batch
 from sordino.kernel.states import Layout, WeightsOf, add_, by_block
 
+try:  # private to torch; if a version has renamed it, operations within a backward pass are not followed
+    from torch.autograd.graph import _engine_run_backward
+
+    _engine: Callable[..., object] | None = _engine_run_backward
+except ImportError:
+    _engine = None
+
 RUNS_ALONE = (
     "the model, which runs on one example at a time, keeps nothing of an example for later ones (tensors, attributes "
     "and buffers are checked or restored; numbers that it keeps elsewhere are not seen)"
@@ -50,12 +58,25 @@ RUNS_ALONE = (
 
 _LARGE_ROW = 64 << 20  # bytes of activations, output gradients and copies of parameters for one row on the tape
 _LARGE_COPIES = 1 << 20  # bytes of parameters of which each row would have a copy and a gradient in memory
+_NO_INPUTS = "use_reentrant=True"  # part of what torch says of re-entrant checkpoints
+_ORDER_TOLERANCE = 1e-4  # of gradients; some kernels round by the address of a tensor
+_together: WeakSet[nn.Module] = WeakSet()
 _reasons: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def run_alone(model: nn.Module, reason: str) -> None:
     """Notes that the rows of this model can only be run one at a time."""
     _reasons[original(model)] = reason
+
+
+def note_together(model: nn.Module) -> None:
+    """Notes that rows of this model were run together on synthetic rows, as alone."""
+    _together.add(original(model))
+
+
+def is_known_together(model: nn.Module) -> bool:
+    """Whether rows of this model were run together on synthetic rows."""
+    return original(model) in _together
 
 
 def why_alone(model: nn.Module) -> str | None:
@@ -116,15 +137,12 @@ def check_alone(model: nn.Module, objective: Objective, rows: Batch, autocast: t
         return torch.cat(list(looped.rows(len(order)))).nan_to_num()
 
     one, other, again = gradients_in([0, 1, 0])
-    if not (torch.equal(one, again) and torch.equal(torch.stack([other, one]), gradients_in([1, 0]))):
+    expected, found = torch.stack([one, other, one]), torch.cat([again[None], gradients_in([1, 0])])
+    if float((expected - found).norm()) > _ORDER_TOLERANCE * float(expected.norm()):
         raise UsageError(
             "the model gives other gradients if its examples come in another order: it keeps something of an example "
             "for later ones. Compute each output from its own example."
         )
-
-
-class RowFailed(Exception):
-    """The model or its loss fails on a row. The row may be private, so nothing of the error is kept."""
 
 
 @dataclass(frozen=True)
@@ -302,14 +320,15 @@ class RowPasses:
 
     def __init__(self, of: LoopedGradients) -> None:
         self._of, self._model = of, original(of.model)
-        self._leaves = {
-            name: p.detach().requires_grad_() for name, p in self._model.named_parameters() if p.requires_grad
-        }
-        self._frozen = {name: p for name, p in self._model.named_parameters() if not p.requires_grad}
-        self._buffers = [buffer.detach() for _, buffer in self._model.named_buffers()]
-        self._copies = {name: buffer.detach().clone() for name, buffer in self._model.named_buffers()}
-        self._versions = {name: copy._version for name, copy in self._copies.items()}
-        self._dtype, self._synthetic_works = torch.float32, False
+        parameters = dict(self._model.named_parameters())
+        self._originals = {name: x.detach() for name, x in (*parameters.items(), *self._model.named_buffers())}
+        copied = self._originals.keys() if self._restores_all else self._originals.keys() - parameters.keys()
+        # Leaves share the memory of the parameters, unless the model may write to it.
+        self._values = {name: x.clone() if name in copied else x.detach() for name, x in self._originals.items()}
+        self._leaves = {name: self._values[name].requires_grad_() for name, p in parameters.items() if p.requires_grad}
+        self._copies = {name: x for name, x in self._values.items() if name in copied}
+        self._versions = {name: x._version for name, x in self._values.items()}
+        self._dtype, self._synthetic_works, self._has_inputs = torch.float32, False, True
 
     def run(self, use: Callable[[Callable[[int], list[Gradient]]], None]) -> None:
         """Calls `use` with a function that returns the gradient of a row by each parameter.
@@ -324,47 +343,41 @@ class RowPasses:
             if of.runs_together:
                 stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
             stack.enter_context(torch.random.fork_rng(devices=cuda))
-            values = {f"inner.{name}": x for name, x in (*self._copies.items(), *self._leaves.items())}
+            values = {f"inner.{name}": x for name, x in self._values.items()}
             functional_call(_Around(model, lambda: use(self._gradient_of)), values)
 
     def _gradient_of(self, row: int) -> list[Gradient]:
         chosen, seeds = self._of.batch.take(slice(row, row + 1)), self._of.seeds[row : row + 1]
         try:
             return self._attempt(chosen, seeds)
-        except RowFailed:
-            if not self._synthetic_works:
-                self._attempt(chosen.synthetic(), seeds, is_synthetic=True)
-                self._synthetic_works = True
+        except Exception:  # code that reads the values of a row may raise anything
+            pass
+        if not self._synthetic_works:
+            self._attempt(chosen.synthetic(), seeds)
+            self._synthetic_works = True
         return [None] * len(self._leaves)
 
-    def _attempt(self, row: Batch, seeds: Tensor, is_synthetic: bool = False) -> list[Gradient]:
-        held = {**self._leaves, **self._frozen}
-        versions = [x._version for x in held.values()]
-        for leaf in self._leaves.values():
-            leaf.grad = None
+    def _attempt(self, row: Batch, seeds: Tensor) -> list[Gradient]:
         try:
             return self._passed(row, int(seeds))
-        except (UsageError, MemoryError):
-            raise
-        except Exception as error:  # code that reads the values of a row may raise anything
-            if is_synthetic:
+        except RuntimeError as error:
+            if not self._has_inputs or _NO_INPUTS not in str(error):
                 raise
-            raise RowFailed from error.with_traceback(None)
-        finally:
-            for (name, x), version in zip(held.items(), versions, strict=True):
-                if x._version != version:
-                    raise UsageError(f"the model changes its parameter {name!r} in the forward pass: remove that.")
+            self._has_inputs = False  # a re-entrant checkpoint: run the row again
+        return self._passed(row, int(seeds))
 
     def _passed(self, row: Batch, seed: int) -> list[Gradient]:
         """Runs one row. Random draws are from the seed of the row, for any operation of torch."""
         of, model = self._of, self._model
-        self._restore_buffers()
+        self._restore_copies()
+        for leaf in self._leaves.values():
+            leaf.grad = None  # that of a pass that failed
         torch.default_generator.manual_seed(seed)
         for device in {p.device for p in self._leaves.values() if p.is_cuda}:
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-        public = (*self._leaves.values(), *self._frozen.values(), *self._copies.values())
-        with attributes_kept(model), one_row(public) as tensors:
+        with attributes_kept(model), one_row(self._values.values()) as tensors:
             inputs, target = tuple(_in(x, self._dtype) for x in row.inputs), _in(row.target, self._dtype)
+            tensors.own((*inputs, target))
             equal = RowRandomness(of.seeds[:1], refuses=False) if draws_are_equal() else nullcontext()
             lookups = _Lookups(tensors, self._leaves, may_read=not of.runs_together)
             by_name = dict(zip(row.names, inputs, strict=True)) if row.names else {}
@@ -372,16 +385,45 @@ class RowPasses:
                 loss, usable = of.objective(model(**by_name) if by_name else model(*inputs), target)
             if bool(usable) and loss.requires_grad:
                 with equal, torch.enable_grad(), lookups:
-                    torch.autograd.backward(loss)
-        return [_gradient(leaf, lookups.of(name)) for name, leaf in self._leaves.items()]
+                    self._backward(loss, lookups)
+            gradients = [_gradient(leaf, lookups.of(name)) for name, leaf in self._leaves.items()]
+            del inputs, target, loss, usable, by_name
+        self._refuse_changed_parameters()
+        return gradients
 
-    def _restore_buffers(self) -> None:
-        """Restores the copies of buffers that a pass has changed."""
-        changed = {name for name, copy in self._copies.items() if copy._version != self._versions[name]}
-        for name, buffer in zip(self._copies, self._buffers, strict=True):
-            if name in changed:
-                self._copies[name].detach().copy_(buffer)
-                self._versions[name] = self._copies[name]._version
+    def _backward(self, loss: Tensor, lookups: _Lookups) -> None:
+        """Computes gradients by the leaves and by looked-up vectors, and writes to no other tensor.
+
+        A re-entrant checkpoint does not allow to say so: gradients of the model's own parameters are put back then.
+        """
+        if self._has_inputs:
+            _run_backward(loss, (*self._leaves.values(), *lookups.vectors))
+            return
+        own = list(self._model.parameters())
+        before = [p.grad for p in own]
+        _run_backward(loss, ())
+        for p, gradient in zip(own, before, strict=True):
+            if not any(p is leaf for leaf in self._leaves.values()):
+                p.grad = gradient
+
+    def _refuse_changed_parameters(self) -> None:
+        for name, x in self._values.items():
+            if name not in self._copies and x._version != self._versions[name]:
+                self._versions[name] = x._version
+                raise UsageError(f"the model changes its parameter {name!r} in the forward pass: remove that.")
+
+    @property
+    def _restores_all(self) -> bool:
+        """Whether parameters are restored after each row. A model that can read values could write them anywhere."""
+        return not self._of.runs_together
+
+    @torch.no_grad()
+    def _restore_copies(self) -> None:
+        """Restores what a pass may have written to. A write through `.data` leaves no trace in the version."""
+        for name, copy in self._copies.items():
+            if self._restores_all or copy._version != self._versions[name]:
+                copy.copy_(self._originals[name])
+                self._versions[name] = copy._version
 
 
 class _Around(nn.Module):
@@ -410,8 +452,12 @@ class _Lookups(RowTracker):
             if name is not None and plain and not is_functorch_wrapped_tensor(tokens):
                 vectors = F.embedding(tokens, given["weight"].detach()).requires_grad_()
                 self._found.setdefault(name, []).append(Lookup(tokens, vectors, given.get("padding_idx")))
-                return vectors
+                return vectors.clone()  # no leaf, so that the model may change it in place
         return super().carried_out(function, args, kwargs)
+
+    @property
+    def vectors(self) -> list[Tensor]:
+        return [lookup.vectors for lookups in self._found.values() for lookup in lookups]
 
     def of(self, name: str) -> list[Lookup]:
         return self._found.get(name, [])
@@ -456,10 +502,20 @@ def _sum(one: Gradient, other: Gradient) -> Gradient:
     return one + other
 
 
+def _run_backward(loss: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    """The backward pass, by the engine itself: within `torch.autograd.backward` no `RowTracker` is active.
+
+    Checkpoints and functions with a backward pass in Python call operations there, which are to be followed, too.
+    """
+    if _engine is None:
+        torch.autograd.backward(loss, inputs=list(inputs) or None)
+    else:
+        _engine((loss,), (torch.ones_like(loss),), False, False, inputs, allow_unreachable=True, accumulate_grad=True)
+
+
 def _in(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in the model's precision, and not an inference tensor, which could not be differentiated."""
-    x = x.clone() if x.is_inference() else x
-    return x.to(dtype) if x.is_floating_point() else x
+    """A copy in the model's precision. The model may write to it, and an inference tensor cannot be differentiated."""
+    return x.to(dtype, copy=True) if x.is_floating_point() else x.clone()
 
 
 def _length(gradient: Gradient) -> Tensor | None:

@@ -8,7 +8,7 @@ are refused from then on, wherever they are kept: in a closure, a default argume
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,13 +26,8 @@ from sordino.gradients.operations import tensors_in
 _of_earlier_passes: dict[int, ref[Tensor]] = {}
 
 
-# Functions whose result is a Python value made of the values of a tensor.
-_TEXTS = {Tensor.__repr__, Tensor.__format__}
-_READS = {
-    *(Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_nonzero, Tensor.__contains__),
-    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__),
-    *(Tensor.equal, Tensor.allclose, torch.equal, torch.allclose, torch.is_nonzero),
-} | _TEXTS
+# Functions that write the values of a tensor as text.
+TEXTS = {Tensor.__repr__, Tensor.__format__}
 # Functions that return memory as they find it, which may hold values of other rows.
 _UNFILLED = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
 _UNFILLED |= {Tensor.new_empty, Tensor.new_empty_strided, Tensor.new}
@@ -53,7 +48,7 @@ class OnePass:
 
     def given(self, tensors: list[Tensor]) -> None:
         """Refuses tensors of earlier passes."""
-        _refuse_earlier(tensors)
+        refuse_earlier(tensors)
         for x in tensors:  # results of operations that no `TorchFunctionMode` sees
             known = self._own.get(id(x))
             if (known is None or known() is not x) and is_functorch_wrapped_tensor(x):
@@ -73,33 +68,7 @@ class OnePass:
                 _of_earlier_passes[number] = ref(alive, partial(_remove, number))
 
 
-class PassOfOneRow(OnePass):
-    """The tensors that the operations of a pass of one row computed from that row.
-
-    `public` are those that every row is computed with. What is computed from public tensors only is public as well,
-    and may be kept, such as a table of positions; so is the result of an operation without tensors.
-    """
-
-    def __init__(self, public: Iterable[Tensor]) -> None:
-        super().__init__()
-        self._public = {id(x): ref(x) for x in public}
-
-    def computed(self, given: list[Tensor], made: list[Tensor]) -> None:
-        """Records the results `made` of an operation on the tensors `given`."""
-        is_public = all(self._is_public(x) for x in given)
-        for x in made:
-            if not is_public:
-                self._public.pop(id(x), None)  # a public tensor into which values of the row were written
-                self._own[id(x)] = ref(x)
-            elif id(x) not in self._own:
-                self._public[id(x)] = ref(x)
-
-    def _is_public(self, x: Tensor) -> bool:
-        known = self._public.get(id(x))
-        return known is not None and known() is x
-
-
-def _refuse_earlier(tensors: list[Tensor]) -> None:
+def refuse_earlier(tensors: list[Tensor]) -> None:
     if _of_earlier_passes and any(id(x) in _of_earlier_passes for x in tensors):
         raise UsageError(
             "the model or its loss uses a tensor that it kept from earlier rows: one example would change what "
@@ -127,7 +96,7 @@ def _is_of_sordino(kind: type) -> bool:
 
 def refuse_text(function: Any) -> None:
     """Refuses to write a tensor of `vmap` as text, which shows the values of all rows."""
-    if function in _TEXTS:
+    if function in TEXTS:
         raise OneRowAtATimeOnly("the text of a tensor shows the values of all examples: do not print or format it.")
 
 
@@ -151,51 +120,6 @@ def one_pass() -> Iterator[OnePass]:
         yield tensors
     finally:
         tensors.end()
-
-
-@contextmanager
-def one_row(public: Iterable[Tensor]) -> Iterator[PassOfOneRow]:
-    """A pass of one row that ends with the `with` block. `public` are tensors that belong to no row."""
-    tensors = PassOfOneRow(public)
-    try:
-        yield tensors
-    finally:
-        tensors.end()
-
-
-class RowTracker(TorchFunctionMode):
-    """While active, records which tensors are computed from the row of a pass, and refuses those of earlier rows.
-
-    If the model may not read, taking a Python value from a tensor is refused: it could be kept for later rows.
-    """
-
-    def __init__(self, tensors: PassOfOneRow, *, may_read: bool) -> None:
-        super().__init__()
-        self._tensors, self._may_read = tensors, may_read
-
-    def __torch_function__(
-        self, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        given = tensors_in((*args, *kwargs.values()))
-        _refuse_earlier(given)
-        if function in _READS and not self._may_read:
-            raise UsageError(
-                f"the model or its loss calls {getattr(function, '__name__', 'a function')} on a tensor of an example, "
-                "which it did not do on synthetic ones: compute with tensors only."
-            )
-        result = filled(function, self.carried_out(function, args, kwargs))
-        if isinstance(result, Tensor):
-            self._tensors.computed(given, [result])
-        elif result is None:  # it may have written to its first argument, as x[i] = y does
-            self._tensors.computed(given, given[:1])
-        elif isinstance(result, (tuple, list)):
-            self._tensors.computed(given, tensors_in(result))
-        return result
-
-    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of the operation."""
-        return function(*args, **kwargs)
 
 
 class TensorTracker(TorchFunctionMode):

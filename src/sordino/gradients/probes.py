@@ -45,15 +45,9 @@ def _run(
     tensors |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    rows = torch.arange(1, device=device_of(model))
-    with (
-        _recorded_calls(model, copies) as calls,
-        _own_generator(model),
-        equal_draws(),
-        RowRandomness(rows, refuses=False),
-    ):
+    with _recorded_calls(model, copies) as calls, _own_generator(model):
         try:
-            outputs = call(model, tensors, inputs, names)
+            outputs = _with_equal_draws(model, lambda: call(model, tensors, inputs, names))
         except UsageError:
             raise
         except Exception as error:
@@ -62,6 +56,15 @@ def _run(
                 f"{layer_at_fault(model, error)} fails on synthetic inputs of shape {shapes}: {one_line(error)}"
             ) from error
     return calls, outputs
+
+
+def _with_equal_draws(model: nn.Module, run: Callable[[], Any]) -> Any:
+    """The result of `run` with all random numbers equal, so that numbers drawn for some rows do not change others."""
+    try:
+        with equal_draws(), RowRandomness(torch.arange(1, device=device_of(model)), refuses=False):
+            return run()
+    except NotImplementedError:  # operations such as torch.cond have no rule for a mode
+        return run()
 
 
 @contextmanager

@@ -114,7 +114,10 @@ class RegisteredLayerUse:
         return tag(output), arguments["input"]
 
     def blocks(self, saved: Tensor, output_gradient: Tensor) -> tuple[Block | None, ...]:
-        gradients = torch.vmap(self._gradients_of_one)(saved, output_gradient)
+        from sordino.gradients.one_pass import TensorTracker, one_pass  # it imports the rules
+
+        with one_pass() as tensors, TensorTracker(tensors):  # a function of the user could keep tensors of rows
+            gradients = torch.vmap(self._gradients_of_one)(saved, output_gradient)
         each = (DenseBlock(gradient.reshape(len(saved), -1)) for gradient in gradients)
         return tuple(block if name else None for name, block in zip(self.names, each, strict=True))
 

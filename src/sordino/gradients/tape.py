@@ -32,7 +32,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sordino.gradients.attention import attend, written_out
 from sordino.gradients.embedding_bags import look_up_bags
-from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool
+from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool, one_hot
 from sordino.gradients.layers import embed
 from sordino.gradients.one_pass import OnePass, filled, one_pass, refuse_own_rule, refuse_text
 from sordino.gradients.operations import RecordedOperation, recognise, tensors_in
@@ -358,7 +358,7 @@ class _OperationWatcher(TorchFunctionMode, ABC):
             if other_uses:  # a parameter may also be the input
                 self.other(set(other_uses), function)
             return self.known(operation)
-        for replacement in (max_pool, embed, look_up_bags):
+        for replacement in (max_pool, one_hot, embed, look_up_bags):
             result = replacement(function, args, kwargs)
             if result is not None:
                 return result

@@ -20,6 +20,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -91,6 +92,23 @@ class _Collection:
         self._refill(self._before)
 
 
+class _Array:
+    """A NumPy array, compared and restored by its values."""
+
+    __slots__ = ("_before", "_values")
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self._values, self._before = values, values.copy()
+
+    def is_unchanged(self) -> bool:
+        return self._values.tobytes() == self._before.tobytes()
+
+    def restore(self) -> None:
+        if self._values.shape != self._before.shape:
+            self._values.resize(self._before.shape, refcheck=False)
+        self._values[...] = self._before
+
+
 class _Slot:
     """An attribute of an object without a dictionary."""
 
@@ -142,6 +160,8 @@ def _taken_apart(value: Any) -> tuple[list[_Held], list[Any]]:
         return [], list(value)
     held: list[_Held] = []
     inside: list[Any] = []
+    if isinstance(value, np.ndarray) and value.dtype != object and value.flags.writeable:
+        return [_Array(value)], []
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
         held.append(_collection(attributes))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from sordino.gradients.fused_kernels import one_hot
 from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.recurrent import OwnInitialState
 from sordino.gradients.row_randomness import RowRandomness
@@ -41,7 +42,7 @@ def gradients_of_rows(
     def loss_of_one(
         parameters: dict[str, Tensor], row: tuple[Tensor, ...], label: Tensor, zero: Tensor
     ) -> tuple[Tensor, Tensor]:
-        with TensorTracker(tensors), OwnInitialState(zero):
+        with _Tracker(tensors), OwnInitialState(zero):
             outputs = call(model, {**fixed, **parameters}, tuple(x.unsqueeze(0) for x in row), names)
             return objective(outputs, label.unsqueeze(0))
 
@@ -55,6 +56,14 @@ def gradients_of_rows(
     with pinned(model, autocast), one_pass() as tensors:
         gradients, usable = drawing_by_row(attempt, seeds)
     return list(gradients.values()), usable
+
+
+class _Tracker(TensorTracker):
+    """Also carries out `one_hot` without reading values."""
+
+    def carried_out(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = one_hot(function, args, kwargs)
+        return super().carried_out(function, args, kwargs) if result is None else result
 
 
 def trained_values(model: nn.Module) -> dict[str, Tensor]:

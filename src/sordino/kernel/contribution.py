@@ -19,6 +19,8 @@ from sordino.gradients.loop import (
     LoopedGradients,
     check_alone,
     is_faster_alone,
+    is_known_together,
+    note_together,
     rows_are_large,
     run_alone,
     why_alone,
@@ -124,6 +126,7 @@ class LossGradient:
         try:
             compared = self._agreement_of_vmap(model, few)
             if compared.holds:
+                note_together(model)
                 return
             reason = f"the gradient of {compared.parameter!r} by vmap differs from autograd's by {compared.error:.1e}"
         except OneRowAtATimeOnly as error:
@@ -145,6 +148,12 @@ class LossGradient:
         if seeds.shape != batch.units.shape:
             raise UsageError(f"seeds must be one per row ({len(batch.units)}), got shape {tuple(seeds.shape)}.")
         batch, seeds = self.views.of(batch.to(device_of(model)), seeds.to(device_of(model)))
+        try:
+            return self._of_views(model, batch, seeds)
+        except _RunsAlone:  # a model that was not checked
+            return self._of_views(model, batch, seeds)
+
+    def _of_views(self, model: nn.Module, batch: Batch, seeds: Tensor) -> TapedGradients | LoopedGradients | Dense:
         if self._runs_alone(model, batch):
             layout, together = Layout.of(model), why_alone(model) is None
             return LoopedGradients(model, self._row_loss(), batch, seeds, layout, self.autocast, together)
@@ -262,10 +271,21 @@ class LossGradient:
         return self.views.mean_of(RowLoss.of(self.loss))
 
     def _refuse_if_synthetic_fails(self, model: nn.Module, batch: Batch, seeds: Tensor) -> None:
+        """Raises an error if the model fails on synthetic rows, too, or cannot be run on several of them."""
         try:
             self._gradients(model, batch.synthetic(), seeds)
         except (RuntimeError, IndexError) as error:
-            raise _unusable(model, error) from None  # the cause would have the message about the private row
+            if is_known_together(model):  # it changed what it does, and could keep what it reads of private rows
+                reason = f"{why_not_together(error)}, which it did not do when it was checked"
+                raise UsageError(
+                    f"{layer_at_fault(model, error)} cannot be differentiated example by example: {reason}."
+                ) from None  # the cause would have the message about the private row
+            self._check_rows_together(model, _synthetic_like(batch))
+            raise _RunsAlone from None
+
+
+class _RunsAlone(Exception):
+    """The model was found to run on one row at a time only, and that was noted."""
 
 
 def without_failing_rows(

@@ -28,6 +28,7 @@ from sordino._input import validate
 from sordino.accounting import Adjacency
 from sordino.errors import BudgetError, DataError, UsageError
 from sordino.gradients import torch_state
+from sordino.gradients.loop import why_alone
 from sordino.gradients.one_pass import TensorTracker, one_pass
 from sordino.gradients.probes import one_line
 from sordino.gradients.recurrent import OwnInitialState
@@ -382,11 +383,12 @@ class Charged:
 
 
 def outputs_on(model: nn.Module, public: Public, batch_size: int = _ROWS_AT_A_TIME) -> tuple[Tensor, Tensor]:
-    """Outputs for all public rows, and their targets."""
+    """Outputs for all public rows, and their targets. A model that can only run on one row at a time gets one."""
     validate.instance(nn.Module, model=model)
     validate.instance(Public, public=public)
     validate.count(batch_size=batch_size)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch_size = batch_size if why_alone(model) is None else 1
     outputs, targets = [], []
     half = frozen_half_precision(model)
     with (

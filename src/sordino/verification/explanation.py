@@ -196,7 +196,12 @@ def _plain_pass(model: nn.Module, rows: Batch, autocast: torch.dtype | None) -> 
         leaves: list[Any] = tree_leaves(call(model, {}, inputs, rows.names))
         outputs = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        torch.autograd.grad(torch.stack([x.sum() for x in outputs]).sum(), trained, allow_unused=True)
+        before = [parameter.grad for parameter in trained]
+        for parameter in trained:
+            parameter.grad = None
+        torch.autograd.backward(torch.stack([x.sum() for x in outputs]).sum())  # re-entrant checkpoints need it
+        for parameter, gradient in zip(trained, before, strict=True):
+            parameter.grad = gradient
 
 
 def _seconds(run: Callable[[], object]) -> float:
