@@ -80,10 +80,24 @@ def test_normals_are_as_near_to_the_real_ones_as_the_rounding_takes_for_granted(
 def test_cosines_that_are_looked_up_are_right():
     exact = mpmath.mp.clone()
     exact.prec = 100
-    for place in range(0, 4096, 7):
-        angle = (2 * place + 1) * exact.pi / 4096
+    for place in range(0, randomness._INTERVALS, 7):
+        angle = (2 * place + 1) * exact.pi / randomness._INTERVALS
         assert abs(exact.cos(angle) - randomness._COSINES[place]) < 2.0**-50
         assert abs(exact.sin(angle) - randomness._SINES[place]) < 2.0**-50
+
+
+def test_cosines_and_sines_are_right_within_each_interval():
+    """At both ends and in the middle of intervals, where the error of the two terms is largest."""
+    places = np.arange(0, randomness._INTERVALS, 13, dtype=np.uint64) << np.uint64(64 - 13)
+    within = np.array([0, 1, 2**48, 2**50 - 1, 2**50, 2**50 + 3, 2**51 - 2**47, 2**51 - 1], np.uint64)
+    turns = (places[:, None] + within).ravel()
+    cosines, sines = np.empty(len(turns)), np.empty(len(turns))
+    randomness._fill_with_cosines(turns.copy(), np.ones(len(turns)), cosines, sines)
+    exact = mpmath.mp.clone()
+    exact.prec = 120
+    for turn, cosine, sine in zip(turns.tolist(), cosines.tolist(), sines.tolist(), strict=True):
+        angle = 2 * exact.pi * turn / 2**64
+        assert abs(exact.cos(angle) - cosine) < 2.0**-49 and abs(exact.sin(angle) - sine) < 2.0**-49
 
 
 def test_logarithms_are_right_to_the_last_bits():

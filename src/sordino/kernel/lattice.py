@@ -32,7 +32,9 @@ LATTICE_BITS = 16  # the spacing is 2**-LATTICE_BITS of the largest power of two
 
 Numbers = float | NDArray[np.float64]
 
-_ROUNDING = 2.0**-24  # of products and sums in float64, for noise of less than 2^27 lattice points
+# In units of the spacing: a sum up to which float64 has room for noise and fraction; the rounding of products and sums
+# in float64, for such sums and noise of less than 2^26; and a number that, added and subtracted, rounds to integers.
+_LARGEST_SUM, _ROUNDING, _TO_INTEGERS = 2.0**25, 2.0**-24, 1.5 * 2.0**52
 
 
 class NoiseScale(Protocol):
@@ -100,28 +102,29 @@ def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: S
 
     @np.errstate(invalid="ignore")  # a sum that is not finite stays not finite, without a warning
     def round_block(block: int, part: slice) -> None:
-        units = spacing if isinstance(spacing, float) else spacing[part]
+        unit, std, near, far = spacing if isinstance(spacing, float) else spacing[part], scale.of(part), sums[part], None
         noise = np.empty(part.stop - part.start)
         stream.fill_with_normals(noise, step=step, block=block)
-        ratio = scale.of(part) / units
-        noise *= ratio
-        decided = 0.5 - _ROUNDING - ratio * NORMAL_ERROR
+        noise *= std
+        decided = (0.5 - _ROUNDING) * unit - NORMAL_ERROR * std
         if np.any(error := scale.error(part)):
             decided -= np.abs(noise) * error
-        fraction = sums[part] * (1 / units) if sums.dtype == np.float64 else sums[part].astype(np.float64) / units
-        whole = np.floor(fraction)
-        fraction -= whole
-        noise += fraction
-        nearest = np.rint(noise, out=released[part])
+        if not (max(near.max(), -near.min()) <= _LARGEST_SUM * np.min(unit)):
+            near = near.astype(np.float64)
+            far = np.rint(near / unit) * unit
+            near -= far
+        noise += near
+        nearest = np.add(noise, _TO_INTEGERS * unit, out=released[part])
+        nearest -= _TO_INTEGERS * unit
         noise -= nearest
-        np.abs(noise, out=noise)
-        if not (noise.max() <= np.min(decided)):
-            for undecided in np.flatnonzero(noise > decided).tolist():
+        if not (max(noise.max(), -noise.min()) <= np.min(decided)):
+            for undecided in np.flatnonzero(np.abs(noise) > decided).tolist():
                 index = part.start + undecided
-                unit = units if isinstance(units, float) else float(units[undecided])
-                nearest[undecided] = _nearest(float(fraction[undecided]), partial(real_noise, index), unit)
-        nearest += whole
-        nearest *= units
+                of_index = unit if isinstance(unit, float) else float(unit[undecided])
+                fraction = float(near[undecided]) / of_index
+                nearest[undecided] = of_index * _nearest(fraction, partial(real_noise, index), of_index)
+        if far is not None:
+            nearest += far
 
     stream.in_blocks(len(sums), round_block)
     return torch.from_numpy(released).to(total.device)
