@@ -115,7 +115,7 @@ class Rare(Stream):
 
     word = 0
 
-    def words(self, number, *, step, block=0):
+    def words(self, number, *, step, block=0, first=0):
         return np.full(number, 0 if block % 2 else self.word, np.uint64)
 
     def named(self, name):

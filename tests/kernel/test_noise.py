@@ -69,7 +69,7 @@ def test_the_release_is_the_sum_and_the_noise_rounded_once(multiplier, bound):
 class FixedWords(Stream):
     """A stream with chosen words for radii and their further bits, to reach the end of the tail."""
 
-    def words(self, number, *, step, block=0):
+    def words(self, number, *, step, block=0, first=0):
         return np.full(number, 0 if block % 2 else WORDS[0], np.uint64)
 
     def named(self, name):
@@ -77,7 +77,7 @@ class FixedWords(Stream):
 
 
 class FurtherWords(Stream):
-    def words(self, number, *, step, block=0):
+    def words(self, number, *, step, block=0, first=0):
         return np.array([WORDS[1], *[1] * (number - 1)], np.uint64)
 
 

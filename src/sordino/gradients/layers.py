@@ -177,16 +177,21 @@ class EmbeddingBlock(Block):
         return lengths_of_sums(self.g, self.tokens)
 
     def add_bounded(self, total: Tensor, weights: Tensor, lengths: Lengths, tolerance: float) -> None:
-        """Adds up in float64, for the tokens that occur. This is cheap, and exact enough even if places cancel."""
+        """Adds up in float64, for the tokens that occur. This is cheap, and exact enough even if places cancel.
+
+        Each group of rows adds to the vectors of these tokens only, and the table is written once.
+        """
+        occurring, places = torch.unique(self.tokens, return_inverse=True)
 
         def add(part: Tensor, rows: slice) -> None:
-            occurring, places = torch.unique(self.tokens[rows], return_inverse=True)
             vectors = (weights[rows, None, None].double() * self.g[rows]).flatten(0, 1)
-            sums = vectors.new_zeros(len(occurring), self.table[1]).index_add_(0, places.flatten(), vectors)
-            part.view(self.table).index_copy_(0, occurring, sums.to(part.dtype))
+            sums = vectors.new_zeros(len(occurring), self.table[1])
+            part.copy_(sums.index_add_(0, places[rows].flatten(), vectors).flatten())
 
+        of_occurring = total.new_zeros(len(occurring) * self.table[1])
         together = max(1, min(TOGETHER, PLACES_TOGETHER // max(1, self.tokens.shape[1])))
-        add_in_groups(total, len(weights), together, add)
+        add_in_groups(of_occurring, len(weights), together, add)
+        total.view(self.table).index_copy_(0, occurring, of_occurring.view(-1, self.table[1]))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         weighted = weights[:, None, None] * self.g

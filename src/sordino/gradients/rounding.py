@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import hypot, isqrt
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,7 @@ DOUBLES_ERROR = 2 * TOGETHER * PLACES_TOGETHER * _DOUBLE_UNIT / RAISED
 GROUPS_ERROR = (GROUPS + 1) * AT_ONCE * _UNIT
 SUM_ERROR = hypot(ROWS_ERROR, PLACES_ERROR) + DOUBLES_ERROR + GROUPS_ERROR + 2.0**-18
 
+_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 _USUAL_RATIO = 2  # usual ratio of a row's magnitude to its norm; 1.4 was measured for recurrent layers
 
 
@@ -77,6 +79,23 @@ def groups(rows: int, together: int) -> Iterator[slice]:
         start = stop
 
 
+def zeros(like: Tensor, size: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A vector of zeros for a sum, of the device of `like`, and of its dtype unless another is given.
+
+    NumPy asks Linux for large pages and torch does not. A new vector of ten million values, whose memory the system
+    provides as it is written, takes a fifth of the time with them.
+    """
+    dtype = dtype or like.dtype
+    if like.device.type == "cpu" and dtype in _DTYPES:
+        return torch.from_numpy(np.zeros(size, _DTYPES[dtype]))
+    return like.new_zeros(size, dtype=dtype)
+
+
+def in_float64(total: Tensor) -> Tensor:
+    """A float64 copy of a vector, to which more is added."""
+    return zeros(total, len(total), torch.float64).copy_(total)
+
+
 def add_in_groups(total: Tensor, rows: int, together: int, add: Callable[[Tensor, slice], None]) -> None:
     """Adds the sums of all groups of rows to `total`, which holds zeros. `add(part, rows)` adds one group to zeros.
 
@@ -86,16 +105,16 @@ def add_in_groups(total: Tensor, rows: int, together: int, add: Callable[[Tensor
     if len(parts) <= GROUPS:
         _add_up(total, parts, add)
         return
-    exact = torch.zeros_like(total, dtype=torch.float64)
+    exact = zeros(total, len(total), torch.float64)
     for start in range(0, len(parts), GROUPS):
-        exact += _add_up(torch.zeros_like(total), parts[start : start + GROUPS], add)
+        exact += _add_up(zeros(total, len(total)), parts[start : start + GROUPS], add)
     total += exact
 
 
 def _add_up(total: Tensor, parts: list[slice], add: Callable[[Tensor, slice], None]) -> Tensor:
     first, *others = parts
     add(total, first)
-    part = torch.empty_like(total) if others else total  # one buffer for all groups, which stays in cache
+    part = zeros(total, len(total)) if others else total  # one buffer for all groups, which stays in cache
     for rows in others:
         add(part.zero_(), rows)
         total += part

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients.blocks import Block, DenseBlock
-from sordino.gradients.rounding import AT_ONCE, PLACES_ERROR, TOGETHER, groups
+from sordino.gradients.rounding import AT_ONCE, PLACES_ERROR, TOGETHER, groups, in_float64, zeros
 from sordino.gradients.tape import Tape
 from sordino.gradients.torch_state import in_full_precision
 from sordino.gradients.view_blocks import merged
@@ -81,7 +81,7 @@ class TapedGradients:
             return self._sum_at_once(weights_of, bound)
         first, *others = groups(self.num_units, AT_ONCE)
         part, of_part = self._take(first)._sum_at_once(weights_of, bound)
-        total, weights = part.double(), [of_part]
+        total, weights = in_float64(part), [of_part]
         for units in others:
             part, of_part = self._take(units)._sum_at_once(weights_of, bound)
             add_(total, part)
@@ -178,11 +178,11 @@ class TapedGradients:
         return min(self.num_units, threads * max(1, round(units / threads)))
 
     def _zeros(self) -> _Total:
-        flat = self.like.new_zeros(self.layout.size)
+        flat = zeros(self.like, self.layout.size)
         return _Total(flat, torch.split(flat, list(self.layout.sizes)))
 
     def _zeros_like(self, total: _Total, blocks: Iterable[int]) -> dict[int, Tensor]:
-        return {p: torch.zeros_like(total.parts[p]) for p in blocks}
+        return {p: zeros(self.like, len(total.parts[p])) for p in blocks}
 
 
 class _Total(NamedTuple):

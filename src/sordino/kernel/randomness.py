@@ -18,10 +18,11 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count
 from math import floor, isqrt, pi
 from queue import Empty, SimpleQueue
+from threading import local
 from typing import Any, cast
 
 import numpy as np
@@ -283,15 +284,26 @@ class Stream:
         bits = 64 * (1 + further)
         rest = self.named(f"further bits of word {index} in block {block}").words(further, step=step).tolist()
         whole = 0
-        for word in (int(self.words(index + 1, step=step, block=block)[index]), *rest):
+        pair = self.words(2, step=step, block=block, first=index - index % 2)
+        for word in (int(pair[index % 2]), *rest):
             whole = whole << 64 | word
-        interval: Any = _interval_arithmetic()  # a new context: precision is an attribute, and threads share contexts
+        interval = _own.interval_arithmetic
         interval.prec = bits + 64
         return interval.mpf([whole, whole + 1]) / interval.mpf(2) ** bits
 
 
-def _interval_arithmetic() -> Any:
-    return cast(Callable[[], Any], MPIntervalContext)()
+class _OfThread(local):
+    """A context of mpmath, which takes longer to make than an interval.
+
+    Its precision is an attribute, so each thread has its own. Intervals enclose the real number at any precision.
+    """
+
+    @cached_property
+    def interval_arithmetic(self) -> Any:
+        return cast(Callable[[], Any], MPIntervalContext)()
+
+
+_own = _OfThread()
 
 
 def _fill_with_cosines(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sordino._input import validate
 from sordino.errors import UsageError
+from sordino.gradients.rounding import in_float64
 from sordino.gradients.torch_state import original
 
 WeightsOf = Callable[[Tensor], Tensor]  # squared norms (b, p) -> weights (b,) or (b, p), each unit from its own norms
@@ -239,19 +240,20 @@ class BoundedSum:
 
     def __add__(self, other: BoundedSum) -> BoundedSum:
         self._check_same_bound(other)
-        return BoundedSum(add_(self.value.to(torch.float64, copy=True), other.value), self.bound, self.layout)
+        return BoundedSum(add_(in_float64(self.value), other.value), self.bound, self.layout)
 
     def __iadd__(self, other: BoundedSum) -> BoundedSum:
         """Adds in this sum's own memory, so that a step of many micro-batches holds one sum."""
         self._check_same_bound(other)
-        return BoundedSum(add_(self.value.double(), other.value), self.bound, self.layout)
+        own = self.value if self.value.dtype == torch.float64 else in_float64(self.value)
+        return BoundedSum(add_(own, other.value), self.bound, self.layout)
 
     def shifted(self, start: Tensor) -> BoundedSum:
         """The sum plus `start`, a vector that must not depend on the units of the sum.
 
         It moves the sums of neighboring datasets alike, so the bound still holds.
         """
-        return BoundedSum(add_(self.value.to(torch.float64, copy=True), start), self.bound, self.layout)
+        return BoundedSum(add_(in_float64(self.value), start), self.bound, self.layout)
 
     def _check_same_bound(self, other: BoundedSum) -> None:
         if other.bound != self.bound:
