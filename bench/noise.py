@@ -1,4 +1,4 @@
-"""Time of a step's noise and of its sampling, compared with other generators of normals on the same machine.
+"""Time of a step's noise, of all that follows its sum, and of its sampling, beside other generators of normals.
 
 python -m bench.noise > results/bench_noise.json
 """
@@ -12,7 +12,7 @@ from math import pi
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sordino as so
 from bench.sides import milliseconds
@@ -22,13 +22,15 @@ from sordino.kernel.micro_batches import keep_what_is_freed
 from sordino.kernel.noise import NoiseAt
 from sordino.kernel.randomness import NORMALS_PER_BLOCK, Key
 from sordino.kernel.records import as_records
-from sordino.kernel.states import NUMBERS_AT_A_TIME, BoundedSum, Layout
+from sordino.kernel.states import NUMBERS_AT_A_TIME, BoundedSum, Layout, Private
 
 NORMALS = 400_000
 PARAMETERS = {"mlp": 407_050, "dp-cnn": 550_570, "gated": 1_003_520, "ten million": 10_000_000}
 EXAMPLES = (60_000, 1_000_000)
 BATCH, INPUTS = 1024, 784
 STD = 1.1
+AFTER = (100_000, 1_000_000, 13_000_000, 20_000_000, 100_000_000)
+THREADS = (1, 2)
 _REPEATS = 21
 _PAIRS = NORMALS_PER_BLOCK // 2
 _CHUNK, _CHUNKS = 10_000_000, 300
@@ -61,6 +63,34 @@ def releases(add: Callable[[BoundedSum, NoiseAt], object]) -> dict[str, float]:
         total = BoundedSum(torch.randn(size, dtype=torch.float64), 1.0, Layout(("w",), ((size,),)))
         times[name] = milliseconds(partial(add, total, at), _REPEATS)
     return times
+
+
+def after_the_sum() -> list[dict[str, float]]:
+    """Nanoseconds per parameter from a float32 sum to the gradients of a model, by threads and size.
+
+    Noise, division and write-back, the noise alone, and for comparison one copy of the sum to memory that is there.
+    """
+    rows, kept = [], torch.get_num_threads()
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        for size in AFTER:
+            model = nn.Linear(size // 100, 100, bias=False)
+            total, copied = BoundedSum(torch.randn(size), 1.0, Layout.of(model)), torch.zeros(size)
+            add = partial(so.Gaussian(STD).add, total, NoiseAt(Key.fresh().stream("noise"), 0))
+            works: dict[str, Callable[[], object]] = {
+                "all": partial(_write, add, model),
+                "noise": add,
+                "copy": partial(copied.copy_, total.value),
+            }
+            repeats = max(3, min(_REPEATS, 10**8 // size))
+            times = {name: 1e6 * milliseconds(work, repeats) / size for name, work in works.items()}
+            rows.append({"threads": threads, "parameters": size, **times})
+    torch.set_num_threads(kept)
+    return rows
+
+
+def _write(add: Callable[[], Private], model: nn.Module) -> None:
+    add().divide(256).write_to(model)
 
 
 def add_float32(total: BoundedSum, at: NoiseAt) -> Tensor:
@@ -126,6 +156,7 @@ def main() -> None:
         "release_milliseconds": exact,
         "release_milliseconds_float32": float32,
         "exact_over_float32": {name: exact[name] / float32[name] for name in PARAMETERS},
+        "after_the_sum_nanoseconds": after_the_sum(),
         "batch_milliseconds": batches(),
         "torch_float32_tail": torch_tail(),
     }

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sordino.gradients import rounding
 from sordino.gradients.blocks import (
     DenseBlock,
     GramProducts,
@@ -468,3 +469,18 @@ def test_half_precision_has_channels_last_where_lines_of_pixels_are_short(channe
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), groups)
     x, g = (random(2, depth, side, side).to(torch.bfloat16) for depth in (channels, 32))
     assert type(window.patches(x, g)) is kind
+
+
+def test_a_table_is_added_up_for_the_tokens_that_occur_only(monkeypatch):
+    """Three groups and more than `GROUPS` of them, each row with a token of its own and one that many rows have."""
+    made, honest = [], rounding.zeros
+    monkeypatch.setattr(rounding, "zeros", lambda like, size, *dtype: made.append(size) or honest(like, size, *dtype))
+    for rows in (300, 700):
+        tokens = torch.stack([torch.arange(rows) * 7 + 1, torch.arange(rows) % 3 * 1000], dim=1)
+        block = EmbeddingBlock(tokens, random(rows, 2, 4), (10_000, 4))
+        total, weights = torch.zeros(40_000), torch.rand(rows, generator=torch.Generator().manual_seed(3))
+        block.add_bounded(total, weights, block.lengths(), 1e-3)
+        expected = torch.zeros(10_000, 4, dtype=torch.float64)
+        expected.index_put_((tokens,), weights[:, None, None].double() * block.g, accumulate=True)
+        assert relative_error(total, expected.flatten()) < 1e-6
+        assert made and max(made) <= (rows + 3) * 4

@@ -28,3 +28,32 @@ def test_steps_of_a_small_network_fetch_no_memory_anew() -> None:
     """The sum, the noise and the release of this network take 1,500 pages and more in each step."""
     found = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 100
+
+
+RELEASE = """
+import re, torch
+from pathlib import Path
+import sordino as so
+from sordino.kernel.noise import NoiseAt
+from sordino.kernel.randomness import Key
+from sordino.kernel.states import BoundedSum, Layout
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def release(size):
+    total = BoundedSum(torch.ones(size), 1.0, Layout(("w",), ((size,),)))
+    before = peak()
+    private = so.Gaussian(1.0).add(total, NoiseAt(Key.from_seed(0).stream("noise"), 0))
+    return (peak() - before) / size
+
+release(200_000)
+print(release(12_000_000))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count memory in other units")
+def test_noise_takes_no_memory_but_that_of_the_release() -> None:
+    """A release has 8 bytes for each parameter. One more vector of float32 would take 4."""
+    found = subprocess.run([sys.executable, "-c", RELEASE], capture_output=True, text=True, check=True)
+    assert 7 < float(found.stdout) < 10

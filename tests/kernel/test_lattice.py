@@ -149,6 +149,42 @@ def test_the_nearest_lattice_point_is_released(value, std):
         )
 
 
+def bytes_of(value):
+    return so.Gaussian(1.0).add(total_of(value), NoiseAt(stream(), 0)).value.numpy().tobytes()
+
+
+def test_a_huge_coordinate_changes_no_other():
+    """A block with a sum far above the noise is rounded in two parts, and others in one."""
+    value = sums(1000)
+    released = so.Gaussian(1.0).add(total_of(value), NoiseAt(stream(), 0)).value
+    for huge in (2.0**10, -(2.0**40), 1e300, math.inf):
+        value[500] = huge
+        found = so.Gaussian(1.0).add(total_of(value), NoiseAt(stream(), 0)).value
+        assert torch.equal(found[:500], released[:500]) and torch.equal(found[501:], released[501:])
+
+
+@pytest.mark.parametrize("size", [2.0**8, 2.0**9 - 1e-9, 2.0**9, 2.0**9 + 1e-9, 2.0**20 + 1e-6])
+def test_sums_on_either_side_of_that_limit_are_rounded_exactly(size):
+    value = torch.linspace(-size, size, 500, dtype=torch.float64)
+    released = rounded_sum(value, ConstantScale(1.0), 2.0**-16, stream=stream(), step=1)
+    normals = stream().normals(500, step=1)
+    for found, part, normal in zip(released.tolist(), value.tolist(), normals.tolist(), strict=True):
+        assert found == float(Fraction(round((Fraction(part) + Fraction(normal)) * 2**16), 2**16))
+
+
+def test_a_release_does_not_tell_the_sign_of_a_zero():
+    """About one release in 10^5 is zero. Zeros of a sum have a sign, which is not part of its real value."""
+    assert bytes_of(torch.full((SIZE,), -0.0, dtype=torch.float64)) == bytes_of(torch.zeros(SIZE, dtype=torch.float64))
+
+
+def test_the_number_of_threads_changes_no_release():
+    value, found = sums(3_300_000), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        found.append(bytes_of(value))
+    assert found[0] == found[1]
+
+
 def test_float32_sums_and_float64_sums_are_released_alike():
     value = sums(1000).float()
     one, other = (so.Gaussian(1.0).add(total_of(x), NoiseAt(stream(), 0)).value for x in (value, value.double()))

@@ -5,8 +5,9 @@ that is nearest to S + Z, exactly. So it is post-processing of the mechanism S +
 mechanism's guarantee: nothing is lost to the precision of the noise, to its tail or to the last bits of S.
 
 Method: float64 gives S + Z to within a known error. If this decides which point is nearest, it is taken. For the other
-coordinates, about one in half a million, interval arithmetic encloses the noise with as many more random bits as the
-decision needs. The spacing is a power of two, so that the sum in units of it, and its fraction, are exact.
+coordinates, about one in five million, interval arithmetic encloses the noise with as many more random bits as the
+decision needs. The spacing is a power of two. A sum too large to be added to the noise in float64 is split into the
+nearest multiple of the spacing and a rest, which is exact, and the noise is added to the rest.
 
 The theorem also holds for any linear combination of normals at known addresses, with the sum of their errors
 (correlated noise), and for each coordinate separately, whichever process draws its noise (noise by shard).
@@ -102,7 +103,8 @@ def rounded_sum(total: Tensor, scale: NoiseScale, spacing: Numbers, *, stream: S
 
     @np.errstate(invalid="ignore")  # a sum that is not finite stays not finite, without a warning
     def round_block(block: int, part: slice) -> None:
-        unit, std, near, far = spacing if isinstance(spacing, float) else spacing[part], scale.of(part), sums[part], None
+        unit, std = spacing if isinstance(spacing, float) else spacing[part], scale.of(part)
+        near, far = sums[part], None
         noise = np.empty(part.stop - part.start)
         stream.fill_with_normals(noise, step=step, block=block)
         noise *= std
