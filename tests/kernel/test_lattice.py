@@ -178,10 +178,13 @@ def test_a_release_does_not_tell_the_sign_of_a_zero():
 
 
 def test_the_number_of_threads_changes_no_release():
-    value, found = sums(3_300_000), []
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        found.append(bytes_of(value))
+    value, found, before = sums(3_300_000), [], torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(bytes_of(value))
+    finally:
+        torch.set_num_threads(before)
     assert found[0] == found[1]
 
 
