@@ -19,7 +19,7 @@ def texts(model: nn.Module, rows: int) -> Case:
     return tokens(model, rows, LENGTH, WORDS)
 
 
-def of_heads(x: Tensor, heads: int = 2) -> Tensor:
+def of_heads(x: Tensor, heads: int = 2) -> Any:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -50,7 +50,7 @@ def reader(*blocks: nn.Module) -> nn.Module:
     return Net(run, blocks=nn.Sequential(*blocks), **parts)
 
 
-def scores(query: Tensor, key: Tensor) -> Tensor:
+def scores(query: Tensor, key: Tensor) -> Any:
     return query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
 
 
@@ -121,7 +121,7 @@ def cross_attention(rows: int) -> Case:
 
 @kind()
 def fused_attention(rows: int) -> Case:
-    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     return texts(reader(Block(attend), Block(attend)), rows)
@@ -163,7 +163,7 @@ def turned(x: Tensor, angle: Tensor) -> Tensor:
 
 @kind()
 def linear_attention(rows: int) -> Case:
-    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
         query, key = F.elu(query) + 1, F.elu(key) + 1
         total = torch.einsum("bhtd,bhte->bhde", key, value)
         return torch.einsum("bhtd,bhde->bhte", query, total) / (query @ key.sum(dim=2).unsqueeze(-1))
@@ -175,7 +175,7 @@ def linear_attention(rows: int) -> Case:
 def random_feature_attention(rows: int) -> Case:
     """Performer, with fixed random directions."""
 
-    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
         query, key = (torch.exp(x @ directions - x.square().sum(dim=-1, keepdim=True) / 2) for x in (query, key))
         mixed = (query.unsqueeze(-2) @ (key.unsqueeze(-1) * value.unsqueeze(-2)).cumsum(dim=2)).squeeze(-2)
         return mixed / (query * key.cumsum(dim=2)).sum(dim=-1, keepdim=True)
@@ -197,7 +197,7 @@ def low_rank_attention(rows: int) -> Case:
 def hashed_attention(rows: int) -> Case:
     """Places are sorted by a hash and attend within chunks, as in Reformer."""
 
-    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
         bucket = torch.argmax(torch.cat([query @ directions, -query @ directions], dim=-1), dim=-1)
         order = (bucket * LENGTH + torch.arange(LENGTH)).argsort(dim=-1)
         index = order.unsqueeze(-1).expand(-1, -1, -1, query.shape[-1])
@@ -268,7 +268,7 @@ def vision_transformer(rows: int) -> Case:
         x = torch.cat([m.first.expand(len(x), -1, -1), x], dim=1) + m.places
         return m.head(m.norm(m.blocks(x))[:, 0])
 
-    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(m: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
         return scores(query, key).softmax(dim=-1) @ value
 
     parts = {"first": weights(1, 1, WIDTH), "places": weights(1, 10, WIDTH), "head": nn.Linear(WIDTH, CLASSES)}

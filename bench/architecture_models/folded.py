@@ -133,7 +133,8 @@ def triplets(rows: int) -> Case:
         return m.body(torch.cat(list(x.unbind(1)))).view(3, len(x), -1).transpose(0, 1)
 
     def loss(outputs: Tensor, target: Tensor) -> Tensor:
-        return F.triplet_margin_loss(*outputs.unbind(1), margin=2.0, reduction="sum")
+        anchor, positive, negative = outputs.unbind(1)
+        return F.triplet_margin_loss(anchor, positive, negative, margin=2.0, reduction="sum")
 
     return vectors(Net(run, body=mlp(6, 16, 4)), rows, 3, 6, loss=loss)
 
@@ -164,7 +165,8 @@ def temporal_convolutions(rows: int) -> Case:
 @kind()
 def wavenet(rows: int) -> Case:
     def run(m: Any, codes: Tensor) -> Any:
-        x, total = m.table(codes).transpose(1, 2), 0
+        x = m.table(codes).transpose(1, 2)
+        total = torch.zeros_like(x)
         for number, (gated, out) in enumerate(zip(m.gated, m.out, strict=True)):
             filtered, gate = gated(F.pad(x, (2**number, 0))).chunk(2, dim=1)
             residual, skip = out(torch.tanh(filtered) * torch.sigmoid(gate)).chunk(2, dim=1)
@@ -197,8 +199,8 @@ def read_line_with_ctc(rows: int) -> Case:
         return m.head(m.lstm(columns)[0]).log_softmax(dim=-1)
 
     def loss(outputs: Tensor, target: Tensor) -> Tensor:
-        lengths = [torch.full((len(x),), x.shape[1], dtype=torch.long) for x in (outputs, target)]
-        return F.ctc_loss(outputs.transpose(0, 1), target, *lengths, reduction="sum")
+        of_columns, of_text = (torch.full((len(x),), x.shape[1], dtype=torch.long) for x in (outputs, target))
+        return F.ctc_loss(outputs.transpose(0, 1), target, of_columns, of_text, reduction="sum")
 
     body = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d((2, 1)))
     model = Net(run, body=body, lstm=nn.LSTM(8, 8, batch_first=True, bidirectional=True), head=nn.Linear(16, 6))

@@ -230,7 +230,7 @@ def mixture_density(rows: int) -> Case:
     def run(m: Any, x: Tensor) -> Any:
         return m.body(x).unflatten(-1, (3, 3))
 
-    def loss(outputs: Tensor, target: Tensor) -> Tensor:
+    def loss(outputs: Tensor, target: Tensor) -> Any:
         weight, mean, log_scale = outputs.unbind(1)
         each = torch.distributions.Normal(mean, log_scale.exp(), validate_args=False)
         mixture = weight.log_softmax(dim=-1) + each.log_prob(target.unsqueeze(-1))
@@ -243,7 +243,7 @@ def mixture_density(rows: int) -> Case:
 def loss_by_distributions(rows: int) -> Case:
     """Distributions of torch, which check their arguments by default."""
 
-    def loss(outputs: Tensor, target: Tensor) -> Tensor:
+    def loss(outputs: Tensor, target: Tensor) -> Any:
         mean, scale = outputs.unbind(1)
         return -torch.distributions.Normal(mean, F.softplus(scale) + 1e-3).log_prob(target).sum()
 
@@ -258,7 +258,7 @@ def two_heads_of_a_policy(rows: int) -> Case:
         hidden = torch.tanh(m.body(x))
         return m.policy(hidden).log_softmax(dim=-1), m.value(hidden).squeeze(-1)
 
-    def loss(outputs: Any, target: Tensor) -> Tensor:
+    def loss(outputs: Any, target: Tensor) -> Any:
         (of_actions, value), (action, before, advantage) = outputs, target.unbind(1)
         ratio = torch.exp(of_actions.gather(1, action.long().unsqueeze(1)).squeeze(1) - before)
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)

@@ -27,8 +27,9 @@ def tied_embedding(rows: int) -> Case:
     def run(m: Any, x: Tensor) -> Any:
         return m.output(torch.tanh(m.middle(m.table(x)))).mean(dim=1)
 
-    model = Net(run, table=nn.Embedding(20, 8), middle=nn.Linear(8, 8), output=nn.Linear(8, 20, bias=False))
-    model.output.weight = model.table.weight
+    table, output = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+    output.weight = table.weight
+    model = Net(run, table=table, middle=nn.Linear(8, 8), output=output)
     return tokens(model, rows, 6, 20)
 
 

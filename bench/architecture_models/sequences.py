@@ -358,7 +358,7 @@ def conditional_random_field(rows: int) -> Case:
     def run(m: Any, words: Tensor) -> Any:
         return m.emit(m.layer(m.table(words))[0]), m.transitions.expand(len(words), -1, -1)
 
-    def loss(outputs: Any, target: Tensor) -> Tensor:
+    def loss(outputs: Any, target: Tensor) -> Any:
         emitted, transitions = outputs
         paths = emitted[:, 0]
         path = emitted[:, 0].gather(1, target[:, :1]).squeeze(1)

@@ -41,7 +41,7 @@ class Swish(torch.autograd.Function):
         context.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
+    def backward(context: Any, gradient: Tensor) -> Any:
         (x,) = context.saved_tensors
         opened = torch.sigmoid(x)
         return gradient * opened * (1 + x * (1 - opened))
@@ -183,7 +183,7 @@ def outputs_in_a_dictionary(rows: int) -> Case:
         hidden = F.relu(m.first(x))
         return {"class": m.of_class(hidden), "size": m.of_size(hidden).squeeze(-1)}
 
-    def loss(outputs: Any, target: Tensor) -> Tensor:
+    def loss(outputs: Any, target: Tensor) -> Any:
         return F.cross_entropy(outputs["class"], target, reduction="sum") + outputs["size"].square().sum()
 
     model = Net(run, first=nn.Linear(FEATURES, 16), of_class=nn.Linear(16, CLASSES), of_size=nn.Linear(16, 1))
@@ -256,6 +256,22 @@ def linear_system_summed(rows: int) -> Case:
         return (outputs - target.unsqueeze(-1)).square().sum()
 
     return vectors(solving(), rows, FEATURES, loss=loss)
+
+
+@kind()
+def rolled_number(rows: int) -> Case:
+    """`torch.roll` of one number, which does nothing, and for which `vmap` of torch 2.13 has a rule that mixes rows."""
+    return vectors(around(lambda x: torch.stack([row * torch.roll(row.mean(), 1) for row in x])), rows, FEATURES)
+
+
+@kind()
+def branch_of_torch(rows: int) -> Case:
+    """`torch.cond` instead of a branch of Python."""
+
+    def each(x: Tensor) -> Tensor:
+        return torch.stack([torch.cond(row.sum() > 0, torch.tanh, torch.relu, (row,)) for row in x])
+
+    return vectors(around(each), rows, FEATURES)
 
 
 @kind()
@@ -354,6 +370,8 @@ def contrastive_outputs(rows: int) -> Case:
 
 class Counting(nn.Module):
     """A layer with a running mean of what it sees."""
+
+    seen: Tensor
 
     def __init__(self) -> None:
         super().__init__()
