@@ -7,6 +7,7 @@ from bench.architecture_models import dense as dense
 from bench.architecture_models import folded as folded
 from bench.architecture_models import generative as generative
 from bench.architecture_models import hugging_face as hugging_face
+from bench.architecture_models import large as large
 from bench.architecture_models import parameters as parameters
 from bench.architecture_models import sequences as sequences
 from bench.architecture_models import spatial as spatial
