@@ -97,7 +97,7 @@ def own_function_with_generated_rule(rows: int) -> Case:
     return vectors(around(Swish.apply), rows, FEATURES)
 
 
-@kind(refused="vmap method")
+@kind()
 def own_function_with_own_rule(rows: int) -> Case:
     return vectors(around(Doubled.apply), rows, FEATURES)
 
@@ -133,18 +133,18 @@ def checkpointed_reentrant(rows: int) -> Case:
     return vectors(model, rows, FEATURES)
 
 
-@kind()
+@kind(refused="compiled by torch.jit")
 def scripted_layer(rows: int) -> Case:
     scripted = torch.jit.script(mlp(FEATURES, 16, 16))
     return vectors(Net(lambda m, x: m.head(m.scripted(x)), scripted=scripted, head=nn.Linear(16, 3)), rows, FEATURES)
 
 
-@kind()
+@kind(refused="compiled by torch.jit")
 def scripted_model(rows: int) -> Case:
     return vectors(torch.jit.script(mlp(FEATURES, 16, CLASSES)), rows, FEATURES)
 
 
-@kind()
+@kind(refused="compiled by torch.jit")
 def traced_model(rows: int) -> Case:
     return vectors(torch.jit.trace(mlp(FEATURES, 16, CLASSES), torch.randn(1, FEATURES)), rows, FEATURES)
 
@@ -321,14 +321,31 @@ def neural_ode(rows: int) -> Case:
     return vectors(model, rows, FEATURES)
 
 
-@kind()
-def inner_gradient_steps(rows: int) -> Case:
-    """A few steps of gradient descent on an inner loss, with the gradient through them, as in meta-learning."""
+@kind(refused="mixes the examples")
+def inner_gradient_steps_of_the_batch(rows: int) -> Case:
+    """Steps of gradient descent on an inner loss, whose mean is over all examples and changes one weight for all."""
 
     def run(m: Any, support: Tensor, labels: Tensor, query: Tensor) -> Any:
         weight = m.weight
         for _ in range(2):
             loss = F.mse_loss(support @ weight, labels)
+            (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
+            weight = weight - m.rate.exp() * slope
+        return query @ weight
+
+    model = Net(run, weight=weights(5, 2), rate=nn.Parameter(torch.tensor(-1.0)))
+    inputs = torch.randn(rows, 6, 5), torch.randn(rows, 6, 2), torch.randn(rows, 3, 5)
+    return Case(model, inputs, torch.randn(rows, 3, 2), F.mse_loss)
+
+
+@kind()
+def inner_gradient_steps(rows: int) -> Case:
+    """The same with a weight for each example, as in meta-learning of tasks."""
+
+    def run(m: Any, support: Tensor, labels: Tensor, query: Tensor) -> Any:
+        weight = m.weight.expand(len(support), -1, -1)
+        for _ in range(2):
+            loss = (support @ weight - labels).square().mean(dim=(1, 2)).sum()
             (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
             weight = weight - m.rate.exp() * slope
         return query @ weight
