@@ -125,3 +125,12 @@ def test_files_of_a_folder_must_have_the_same_columns(tmp_path: Path) -> None:
         pyarrow.parquet.write_table(pyarrow.table({name: [1]}), tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match="different columns"):
         TextRows.open(tmp_path)
+
+
+def test_a_text_of_parquet_that_is_not_utf_8_is_an_empty_cell(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    _, offsets, values = pyarrow.array([b"well", b"\xff\xfe", b"ill"]).buffers()
+    texts = pyarrow.StringArray.from_buffers(3, offsets, values)
+    parquet.write_table(pyarrow.table({"text": texts, "label": [0, 1, 0]}), tmp_path / "notes.parquet")
+    found = TextRows.open(tmp_path / "notes.parquet").read(["text", "label"])
+    assert found == {"text": ["well", None, "ill"], "label": [0, 1, 0]}

@@ -1,7 +1,8 @@
 """Rows of texts or tokens, from JSON lines, CSV, Parquet, Arrow files, or a folder that `datasets` saved.
 
 Each cell is a Python value (a string, a number, a list of them) or None. The names of columns are public structure. A
-cell is private: whatever it holds, it raises no error, and a line that is not a JSON object is a row without cells.
+cell is private: whatever it holds, it raises no error, and a line that is not a JSON object is a row without cells. A
+CSV file whose lines have different numbers of cells is refused, as for tables.
 """
 
 from __future__ import annotations
@@ -94,10 +95,26 @@ class TextRows:
             for file in self.files:
                 with readable(file):
                     for batch in batches_of(file):
-                        yield {name: batch.column(name).to_pylist() for name in names}
+                        yield {name: _values(batch.column(name)) for name in names}
         else:
             for cells in pieces_in(self.path, names):
                 yield {name: cells[name].texts() for name in names}
+
+
+def _values(column: Any) -> list[Cell]:
+    """The values of a column of Arrow. A text that is not UTF-8 is None."""
+    try:
+        values: list[Cell] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_value(cell) for cell in column]
+    return values
+
+
+def _value(cell: Any) -> Cell:
+    try:
+        return cell.as_py()
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_arrow(path: Path) -> bool:
