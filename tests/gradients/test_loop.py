@@ -165,6 +165,17 @@ class Checkpointed(Through):
         return self.last(checkpoint(self.inner, self.first(x), use_reentrant=self.is_reentrant))
 
 
+class CheckpointedHead(nn.Module):
+    """A re-entrant checkpoint whose input needs no gradient but by a tensor that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x.clone().requires_grad_(), use_reentrant=True)
+
+
 class SparseGraph(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -223,6 +234,7 @@ ALONE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "written into zeros": (lambda: Through(written_into_zeros), "writes values of an example into a tensor"),
     "checkpoint": (lambda: Checkpointed(False), "checkpoints"),
     "re-entrant checkpoint": (lambda: Checkpointed(True), ""),
+    "re-entrant checkpoint of everything": (CheckpointedHead, ""),
     "sparse buffer": (SparseGraph, ""),
     "inner steps": (InnerSteps, ""),
     "early exit": (lambda: Through(lambda x: x if bool((x[:, 0] > 9).all()) else x.tanh()), "branches on values"),
@@ -412,6 +424,7 @@ class Caching(Failing):
 def test_tensors_that_are_kept_for_a_row_reach_no_other_row(secret: float) -> None:
     kept.clear()
     model, x = Caching(), torch.randn(ROWS, WIDTH)
+    model.layer.weight.grad = torch.full((CLASSES, WIDTH), 2.0)
     so.LossGradient(F.cross_entropy).check(model, as_records((x, labels())))
     before = matrix(model, F.cross_entropy, gathered(x, labels()))
     x[2, 0] = secret
@@ -421,6 +434,7 @@ def test_tensors_that_are_kept_for_a_row_reach_no_other_row(secret: float) -> No
     x[2, 0] = 0.0
     assert torch.equal(matrix(model, F.cross_entropy, gathered(x, labels()))[[0, 1, 3]], before[[0, 1, 3]])
     assert model.alpha.grad is None and model.layer.bias.grad is None
+    assert bool((model.layer.weight.grad == 2).all())
 
 
 def test_an_output_of_a_trained_table_may_be_changed_in_place() -> None:

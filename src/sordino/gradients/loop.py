@@ -17,9 +17,9 @@ Terms of the sum are the values whose norm was computed, as float32 numbers, add
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -52,13 +52,12 @@ except ImportError:
     _engine = None
 
 RUNS_ALONE = (
-    "the model, which runs on one example at a time, keeps nothing of an example for later ones (tensors, attributes "
-    "and buffers are checked or restored; numbers that it keeps elsewhere are not seen)"
+    "the model, which runs on one example at a time, does not carry values of an example to later ones (its tensors, "
+    "buffers and attributes are checked or restored; other ways, such as numbers in global variables, are not seen)"
 )
 
 _LARGE_ROW = 64 << 20  # bytes of activations, output gradients and copies of parameters for one row on the tape
 _LARGE_COPIES = 1 << 20  # bytes of parameters of which each row would have a copy and a gradient in memory
-_NO_INPUTS = "use_reentrant=True"  # part of what torch says of re-entrant checkpoints
 _ORDER_TOLERANCE = 1e-4  # of gradients; some kernels round by the address of a tensor
 _together: WeakSet[nn.Module] = WeakSet()
 _reasons: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -320,110 +319,116 @@ class RowPasses:
 
     def __init__(self, of: LoopedGradients) -> None:
         self._of, self._model = of, original(of.model)
-        parameters = dict(self._model.named_parameters())
-        self._originals = {name: x.detach() for name, x in (*parameters.items(), *self._model.named_buffers())}
-        copied = self._originals.keys() if self._restores_all else self._originals.keys() - parameters.keys()
-        # Leaves share the memory of the parameters, unless the model may write to it.
-        self._values = {name: x.clone() if name in copied else x.detach() for name, x in self._originals.items()}
-        self._leaves = {name: self._values[name].requires_grad_() for name, p in parameters.items() if p.requires_grad}
-        self._copies = {name: x for name, x in self._values.items() if name in copied}
-        self._versions = {name: x._version for name, x in self._values.items()}
-        self._dtype, self._synthetic_works, self._has_inputs = torch.float32, False, True
+        self._trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        self._frozen = {name: p for name, p in self._model.named_parameters() if not p.requires_grad}
+        self._buffers = dict(self._model.named_buffers())
+        self._dtype, self._synthetic_works = torch.float32, False
 
     def run(self, use: Callable[[Callable[[int], list[Gradient]]], None]) -> None:
         """Calls `use` with a function that returns the gradient of a row by each parameter.
 
-        Meanwhile settings of torch are those of a pass, and the model has leaves in place of its parameters. They stay
-        until the backward pass is over, because a checkpoint runs layers again in it.
+        Meanwhile settings of torch are those of a pass. A model that can read values could write them into parameters
+        and buffers, so each row has copies of its own. Otherwise one set of leaves, which share the memory of the
+        parameters, serves all rows.
         """
         of, model = self._of, self._model
         cuda = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
         with ExitStack() as stack:
             self._dtype = stack.enter_context(pinned(model, of.autocast, in_rows=of.runs_together))
+            stack.enter_context(torch.random.fork_rng(devices=cuda))
             if of.runs_together:
                 stack.enter_context(sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]))
-            stack.enter_context(torch.random.fork_rng(devices=cuda))
-            values = {f"inner.{name}": x for name, x in self._values.items()}
-            functional_call(_Around(model, lambda: use(self._gradient_of)), values)
+                trained, others = self._leaves(), self._copies_of_buffers()
+                self._with(trained, others, lambda: use(partial(self._gradient_of, shared=(trained, others))))
+            else:
+                use(self._gradient_of)
 
-    def _gradient_of(self, row: int) -> list[Gradient]:
-        chosen, seeds = self._of.batch.take(slice(row, row + 1)), self._of.seeds[row : row + 1]
+    def _leaves(self) -> dict[str, Tensor]:
+        return {name: p.detach().requires_grad_() for name, p in self._trained.items()}
+
+    def _copies_of_buffers(self) -> dict[str, Tensor]:
+        return {name: x.detach().clone() for name, x in self._buffers.items()}
+
+    def _with(self, trained: dict[str, Tensor], others: dict[str, Tensor], run: Callable[[], None]) -> None:
+        """Calls `run` while the model has these tensors. They stay through the backward pass, as checkpoints need."""
+        values = {f"inner.{name}": x for name, x in (*trained.items(), *others.items())}
+        functional_call(_Around(self._model, run), values)
+
+    def _gradient_of(
+        self, row: int, shared: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+    ) -> list[Gradient]:
+        chosen, seed = self._of.batch.take(slice(row, row + 1)), int(self._of.seeds[row])
         try:
-            return self._attempt(chosen, seeds)
+            return self._attempt(chosen, seed, shared)
         except Exception:  # code that reads the values of a row may raise anything
             pass
         if not self._synthetic_works:
-            self._attempt(chosen.synthetic(), seeds)
+            self._attempt(chosen.synthetic(), seed, shared)
             self._synthetic_works = True
-        return [None] * len(self._leaves)
+        return [None] * len(self._trained)
 
-    def _attempt(self, row: Batch, seeds: Tensor) -> list[Gradient]:
-        try:
-            return self._passed(row, int(seeds))
-        except RuntimeError as error:
-            if not self._has_inputs or _NO_INPUTS not in str(error):
-                raise
-            self._has_inputs = False  # a re-entrant checkpoint: run the row again
-        return self._passed(row, int(seeds))
+    def _attempt(
+        self, row: Batch, seed: int, shared: tuple[dict[str, Tensor], dict[str, Tensor]] | None
+    ) -> list[Gradient]:
+        if shared is not None:
+            return self._passed(row, seed, *shared)
+        trained = {name: p.detach().clone().requires_grad_() for name, p in self._trained.items()}
+        others = self._copies_of_buffers() | {name: p.detach().clone() for name, p in self._frozen.items()}
+        gradients: list[Gradient] = []
+        self._with(trained, others, lambda: gradients.extend(self._passed(row, seed, trained, others)))
+        return gradients
 
-    def _passed(self, row: Batch, seed: int) -> list[Gradient]:
+    def _passed(self, row: Batch, seed: int, trained: dict[str, Tensor], others: dict[str, Tensor]) -> list[Gradient]:
         """Runs one row. Random draws are from the seed of the row, for any operation of torch."""
-        of, model = self._of, self._model
-        self._restore_copies()
-        for leaf in self._leaves.values():
+        of, model, leaves = self._of, self._model, tuple(trained.values())
+        versions = {name: x._version for name, x in (*trained.items(), *others.items())}
+        for leaf in leaves:
             leaf.grad = None  # that of a pass that failed
         torch.default_generator.manual_seed(seed)
-        for device in {p.device for p in self._leaves.values() if p.is_cuda}:
+        for device in {p.device for p in leaves if p.is_cuda}:
             torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-        with attributes_kept(model), one_row(self._values.values()) as tensors:
+        public = (*leaves, *others.values(), *(self._frozen.values() if of.runs_together else ()))
+        with attributes_kept(model), one_row(public) as tensors:
             inputs, target = tuple(_in(x, self._dtype) for x in row.inputs), _in(row.target, self._dtype)
             tensors.own((*inputs, target))
             equal = RowRandomness(of.seeds[:1], refuses=False) if draws_are_equal() else nullcontext()
-            lookups = _Lookups(tensors, self._leaves, may_read=not of.runs_together)
+            lookups = _Lookups(tensors, trained, may_read=not of.runs_together)
             by_name = dict(zip(row.names, inputs, strict=True)) if row.names else {}
             with equal, torch.enable_grad(), lookups:
                 loss, usable = of.objective(model(**by_name) if by_name else model(*inputs), target)
             if bool(usable) and loss.requires_grad:
-                with equal, torch.enable_grad(), lookups:
-                    self._backward(loss, lookups)
-            gradients = [_gradient(leaf, lookups.of(name)) for name, leaf in self._leaves.items()]
+                inside = (*leaves, *lookups.vectors) if of.runs_together else None
+                with _gradients_put_back(model, tensors, leaves), equal, torch.enable_grad(), lookups:
+                    _run_backward(loss, inside)
+            gradients = [_gradient(leaf, lookups.of(name)) for name, leaf in trained.items()]
             del inputs, target, loss, usable, by_name
-        self._refuse_changed_parameters()
+        if of.runs_together:
+            self._check_versions(versions, trained, others)
         return gradients
 
-    def _backward(self, loss: Tensor, lookups: _Lookups) -> None:
-        """Computes gradients by the leaves and by looked-up vectors, and writes to no other tensor.
-
-        A re-entrant checkpoint does not allow to say so: gradients of the model's own parameters are put back then.
-        """
-        if self._has_inputs:
-            _run_backward(loss, (*self._leaves.values(), *lookups.vectors))
-            return
-        own = list(self._model.parameters())
-        before = [p.grad for p in own]
-        _run_backward(loss, ())
-        for p, gradient in zip(own, before, strict=True):
-            if not any(p is leaf for leaf in self._leaves.values()):
-                p.grad = gradient
-
-    def _refuse_changed_parameters(self) -> None:
-        for name, x in self._values.items():
-            if name not in self._copies and x._version != self._versions[name]:
-                self._versions[name] = x._version
+    def _check_versions(self, before: dict[str, int], trained: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+        """Refuses a model that changed a parameter, and restores buffers that it changed."""
+        for name, x in trained.items():
+            if x._version != before[name]:
                 raise UsageError(f"the model changes its parameter {name!r} in the forward pass: remove that.")
+        for name, x in others.items():
+            if x._version != before[name]:
+                x.detach().copy_(self._buffers[name])
 
-    @property
-    def _restores_all(self) -> bool:
-        """Whether parameters are restored after each row. A model that can read values could write them anywhere."""
-        return not self._of.runs_together
 
-    @torch.no_grad()
-    def _restore_copies(self) -> None:
-        """Restores what a pass may have written to. A write through `.data` leaves no trace in the version."""
-        for name, copy in self._copies.items():
-            if self._restores_all or copy._version != self._versions[name]:
-                copy.copy_(self._originals[name])
-                self._versions[name] = copy._version
+@contextmanager
+def _gradients_put_back(model: nn.Module, tensors: PassOfOneRow, leaves: tuple[Tensor, ...]) -> Iterator[None]:
+    """Restores the `grad` of all leaves but `leaves` after a backward pass, which may write to any of them."""
+    others = [*model.parameters(), *tensors.foreign_leaves.values()]
+    others = [x for x in others if not any(x is leaf for leaf in leaves)]
+    before = [x.grad for x in others]
+    for x in others:
+        x.grad = None
+    try:
+        yield
+    finally:
+        for x, gradient in zip(others, before, strict=True):
+            x.grad = gradient
 
 
 class _Around(nn.Module):
@@ -502,15 +507,18 @@ def _sum(one: Gradient, other: Gradient) -> Gradient:
     return one + other
 
 
-def _run_backward(loss: Tensor, inputs: tuple[Tensor, ...]) -> None:
+def _run_backward(loss: Tensor, inside: tuple[Tensor, ...] | None) -> None:
     """The backward pass, by the engine itself: within `torch.autograd.backward` no `RowTracker` is active.
 
-    Checkpoints and functions with a backward pass in Python call operations there, which are to be followed, too.
+    Checkpoints and functions with a backward pass in Python call operations there, which are to be followed, too. Only
+    gradients by the tensors `inside` are computed. Without them, gradients are written to all leaves, which a
+    re-entrant checkpoint needs: it has leaves that the graph does not show.
     """
     if _engine is None:
-        torch.autograd.backward(loss, inputs=list(inputs) or None)
+        torch.autograd.backward(loss, inputs=None if inside is None else list(inside))
     else:
-        _engine((loss,), (torch.ones_like(loss),), False, False, inputs, allow_unreachable=True, accumulate_grad=True)
+        ones = torch.ones_like(loss)
+        _engine((loss,), (ones,), False, False, inside or (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _in(x: Tensor, dtype: torch.dtype) -> Tensor:

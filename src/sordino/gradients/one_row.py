@@ -48,6 +48,7 @@ class PassOfOneRow(OnePass):
         given = list(public)
         self._public = {id(x): ref(x) for x in given}
         self._of_others = {_address(x) for x in given} - {0}
+        self.foreign_leaves: dict[int, Tensor] = {}  # a backward pass would write to their `grad`
 
     def own(self, tensors: Iterable[Tensor]) -> None:
         """Records tensors of the row that no operation made: its inputs, and gradients that a hook gets."""
@@ -62,6 +63,8 @@ class PassOfOneRow(OnePass):
                 public = False
                 if not _is(self._own.get(id(x)), x):
                     self._of_others.add(_address(x))
+                    if x.is_leaf and x.requires_grad:
+                        self.foreign_leaves[id(x)] = x
         return public
 
     def refuse_write(self, into: Tensor) -> None:

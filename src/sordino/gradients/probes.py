@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,11 @@ class LayerCall:
 
 def forward(model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...] = ()) -> Any:
     """The outputs of the model, detached, computed with copies of its parameters and buffers."""
-    _, outputs = _run(model, inputs, names, lambda _: [])
+    with _state_watched(model) as changed:
+        _, outputs = _run(model, inputs, names, None)
+    if changed:
+        _run(model, inputs, names, lambda _: [])  # names the layer
+        raise UsageError(f"the model changes its own {changed[0]!r} in the forward pass: remove that.")
     return tree_map(_detached, outputs)
 
 
@@ -39,13 +43,15 @@ def calls_of(model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...
 
 
 def _run(
-    model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...], copies: CopyTensors
+    model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...], copies: CopyTensors | None
 ) -> tuple[list[LayerCall], Any]:
+    """The outputs of a pass, and the calls of all layers, unless `copies` is None."""
     tensors = {name: x.detach().clone() for name, x in model.named_buffers()}
     tensors |= {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in model.named_parameters()}
     dtype = working_dtype(model)
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
-    with _recorded_calls(model, copies) as calls, _own_generator(model):
+    recorded = nullcontext(list[LayerCall]()) if copies is None else _recorded_calls(model, copies)
+    with recorded as calls, _own_generator(model):
         try:
             outputs = _with_equal_draws(model, lambda: call(model, tensors, inputs, names))
         except UsageError:
@@ -68,6 +74,27 @@ def _with_equal_draws(model: nn.Module, run: Callable[[], Any]) -> Any:
 
 
 @contextmanager
+def _state_watched(model: nn.Module) -> Iterator[list[str]]:
+    """The names of parameters and buffers that differ from the model's own at the end of a pass with copies of them."""
+    own = dict(_state_of(model, recurse=True))
+    changed: list[str] = []
+
+    def leaving(module: nn.Module, args: Any, output: Any) -> None:
+        now = _state_of(module, recurse=True)
+        changed.extend(name for name, x in now if name not in own or not _identical(own[name], x))
+
+    hook = model.register_forward_hook(leaving)
+    try:
+        yield changed
+    finally:
+        hook.remove()
+
+
+def _state_of(module: nn.Module, recurse: bool) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(recurse=recurse), *module.named_buffers(recurse=recurse)]
+
+
+@contextmanager
 def _recorded_calls(model: nn.Module, copies: CopyTensors) -> Iterator[list[LayerCall]]:
     """Hooks that record each call of a layer, with copies of its tensors, and refuse a layer that changes its state."""
     calls: list[LayerCall] = []
@@ -75,8 +102,7 @@ def _recorded_calls(model: nn.Module, copies: CopyTensors) -> Iterator[list[Laye
     names = {module: name for name, module in model.named_modules()}
 
     def state_of(module: nn.Module) -> list[tuple[str, Tensor]]:
-        is_root = module is model  # for the model all state, as a layer may change the state of another layer
-        return [*module.named_parameters(recurse=is_root), *module.named_buffers(recurse=is_root)]
+        return _state_of(module, recurse=module is model)  # a layer may change the state of another layer
 
     def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
         pending.append((copies((args, kwargs)), {name: x.detach().clone() for name, x in state_of(module)}))
@@ -104,7 +130,9 @@ def _recorded_calls(model: nn.Module, copies: CopyTensors) -> Iterator[list[Laye
 
 def _identical(one: Tensor, other: Tensor) -> bool:
     one, other = (x if x.layout == torch.strided else x.to_dense() for x in (one, other))
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    if one.shape != other.shape or torch.equal(one, other):
+        return one.shape == other.shape
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _detached(value: Any) -> Any:

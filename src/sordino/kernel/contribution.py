@@ -30,7 +30,7 @@ from sordino.gradients.one_pass import OneRowAtATimeOnly
 from sordino.gradients.probes import layer_at_fault, one_line
 from sordino.gradients.row_loss import Loss, RowLoss
 from sordino.gradients.rules import is_registered
-from sordino.gradients.tape import Survey, TapeUnavailable, give_up, record, survey, survey_like
+from sordino.gradients.tape import Survey, TapeUnavailable, give_up, record, survey_like
 from sordino.gradients.taped import TapedGradients
 from sordino.gradients.torch_state import device_of, original, working_dtype
 from sordino.gradients.vmapped import gradients_of_rows
@@ -40,6 +40,7 @@ from sordino.kernel.records import Batch, Records
 from sordino.kernel.states import Dense, Layout, PerExample
 
 _PROBE_ROWS, _FEW = 6, 2
+_PROBE_BYTES = 64 << 20  # of all probe rows; large rows are probed with `_FEW` and one to replace them
 _FAILURES = (RuntimeError, IndexError)  # torch raises these for an id outside a table, or for a singular matrix
 
 Result = TypeVar("Result")
@@ -101,16 +102,24 @@ class LossGradient:
         check_model(model)
         with torch.inference_mode(False):  # inference tensors could not be differentiated
             template = records.template(_PROBE_ROWS).to(device_of(model))
+        rows = self._rows_to_probe(model, template)
+        template = template.take(slice(0, rows))
         check_isolation(model, self.loss, template, self.autocast)
-        seeds = torch.arange(_PROBE_ROWS, device=device_of(model))
-        self.views.check(template, seeds)
+        self.views.check(template, torch.arange(rows, device=device_of(model)))
         for length in (0,) if records.buckets is None else records.buckets.lengths:
-            rows = records.cut(template, length)
-            self._check_rows_together(model, rows)
-            if why_alone(model) is not None:
-                return
+            cut = records.cut(template, length)
+            self._check_rows_together(model, cut)
+            if self._runs_alone(model, cut):  # it needs no tape
+                continue
             with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
-                self._survey(model, rows)
+                self._survey(model, cut)
+
+    def _rows_to_probe(self, model: nn.Module, template: Batch) -> int:
+        try:
+            is_large = self._bytes_of_a_view(model, template) * _PROBE_ROWS > _PROBE_BYTES
+        except Exception:  # the probes themselves name the layer at fault
+            is_large = False
+        return _FEW + 1 if is_large else _PROBE_ROWS
 
     def agreement(self, model: nn.Module, records: Records) -> Agreement | None:
         """Compares the tape's gradients of synthetic rows with autograd's. None if the model has no tape."""
@@ -164,11 +173,13 @@ class LossGradient:
         row = records.template(1).to(device_of(model))
         if self._runs_alone(model, row):
             return self.views.number * sum(x.nbytes for x in (*row.inputs, row.target))
+        return self.views.number * self._bytes_of_a_view(model, row)
+
+    def _bytes_of_a_view(self, model: nn.Module, rows: Batch) -> int:
         try:
-            bytes_per_view = survey(model, row.inputs, self.autocast, row.names).bytes_per_row
-        except (TapeUnavailable, RuntimeError, IndexError):
-            bytes_per_view = 3 * Layout.of(model).size * working_dtype(model).itemsize
-        return self.views.number * bytes_per_view
+            return survey_like(model, rows.inputs, rows.synthetic_row, self.autocast, rows.names).bytes_per_row
+        except (TapeUnavailable, *_FAILURES):
+            return 3 * Layout.of(model).size * working_dtype(model).itemsize
 
     def _runs_alone(self, model: nn.Module, batch: Batch) -> bool:
         """Whether rows are run one at a time: they cannot be run together, or one row is work enough for a pass."""
