@@ -6,6 +6,8 @@
     .venv-peers/bin/python -m bench.step --peers opacus   the modes of Opacus side by side (make peers)
     python -m bench.step --sweep                          how cost grows with the batch and with the parameters
 
+`python -m bench.large_steps` has transformers, residual networks, a U-Net and recommenders, beside Opacus and Opake.
+
 A plain step is forward, backward and SGD at the physical batch size that is best for plain PyTorch. A private step adds
 sampling, clipping and cryptographic noise, at the physical batch size that the run chooses. Each side of a row has
 separate processes: one for time, in alternation with the other side, and one for the peak memory above that of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -51,16 +52,31 @@ class Workload:
         model = self.transformer.make()
         return get_peft_model(model, self.transformer.adapters) if self.trains_adapters else model
 
+    def row_losses(self, outputs: object, labels: Tensor) -> Tensor:
+        return self.transformer.row_losses(logits_of(outputs), labels)
+
     def loss(self, outputs: object, labels: Tensor) -> Tensor:
         """The sum of the losses of rows."""
-        return self.transformer.row_losses(logits_of(outputs), labels).sum()
+        return self.row_losses(outputs, labels).sum()
 
     def precision(self) -> torch.autocast:
         return torch.autocast("cpu", dtype=self.autocast, enabled=self.autocast is not None)
 
 
+class Task(Protocol):
+    """What is trained: a model, and the losses of its rows."""
+
+    def make(self) -> nn.Module: ...
+
+    def row_losses(self, outputs: object, labels: Tensor) -> Tensor: ...
+
+    def loss(self, outputs: object, labels: Tensor) -> Tensor: ...
+
+    def precision(self) -> torch.autocast: ...
+
+
 def logits_of(outputs: object) -> Tensor:
-    logits: Tensor = outputs.logits  # type: ignore[attr-defined]
+    logits = outputs if isinstance(outputs, Tensor) else outputs.logits  # type: ignore[attr-defined]
     return logits.float()
 
 

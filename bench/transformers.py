@@ -26,7 +26,7 @@ from torch import Tensor
 import sordino as so
 from bench.sides import TIE, Stepper, alternating, in_process, peak_mib, take_turns, turn
 from bench.step import origin
-from bench.transformer_models import WORKLOADS, Rows, Workload, split, trained
+from bench.transformer_models import WORKLOADS, Rows, Task, Workload, split, trained
 from bench.transformer_peers import PEERS
 from sordino.huggingface import as_records, loss_for
 from sordino.kernel.clipping import SCALED_TO
@@ -38,7 +38,7 @@ _WITHOUT_GRADIENTS = ("plain", "ghost")  # modes that hold no gradients of rows
 _COMPARED_ROWS, _CLIP_NORM = 3, 1.0
 
 
-def plain_step(workload: Workload, rows: Rows, _: str, physical: int) -> Callable[[], None]:
+def plain_step(workload: Task, rows: Rows, _: str, physical: int) -> Callable[[], None]:
     """Forward, backward and SGD, in micro-batches of `physical`."""
     model = workload.make().train()
     optimizer, parts = torch.optim.SGD(trained(model), lr=0.01), split(rows, physical)
@@ -144,11 +144,11 @@ def error_of(workload: Workload, rows: Rows, side: str, mode: str, physical: int
         exact = looped_sum(workload, rows, _CLIP_NORM * SCALED_TO)
         found = clipped_sum(workload, rows)
     else:
-        exact, found = looped_sum(workload, rows, _CLIP_NORM), PEERS[side][0](workload, rows, mode, physical, 0.0)()
+        exact, found = looped_sum(workload, rows, _CLIP_NORM), PEERS[side][0](workload, rows, mode, physical, 0.0)()()
     return float((found.double() - exact).norm() / exact.norm())
 
 
-def looped_sum(workload: Workload, rows: Rows, norm: float) -> Tensor:
+def looped_sum(workload: Task, rows: Rows, norm: float) -> Tensor:
     """The sum of clipped gradients, from a pass over each row alone in single precision."""
     model, total = workload.make().train(), torch.zeros(())
     for inputs, labels in split(rows, 1):
