@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 import sordino as so
 from sordino.errors import UsageError
 from sordino.gradients import loop as looped
-from sordino.gradients.loop import RUNS_ALONE, LoopedGradients, run_alone, why_alone
+from sordino.gradients.loop import RUNS_ALONE, LoopedGradients, is_faster_alone, run_alone, why_alone
 from sordino.gradients.row_loss import RowLoss
+from sordino.gradients.tape import Survey
 from sordino.kernel.clipping import SCALED_TO
 from sordino.kernel.records import as_records, by_user
 from sordino.kernel.states import Layout
@@ -611,6 +612,18 @@ def test_large_rows_are_run_alone_and_small_ones_together(monkeypatch: pytest.Mo
     inputs = sum(x[:1].nbytes for x in data)
     assert gradient.bytes_per_row(model, as_records(data)) == inputs
     assert RUNS_ALONE not in so.PrivateRun(plan, model, data).assumptions
+
+
+@pytest.mark.parametrize(
+    ("mib", "tensors", "copies", "alone"),
+    [(63, 200, 0, False), (64, 10**6, 0, True), (9, 20, 0, True), (9, 21, 0, False), (7, 1, 0, False), (1, 1, 1, True)],
+)
+def test_large_rows_large_tensors_and_large_copies_are_run_alone(
+    mib: int, tensors: int, copies: int, alone: bool
+) -> None:
+    plan = Survey((), (), mib << 20, copies << 20, tensors, None)
+    assert is_faster_alone(plan, torch.device("cpu")) is alone
+    assert not is_faster_alone(plan, torch.device("cuda"))
 
 
 def test_a_registered_gradient_is_used_for_large_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,10 @@ RUNS_ALONE = (
     "buffers and attributes are checked or restored; other ways, such as numbers in global variables, are not seen)"
 )
 
-_LARGE_ROW = 64 << 20  # bytes of activations, output gradients and copies of parameters for one row on the tape
+# Of what one row takes on the tape, in bytes: activations, output gradients and copies of parameters. Measured for
+# transformers and convolutional networks on a CPU (docs/gradients.md): the loop is faster from the second line on.
+_LARGE_ROW = 64 << 20
+_LARGE_ROW_OF_LARGE_TENSORS, _LARGE_TENSOR = 8 << 20, 448 << 10
 _LARGE_COPIES = 1 << 20  # bytes of parameters of which each row would have a copy and a gradient in memory
 _ORDER_TOLERANCE = 1e-4  # of gradients; some kernels round by the address of a tensor
 _together: WeakSet[nn.Module] = WeakSet()
@@ -97,7 +100,8 @@ def is_faster_alone(plan: Survey, device: torch.device) -> bool:
     sum is rounded, and a run that is continued must round as before.
     """
     has_own_rule = any(isinstance(use.rule, RegisteredLayerUse) for use in plan.uses)
-    is_large = plan.bytes_per_row >= _LARGE_ROW or plan.bytes_of_copies >= _LARGE_COPIES
+    large_tensors = plan.bytes_per_row >= max(_LARGE_ROW_OF_LARGE_TENSORS, _LARGE_TENSOR * plan.tensors_made)
+    is_large = plan.bytes_per_row >= _LARGE_ROW or large_tensors or plan.bytes_of_copies >= _LARGE_COPIES
     return is_large and device.type == "cpu" and not has_own_rule
 
 

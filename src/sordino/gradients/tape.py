@@ -65,7 +65,8 @@ class Survey:
     """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
     `direct` are the names of parameters that are differentiated directly: each row has copies of them, of
-    `bytes_of_copies` together, which are part of `bytes_per_row`. `because` has the operation without a
+    `bytes_of_copies` together, which are part of `bytes_per_row`. `tensors_made` is the number of tensors that a pass
+    makes in new memory, a measure of its fixed cost. `because` has the operation without a
     rule that uses each of them, or "" if none uses it. `autocast` is the half precision of matrix
     products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that get the
     inputs; without names, inputs go by position.
@@ -75,6 +76,7 @@ class Survey:
     direct: tuple[str, ...]
     bytes_per_row: int
     bytes_of_copies: int
+    tensors_made: int
     autocast: torch.dtype | None
     input_names: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
@@ -158,9 +160,10 @@ def _survey(
     uses = tuple(use for use in without_direct if any(use.rule.names))
     tagged_bytes = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
     copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
-    bytes_per_row = surveyor.bytes_made() + tagged_bytes + copied_bytes
+    bytes_per_row = sum(surveyor.bytes_made()) + tagged_bytes + copied_bytes
     because = tuple(surveyor.operations.get(name, "") for name in direct)
-    return Survey(uses, direct, bytes_per_row, copied_bytes, autocast, names_of_inputs, because)
+    tensors = len(surveyor.bytes_made())
+    return Survey(uses, direct, bytes_per_row, copied_bytes, tensors, autocast, names_of_inputs, because)
 
 
 def record(
@@ -387,9 +390,9 @@ class _Surveyor(_OperationWatcher):
         self._made |= {x.untyped_storage().data_ptr(): x for x in tensors_in(result) if not is_batchedtensor(x)}
         return result
 
-    def bytes_made(self) -> int:
-        """The memory of all tensors that the pass made, as if none was freed."""
-        return sum(x.untyped_storage().nbytes() for address, x in self._made.items() if address not in self._given)
+    def bytes_made(self) -> list[int]:
+        """The memory of each tensor that the pass made, as if none was freed."""
+        return [x.untyped_storage().nbytes() for address, x in self._made.items() if address not in self._given]
 
     def known(self, operation: RecordedOperation) -> Any:
         output, _ = operation.rule.run(operation.arguments, partial(self._note, operation.rule))
