@@ -26,7 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UsageError
+from sordino.gradients.blocks import Block
 from sordino.gradients.loop import LoopedGradients
+from sordino.gradients.row_passes import Gradient, formed
 from sordino.gradients.row_randomness import equal_draws
 from sordino.gradients.tape import Survey, TapeUnavailable, record, survey
 from sordino.gradients.taped import TapedGradients
@@ -144,22 +146,35 @@ def _errors(model: nn.Module, objective: Objective, rows: Batch, method: Method)
     One parameter after the other is compared, because a table of tokens has large gradients.
     """
     seeds, layout = rows.units, Layout.of(model)
+    lengths, distances = (torch.zeros(len(seeds), len(layout.names), dtype=torch.float64) for _ in range(2))
+    units = iter(range(len(seeds)))
+
+    def compare(each: list[Gradient]) -> None:
+        unit = next(units)
+        for p, (gradient, found, shape) in enumerate(zip(each, gradients, layout.shapes, strict=True)):
+            expected = formed(gradient, shape, found.dtype)
+            lengths[unit, p] = expected.norm(dtype=torch.float64)
+            distances[unit, p] = (found.of_unit(unit) - expected).norm(dtype=torch.float64)
+
     with equal_draws():
         gradients, usable = method(model, objective, rows, seeds)
-        (truth,) = LoopedGradients(model, objective, rows, seeds, layout).rows(len(seeds))
-    by_autograd = torch.split(truth, list(layout.sizes), dim=1)
-    lengths = torch.stack([gradient.norm(dim=1, dtype=torch.float64) for gradient in by_autograd], dim=1)
-    compared = usable & lengths.isfinite().all(dim=1)
-    sizes = lengths[compared].norm(dim=0)
+        LoopedGradients(model, objective, rows, seeds, layout).for_each_unit(compare)
+    compared = usable.cpu() & lengths.isfinite().all(dim=1)
+    sizes, apart = lengths[compared].norm(dim=0), distances[compared].norm(dim=0)
     smallest = _ROUNDING_FRACTION * sizes.norm()
-    errors = {}
-    for name, size, expected, found in zip(layout.names, sizes, by_autograd, gradients, strict=True):
-        distance = (found() - expected).norm(dim=1, dtype=torch.float64)[compared].norm()
-        errors[name] = _error(distance, size, smallest)
-    return errors
+    return {
+        name: _error(distance, size, smallest) for name, distance, size in zip(layout.names, apart, sizes, strict=True)
+    }
 
 
-Formed = Callable[[], Tensor]  # the gradients of all rows by one parameter, shape (rows, size), made when needed
+@dataclass(frozen=True, repr=False)
+class Formed:
+    """The gradients of all rows by one parameter. `of_unit(r)` forms that of row `r`, flattened."""
+
+    dtype: torch.dtype
+    of_unit: Callable[[int], Tensor]
+
+
 Method = Callable[[nn.Module, Objective, Batch, Tensor], tuple[list[Formed], Tensor]]
 
 
@@ -167,12 +182,20 @@ def _by_tape(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor)
     plan = survey(model, tuple(x[:1] for x in rows.inputs), names=rows.names)
     tape = record(model, objective, rows.inputs, rows.target, seeds, plan)
     taped = TapedGradients.of(tape, tape.usable, [1] * len(seeds), Layout.of(model))
-    return [block.dense for block in taped.blocks], tape.usable
+
+    def of_unit(block: Block, unit: int) -> Tensor:
+        return block.take(slice(unit, unit + 1)).dense()[0]
+
+    return [Formed(tape.dtype, partial(of_unit, block)) for block in taped.blocks], tape.usable
 
 
 def _by_vmap(model: nn.Module, objective: Objective, rows: Batch, seeds: Tensor) -> tuple[list[Formed], Tensor]:
     gradients, usable = gradients_of_rows(model, objective, rows.inputs, rows.target, seeds, names=rows.names)
-    return [partial(gradient.detach().reshape, len(seeds), -1) for gradient in gradients], usable
+
+    def of_unit(gradient: Tensor, unit: int) -> Tensor:
+        return gradient.detach()[unit].flatten()
+
+    return [Formed(gradient.dtype, partial(of_unit, gradient)) for gradient in gradients], usable
 
 
 def _error(distance: Tensor, size: Tensor, smallest: Tensor) -> float:

@@ -152,12 +152,12 @@ class LoopedGradients:
 
     def squared_norms(self) -> Tensor:
         squares: list[Tensor] = []
-        self._for_each_unit(lambda each: squares.append(self._squares(each)))
+        self.for_each_unit(lambda each: squares.append(self._squares(each)))
         return torch.stack(squares) if squares else self._no_squares()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         total, of_units = _Total.zeros(self.layout, self._like, torch.float64), iter(by_block(weights, self.layout))
-        self._for_each_unit(lambda each: total.add_unit(each, next(of_units)))
+        self.for_each_unit(lambda each: total.add_unit(each, next(of_units)))
         return total.flat
 
     def sum_weighted_by(self, weights_of: WeightsOf, bound: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -178,7 +178,7 @@ class LoopedGradients:
             weights.append(by_block(weights_of(self._squares(each)[None]), self.layout))
             total.add_unit(each, weights[-1][0])
 
-        self._for_each_unit(add)
+        self.for_each_unit(add)
         return add_(exact, total.flat) if len(exact) else total.flat, torch.cat(weights)
 
     def masked(self, keep: Tensor) -> LoopedGradients:
@@ -187,7 +187,7 @@ class LoopedGradients:
     def rows(self, chunk: int) -> Iterator[Tensor]:
         matrix = torch.zeros(self.batch.num_units, self.layout.size, dtype=self._like.dtype, device=self._like.device)
         rows, ones = iter(matrix), torch.ones(len(self.layout.sizes))
-        self._for_each_unit(lambda each: _Total.of(next(rows), self.layout).add_unit(each, ones))
+        self.for_each_unit(lambda each: _Total.of(next(rows), self.layout).add_unit(each, ones))
         yield from torch.split(matrix, chunk)
 
     @property
@@ -206,7 +206,7 @@ class LoopedGradients:
     def _no_squares(self) -> Tensor:
         return torch.zeros(0, len(self.layout.sizes), dtype=torch.float64, device=self.seeds.device)
 
-    def _for_each_unit(self, use: Callable[[list[Gradient]], None]) -> None:
+    def for_each_unit(self, use: Callable[[list[Gradient]], None]) -> None:
         """Calls `use` with the gradient of each unit, one tensor per parameter, while only this one is in memory."""
         order = iter(self.batch.units.argsort(stable=True).tolist())
         rows_of_units = torch.bincount(self.batch.units, minlength=self.batch.num_units).tolist()

@@ -243,6 +243,17 @@ def _gradient(leaf: Tensor, lookups: list[Lookup]) -> Gradient:
     return _table_gradient(torch.cat(tokens), torch.cat(vectors))
 
 
+def formed(gradient: Gradient, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """The gradient as a flat tensor."""
+    if isinstance(gradient, Tensor):
+        return gradient.detach().flatten()
+    dense = torch.zeros(shape, dtype=dtype)
+    if gradient is not None:
+        dense = dense.to(gradient.vectors.device)
+        gradient.added_to(dense, 1.0)
+    return dense.flatten()
+
+
 def _table_gradient(tokens: Tensor, vectors: Tensor) -> TableGradient:
     """One vector per token that occurs: equal tokens add up before they are measured."""
     occurring, places = torch.unique(tokens, return_inverse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -111,8 +110,10 @@ class LossGradient:
             self._check_rows_together(model, cut)
             if self._runs_alone(model, cut):  # it needs no tape
                 continue
-            with suppress(TapeUnavailable, RuntimeError, IndexError):  # in these cases the tape is not used
+            try:
                 self._survey(model, cut)
+            except (TapeUnavailable, *_FAILURES):  # in these cases the tape is not used
+                self._check_vmap(model, cut)
 
     def _rows_to_probe(self, model: nn.Module, template: Batch) -> int:
         try:
@@ -128,10 +129,25 @@ class LossGradient:
     def _check_rows_together(self, model: nn.Module, rows: Batch) -> None:
         """Refuses a model that has no gradients for single rows, and notes one whose rows can only be run alone.
 
-        Rows are run together by the rules of `vmap`. A model for which there is none, or for which one is wrong, can
-        still be run on one row at a time.
+        The forward pass of the tape is one of many rows. If there is none, gradients by `vmap` are tried.
         """
-        few = replace(rows.take(slice(0, _FEW)), units=torch.arange(_FEW), num_units=_FEW)
+        few = _few(rows)
+        try:
+            plan = survey_like(model, few.inputs, few.synthetic_row, self.autocast, few.names)
+            record(model, self._row_loss(), few.inputs, few.target, few.units, plan)
+        except UsageError as error:
+            if not isinstance(error, OneRowAtATimeOnly):
+                raise
+        except Exception:  # `vmap` gives the reason
+            pass
+        else:
+            note_together(model)
+            return
+        self._check_vmap(model, rows)
+
+    def _check_vmap(self, model: nn.Module, rows: Batch) -> None:
+        """Notes that rows run alone if `vmap` cannot compute their gradients, or computes others than autograd."""
+        few = _few(rows)
         try:
             compared = self._agreement_of_vmap(model, few)
             if compared.holds:
@@ -297,6 +313,11 @@ class LossGradient:
 
 class _RunsAlone(Exception):
     """The model was found to run on one row at a time only, and that was noted."""
+
+
+def _few(rows: Batch) -> Batch:
+    """A few rows, one per unit."""
+    return replace(rows.take(slice(0, _FEW)), units=torch.arange(_FEW, device=rows.units.device), num_units=_FEW)
 
 
 def without_failing_rows(
