@@ -264,7 +264,7 @@ def rolled_number(rows: int) -> Case:
     return vectors(around(lambda x: torch.stack([row * torch.roll(row.mean(), 1) for row in x])), rows, FEATURES)
 
 
-@kind()
+@kind(refused="torch.cond")
 def branch_of_torch(rows: int) -> Case:
     """`torch.cond` instead of a branch of Python."""
 

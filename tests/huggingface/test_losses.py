@@ -126,3 +126,9 @@ def test_a_model_without_a_task_needs_a_loss() -> None:
         loss=lambda outputs, labels: F.cross_entropy(outputs.last_hidden_state[:, 0, :2], labels),
     )
     assert fitted.guarantee.epsilon <= 3.0
+
+
+def test_the_last_virtual_token_of_a_prompt_predicts_the_first_label():
+    logits, labels = torch.randn(1, 5, 4), torch.tensor([[2, 0, 3]])
+    expected = F.cross_entropy(logits[0, 1:4], labels[0], reduction="sum")
+    assert torch.isclose(NextTokenLoss("sum")(logits, labels), expected)

@@ -31,9 +31,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sordino.gradients.attention import attend, written_out
-from sordino.gradients.embedding_bags import look_up_bags
+from sordino.gradients.embedding_bags import EqualBags, LookedUpBags, look_up_bags
 from sordino.gradients.fused_kernels import CrossEntropyOfRows, fused, max_pool, one_hot
-from sordino.gradients.layers import embed
+from sordino.gradients.layers import EmbeddingOperation, embed
 from sordino.gradients.one_pass import OnePass, filled, one_pass, refuse_own_rule, refuse_text
 from sordino.gradients.operations import RecordedOperation, recognise, tensors_in
 from sordino.gradients.recurrent import unrolled
@@ -64,12 +64,12 @@ class Use:
 class Survey:
     """The uses of trained parameters in a model's forward pass. Depends on the model and on public shapes only.
 
-    `direct` are the names of parameters that are differentiated directly: each row has copies of them, of
-    `bytes_of_copies` together, which are part of `bytes_per_row`. `tensors_made` is the number of tensors that a pass
-    makes in new memory, a measure of its fixed cost. `because` has the operation without a
-    rule that uses each of them, or "" if none uses it. `autocast` is the half precision of matrix
-    products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that get the
-    inputs; without names, inputs go by position.
+    `direct` are the names of parameters that are differentiated directly: each row has copies of them. With the
+    gradients by tied embedding tables, which each row forms, these take `bytes_of_copies` of the `bytes_per_row`.
+    `because` has the operation without a rule that uses each of `direct`, or "" if none uses it. `tensors_made` is the
+    number of tensors that a pass makes in new memory, a measure of its fixed cost. `autocast` is the half precision of
+    matrix products, or None; it is the same for survey and record. `input_names` are the arguments of `forward` that
+    get the inputs; without names, inputs go by position.
     """
 
     uses: tuple[Use, ...]
@@ -160,10 +160,20 @@ def _survey(
     uses = tuple(use for use in without_direct if any(use.rule.names))
     tagged_bytes = sum(prod(use.tagged_shape) * use.tagged_dtype.itemsize for use in uses)
     copied_bytes = sum(trained[name].numel() for name in direct) * dtype.itemsize
+    copied_bytes += sum(trained[name].numel() for name in _tied_tables(uses)) * dtype.itemsize
     bytes_per_row = sum(surveyor.bytes_made()) + tagged_bytes + copied_bytes
     because = tuple(surveyor.operations.get(name, "") for name in direct)
     tensors = len(surveyor.bytes_made())
     return Survey(uses, direct, bytes_per_row, copied_bytes, tensors, autocast, names_of_inputs, because)
+
+
+def _tied_tables(uses: tuple[Use, ...]) -> set[str]:
+    """The embedding tables that are also used otherwise, so that each row forms a gradient by the whole table."""
+    names = Counter(parameter_of(name) for use in uses for name in use.rule.names if name)
+    looked_up = (use for use in uses if isinstance(use.rule, EmbeddingOperation | EqualBags | LookedUpBags))
+    return {
+        parameter_of(name) for use in looked_up for name in use.rule.names if name and names[parameter_of(name)] > 1
+    }
 
 
 def record(

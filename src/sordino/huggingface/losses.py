@@ -111,7 +111,8 @@ class TargetTokenLoss(TokenLoss):
 class NextTokenLoss(TokenLoss):
     """The loss of a causal language model: the logits at each place predict the label at the next one.
 
-    Logits before those of the labels belong to the virtual tokens of a prompt (PEFT), and are left out.
+    Logits before those of the labels belong to the virtual tokens of a prompt (PEFT). The last of them predicts the
+    first label, which nothing predicts without a prompt.
 
     >>> logits = torch.zeros(1, 3, 2)
     >>> round(float(NextTokenLoss("sum")(logits, torch.tensor([[0, 1, 1]]))), 3)  # of two tokens
@@ -119,8 +120,8 @@ class NextTokenLoss(TokenLoss):
     """
 
     def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        own = logits[:, logits.shape[1] - labels.shape[1] :] if logits.shape[1] > labels.shape[1] else logits
-        return own[:, :-1], labels[:, 1:]
+        virtual = logits.shape[1] - labels.shape[1]
+        return (logits[:, virtual - 1 : -1], labels) if virtual > 0 else (logits[:, :-1], labels[:, 1:])
 
 
 TransformerLoss = RowClassLoss | LabelSetLoss | SquaredErrorLoss | TokenLoss

@@ -379,4 +379,7 @@ def _is_registered(parameter: str, model: nn.Module) -> bool:
 
 
 def _unusable(model: nn.Module, error: Exception) -> UsageError:
-    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {one_line(error)}")
+    reason = one_line(error)
+    if "callback you passed in" in reason:  # the compiler of torch, which calls its parts by names that say nothing
+        reason = "it has a part that torch compiles, such as torch.cond: write it as Python code"
+    return UsageError(f"{layer_at_fault(model, error)} cannot be differentiated example by example: {reason}")
