@@ -48,7 +48,7 @@ class LargeModel:
 
     def records(self, model: nn.Module, rows: Rows) -> Records:
         """Rows as Sordino takes them."""
-        return records_for(model, rows) if self.is_transformer else as_records((rows["x"], rows["labels"]))
+        return records_for(model, rows) if self.is_transformer else as_records(tuple(rows.values()))
 
     def private_loss(self, model: nn.Module, records: Records) -> Callable[..., Tensor]:
         """The loss of one row as Sordino takes it."""
@@ -136,7 +136,7 @@ def _pixels(number: int) -> Rows:
 
 
 def _vectors(number: int) -> Rows:
-    return {"x": _normal(number, 784), "labels": _integers(10, number)}
+    return {"input": _normal(number, 784), "labels": _integers(10, number)}
 
 
 def _items(number: int) -> Rows:
@@ -167,7 +167,7 @@ LARGE_MODELS = {
     "bert-lora": LargeModel(_bert_with_adapters, _BERT.rows, 16, is_transformer=True),
     "bert": LargeModel(_BERT.make, _BERT.rows, 16, is_transformer=True),
     "u-net": LargeModel(UNet, _pixels, 64, _pixel_losses),
-    "resnet-18": LargeModel(resnet18, _images("x", 32), 64),
+    "resnet-18": LargeModel(resnet18, _images("input", 32), 64),
     "vit-tiny": LargeModel(vit_tiny, _images("pixel_values", 224), 16, is_transformer=True),
     "recommender": LargeModel(lambda: Recommender(nn.Embedding(_ITEMS, _ITEM_WIDTH)), _items, 256),
     "recommender-bag": LargeModel(lambda: Recommender(nn.EmbeddingBag(_ITEMS, _ITEM_WIDTH, mode="mean")), _items, 256),

@@ -179,7 +179,7 @@ class Worker:
     def path(self) -> dict[str, float]:
         """The share of trained numbers by the way in which their gradients are computed."""
         model, rows, shares = self.task.make().train(), self.task.rows(2), defaultdict[str, float](float)
-        data: Any = rows if self.task.is_transformer else (rows["x"], rows["labels"])
+        data: Any = rows if self.task.is_transformer else tuple(rows.values())
         explanation._MOST_ROWS_TIMED = 1  # its times are not used here
         layers = so.explain(model, data).layers
         for layer in layers:
@@ -230,6 +230,8 @@ def measure(name: str, batch_size: int, repeats: int, peers: list[str], seconds:
         row.parameters = max(asked.ask(seconds, "parameters") for asked in row.asked.values())
         for side in OWN:
             row.tune(side, _SHARE_OF_TUNING * seconds)
+            if side not in row.asked:
+                raise SystemExit(f"{name} cannot be measured: {row.messages[side]}")
         row.take_turns(list(OWN))
         for side in sides[len(OWN) :]:
             row.tune(side, _SHARE_OF_A_PEER * row.left())
