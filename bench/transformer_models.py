@@ -64,7 +64,7 @@ class Workload:
 
 
 class Task(Protocol):
-    """What is trained: a model, and the losses of its rows."""
+    """A model to train, and the losses of its rows."""
 
     def make(self) -> nn.Module: ...
 

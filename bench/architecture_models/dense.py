@@ -170,7 +170,7 @@ def physics_informed(rows: int) -> Case:
 
 @kind()
 def physics_informed_by_func(rows: int) -> Case:
-    """The same derivatives by `torch.func`, point by point."""
+    """Derivatives by `torch.func`, point by point."""
 
     def run(m: Any, x: Tensor) -> Any:
         def field(point: Tensor) -> Any:

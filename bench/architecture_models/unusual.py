@@ -340,7 +340,7 @@ def inner_gradient_steps_of_the_batch(rows: int) -> Case:
 
 @kind()
 def inner_gradient_steps(rows: int) -> Case:
-    """The same with a weight for each example, as in meta-learning of tasks."""
+    """Inner gradient steps with a weight for each example, as in meta-learning of tasks."""
 
     def run(m: Any, support: Tensor, labels: Tensor, query: Tensor) -> Any:
         weight = m.weight.expand(len(support), -1, -1)

@@ -162,7 +162,7 @@ class BagBlock(Block):
         return replace(self, g=zero_unless(rows, self.g))
 
     def by_place(self) -> EmbeddingBlock:
-        """The same gradients with a vector for each place."""
+        """Gradients with a vector for each place."""
         g = self.g[:, None].expand(*self.tokens.shape, -1)
         if self.counted is not None:
             g = torch.where(self.counted[..., None], g, g.new_zeros(()))
