@@ -40,8 +40,9 @@ RUNS_ALONE = (
     "buffers and attributes are checked or restored; other ways, such as numbers in global variables, are not seen)"
 )
 
-# Of what one row takes on the tape, in bytes: activations, output gradients and copies of parameters. Measured for
-# transformers and convolutional networks on a CPU (docs/gradients.md): the loop is faster from the second line on.
+# Bytes that one row takes on the tape: activations, output gradients and copies of parameters. Chosen by measurements
+# of transformers and convolutional networks on a CPU (docs/gradients.md). Above the first, the loop saves memory;
+# above the pair below, it saves time.
 _LARGE_ROW = 64 << 20
 _LARGE_ROW_OF_LARGE_TENSORS, _LARGE_TENSOR = 8 << 20, 448 << 10
 _LARGE_COPIES = 1 << 20  # bytes of parameters of which each row would have a copy and a gradient in memory
